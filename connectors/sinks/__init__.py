@@ -1,8 +1,9 @@
 """The contracts of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads the changelog from there.
 
-A changelog has rows, one for each change, and a checkpoint, which says up to where the rows follow the database's log.
-An entity is a table as the changelog publishes it. An epoch counts the histories of the database: a failover or a new
-cluster begins another one. A gap is a place where changes were lost. Sinks know nothing about sources.
+A changelog has rows, one for each change, and a checkpoint, which says up to which place of the database's log the rows
+are complete. An entity is a table as the changelog publishes it. A position is the place of a row in the order of all
+rows. Its first part, the epoch, numbers the histories of the database: a failover or a new cluster begins another one.
+A gap is a place where changes were lost. Sinks know nothing about sources.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,15 +21,15 @@ class Sink(Protocol):
     """Stores rows, together with the checkpoint that belongs to them.
 
     Every method raises ChangelogError. After an error of a kind that is retried (`changelog.envelope.errors.RETRIED`),
-    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded or not;
-    only another `recover` can tell.
+    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded;
+    only another `recover` finds out.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Prepares the store for rows of these entities, without claiming it yet."""
 
     def recover(self) -> Checkpoint | None:
-        """Claims the store exclusively and returns its last checkpoint, None if the store is new.
+        """Claims the store for this process alone, and returns its last checkpoint; None if the store is new.
 
         After `recover` has returned, a process that held the store earlier can store nothing more.
         """
@@ -102,7 +103,7 @@ class Log(Protocol):
         """Returns the last checkpoint, None if there is none."""
 
     def epoch(self) -> int:
-        """Returns the highest epoch of any row, 0 if there are no rows. It needs no checkpoint that can be read."""
+        """Returns the highest epoch of any row, 0 if there are no rows. It works even if the checkpoint is damaged."""
 
     def stored_at(self) -> float | None:
         """Returns when something was last stored, in seconds since 1970; None if nothing was ever stored."""

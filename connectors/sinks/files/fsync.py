@@ -8,9 +8,9 @@ from changelog.connectors import permissions
 
 
 def make_folder(folder: Path, mode: int = permissions.DATA_FOLDER) -> None:
-    """Makes a folder and its missing parents, and makes the entry of each one durable in the folder that contains it.
+    """Makes a folder and its missing parents, and makes the entry of each new folder durable in its parent.
 
-    It does not matter if another process makes the same folders at the same time.
+    Another process may make the same folders at the same time.
     """
     if folder.is_dir():
         return

@@ -1,4 +1,6 @@
-"""The file log on disk: the names of its files, what makes a file whole, and where the log ends.
+"""The file log on disk: the names of its files, the checks that a file is whole, and the end of the log.
+
+A file is *whole* if it is complete, undamaged and in its own place.
 
 A commit with rows is one Parquet file, numbered by its sequence; the file's footer holds the commit's checkpoint. A
 commit without rows replaces the resume record, `resume.json`, which holds only a checkpoint.
@@ -88,7 +90,7 @@ def footer(sequence: int, checkpoint: Checkpoint) -> dict[bytes, bytes]:
 
 
 class NotWholeError(Exception):
-    """Says that a log file is not whole, or does not belong to this log.
+    """Says that a log file is damaged, or does not belong to its place in this log.
 
     `reason` is the predicate of a sentence about the file, such as "is damaged".
     """
@@ -117,7 +119,7 @@ def verify(file: Path) -> Checkpoint:
             raise NotWholeError(file, "has other columns")
         for _ in parquet.iter_batches(use_threads=False):
             pass
-    pa.default_memory_pool().release_unused()  # otherwise the pool retains several times the size of the largest row
+    pa.default_memory_pool().release_unused()  # or the pool would retain several times the size of the largest row
     return checkpoint
 
 
@@ -264,9 +266,9 @@ def refuse_holes(path: Path, present: list[int], archived: int) -> None:
         return
     if present[0] > archived + 1:
         raise _hole(path, archived + 1, present[0] - 1)
-    for before, after in pairwise(present):
-        if after > before + 1:
-            raise _hole(path, before + 1, after - 1)
+    for sequence, next_sequence in pairwise(present):
+        if next_sequence > sequence + 1:
+            raise _hole(path, sequence + 1, next_sequence - 1)
 
 
 def _hole(path: Path, first: int, last: int) -> ChangelogError:
@@ -343,8 +345,8 @@ def _damaged_resume(file: Path) -> ChangelogError:
 def highest_epoch(path: Path) -> int:
     """Returns the highest epoch of any row that the log at `path` holds or held; 0 if it never held a row.
 
-    It skips damaged files at the end of the log, because no reader accepted rows from them, and a damaged resume
-    record. It raises no error for either.
+    It skips damaged files at the end of the log, because no reader accepted rows from them. It also skips a damaged
+    resume record.
     """
     epochs = [0]
     with suppress(ChangelogError):

@@ -1,4 +1,4 @@
-"""Reads the changelog that the file sink stores: all rows, the rows after a position, those of one entity or one key,
+"""Reads the changelog that the file sink stores: all rows, the rows after a position, the rows of one entity or key,
 and new rows as they are stored.
 
 The changelog begins in the archive (large files that the manifest lists) and continues in the live log (one small file
@@ -60,7 +60,7 @@ def read_log(
 def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of several entities as `read_log` does, but in any order.
 
-    Without an order, it needs to hold only one row group of the archive in memory.
+    Because it does not sort them, it holds only one row group of the archive in memory.
     """
     yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None, ordered=False))
 
@@ -200,8 +200,8 @@ class _Selection:
 
     def columns(self) -> list[str]:
         """Returns the names of the columns that decide whether a row is selected."""
-        given = {"key": self.key, "position": self.after}
-        return ["entity", *(name for name, value in given.items() if value is not None)]
+        values = {"key": self.key, "position": self.after}
+        return ["entity", *(name for name, value in values.items() if value is not None)]
 
     def may_be_in(self, group: Any) -> bool:
         """Returns False if the statistics of a row group show that it holds no selected row."""
@@ -236,10 +236,10 @@ def _entities(entity: str | None) -> Sequence[str] | None:
 
 
 def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
-    """Yields the selected rows among all rows that are stored now.
+    """Reads all files that are stored now, once, and yields their selected rows.
 
-    Its return value is the sequence of the newest live file (0 if there is none), and the position after which the next
-    pass has to begin.
+    Returns the sequence of the newest live file (0 if there is none), and the position after which the next pass has to
+    begin.
     """
     if not log_folder(path).is_dir():
         raise ChangelogError(
@@ -294,7 +294,7 @@ def _position(file: Path) -> Position:
 def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
     """Yields the selected rows of one file.
 
-    If a key is selected, it first reads only the columns that decide the selection, and reads all columns only of the
+    If a key is selected, it first reads only the columns that decide the selection. It then reads all columns of those
     row groups that have a selected row.
     """
     with _read_whole(file) as parquet:
@@ -331,7 +331,7 @@ def _read_whole(file: Path) -> Iterator[Any]:
 def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator[pa.RecordBatch]:
     """Yields the archive's selected rows in the order of their positions, if the selection is ordered.
 
-    It reads files whose ranges of positions overlap together, and sorts their rows.
+    If the ranges of positions of several files overlap, these files are read together, and their rows are sorted.
     """
     after = str(selection.after) if selection.after else ""
     entities = None if selection.entities is None else set(selection.entities)

@@ -171,22 +171,22 @@ class FileSink:
         if any(pc.any(pc.is_in(batch.column("entity"), _MARKED)).as_py() for batch in rows):
             marked = [*marked, sequence]
         file = log_file(self._path, sequence)
-        beside = file.with_name(f"{_TEMPORARY}{sequence}")
+        temporary = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
-            make_file(beside, DATA_FILE)
+            make_file(temporary, DATA_FILE)
             # This is an Arrow file, because Arrow copies each page once more if it writes to a Python file.
-            with pa.OSFile(os.fspath(beside), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
+            with pa.OSFile(os.fspath(temporary), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
                 _write(buffered, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
                 buffered.flush()
                 self._reach("files:written")
                 os.fsync(out.fileno())  # 2
             self._reach("files:synced")
-            os.link(beside, file)  # 3
+            os.link(temporary, file)  # 3
             self._reach("files:linked")
         except FileExistsError as error:
             raise _not_alone(self._path) from error
         finally:
-            _remove(beside)
+            _remove(temporary)
         sync(file.parent)  # 4
         self._reach("files:stored")
         self._marked = marked
@@ -201,24 +201,24 @@ class FileSink:
         """Stores a commit without rows: replaces `resume.json` atomically."""
         stored = with_marked(checkpoint, self._marked)
         file = resume_file(self._path)
-        beside = file.with_name(f"{_TEMPORARY}resume")
+        temporary = file.with_name(f"{_TEMPORARY}resume")
         try:
-            make_file(beside, DATA_FILE)
-            with beside.open("wb") as out:
+            make_file(temporary, DATA_FILE)
+            with temporary.open("wb") as out:
                 out.write(Resume(sequence=self._end.sequence, checkpoint=stored).to_json())
                 out.flush()
                 os.fsync(out.fileno())
             self._reach("files:resume-synced")
-            beside.replace(file)
+            temporary.replace(file)
         finally:
-            _remove(beside)
+            _remove(temporary)
         self._reach("files:resume-replaced")
         sync(self._path)
 
     def _check_lock(self) -> None:
         """Raises ChangelogError: STORAGE if the lock is not held, IN_USE if somebody replaced the lock's file.
 
-        Another process may hold a lock on the new file.
+        If the file was replaced, another process may hold a lock on the new file.
         """
         if self._lock is None:
             raise ChangelogError(Kind.STORAGE, f"the file log in {self._path} is not open", hint="recover it first")
@@ -230,7 +230,7 @@ class FileSink:
     def _check_turn(self) -> None:
         """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
 
-        Then the newest file that this sink knows is gone, or another file follows it.
+        The process has changed the log if the newest file that this sink knows is gone, or if another file follows it.
         """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()
@@ -269,9 +269,9 @@ class FileSink:
         self._reach("files:set-aside")
 
     def _mend(self) -> None:
-        """Removes an ignored resume record, and sets aside a damaged newest file, as `recover` found them.
+        """Removes a resume record that `recover` ignored, and sets aside a newest file that `recover` found damaged.
 
-        It can be repeated after a crash at any point.
+        It can be done once more after a crash at any point.
         """
         if self._end.ahead:
             _remove(resume_file(self._path))
@@ -319,7 +319,7 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:
-    """Divides rows into halves, again and again, until each part is at most ROW_GROUP_BYTES or a single row.
+    """Divides rows into halves, repeatedly, until each part has at most ROW_GROUP_BYTES or is a single row.
 
     A page of Parquet cannot exceed 2 GiB, and memory holds several copies of a page while Arrow writes it.
     """

@@ -1,4 +1,4 @@
-"""What all Kafka clients of this program share: their options, their log, and the translation of Kafka's errors."""
+"""The options, the log and the translation of errors that all Kafka clients of this program share."""
 
 import logging
 from collections import deque
@@ -32,9 +32,9 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options of librdkafka that users cannot set.
+"""Options of librdkafka that users cannot set in [sink] client.
 
-The service sets them, because exactly-once depends on them, or because [sink] has a setting of its own for them."""
+Exactly-once depends on them, or another setting of [sink] sets them."""
 
 _log = structlog.get_logger("kafka")
 
@@ -95,7 +95,7 @@ def error_of(error: KafkaError, doing: str) -> ChangelogError:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translates exceptions of the client to ChangelogError. `doing` is that of `error_of`."""
+    """Translates the client's exceptions in its block to ChangelogError. `doing` is as in `error_of`."""
     try:
         yield
     except KafkaException as error:
@@ -149,7 +149,7 @@ class Client:
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    # A reader learns that it is at the end only when an empty fetch returns, so that wait is short.
+                    # A reader learns that it is at the end only from an empty answer; this makes that answer come soon.
                     {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},
                     group_id="changelog",
                     isolation_level="read_uncommitted" if open_too else "read_committed",

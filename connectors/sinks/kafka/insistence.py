@@ -31,7 +31,7 @@ _FULL_WAIT_S = 0.05
 ProduceCall = tuple[Any, ...]
 """The arguments of `Producer.produce`: topic, value, key, partition, None, None, milliseconds since 1970, headers.
 
-The two None are in the places of callbacks. A call for a message without a time and headers ends after the partition.
+The two None stand for callbacks. For a message without a time and headers, the tuple ends after the partition.
 """
 
 _log = structlog.get_logger("kafka")
@@ -46,13 +46,13 @@ class Insistence:
 
     def __init__(self, client: Client, topics: Callable[[], Sequence[Topic]], patience_s: Callable[[], float]) -> None:
         self._client, self._topics, self._patience_s = client, topics, patience_s
-        self._looking: Thread | None = None
+        self._thread: Thread | None = None
 
     def insist(self, doing: str, call: Callable[[float], object]) -> None:
         """Repeats `call` until it returns, or until `patience_s` has passed. Its argument is a timeout in seconds.
 
-        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException if the time has passed
-        or if the error is one that a repetition cannot solve.
+        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException if the time has
+        passed, or at once if repeating the call cannot help.
         """
         began = log_at = time.monotonic()
         answered = Event()
@@ -67,20 +67,23 @@ class Insistence:
                     if now >= log_at:
                         log_at = now + LOG_AGAIN_S
                         _log.warning("kafka does not answer yet", doing=doing, why=error.args[0].str())
-                        self._look(answered)
+                        self._start_thread(answered)
                 else:
                     return
         finally:
             answered.set()
 
-    def _look(self, answered: Event) -> None:
-        if self._looking is None or not self._looking.is_alive():
-            self._looking = Thread(target=self._log_lacking, args=(answered,), name="kafka-replicas", daemon=True)
-            self._looking.start()
+    def _start_thread(self, answered: Event) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._log_lacking, args=(answered,), name="kafka-replicas", daemon=True)
+            self._thread.start()
 
     def _log_lacking(self, answered: Event) -> None:
-        """Logs one topic that lacks in-sync replicas and the number of others, unless the call is `answered` by now."""
-        lacking = {name: state for name, state in self._read().items() if state.may_lack_replicas}
+        """Logs one topic that lacks in-sync replicas, and the number of other such topics.
+
+        Logs nothing if the call was `answered` while the cluster was asked.
+        """
+        lacking = {name: state for name, state in self._topic_states().items() if state.may_lack_replicas}
         if not lacking or answered.is_set():
             return
         name, state = next(iter(lacking.items()))
@@ -93,10 +96,10 @@ class Insistence:
             hint=IN_SYNC_HINT,
         )
 
-    def _read(self) -> dict[str, TopicState]:
-        """Returns the states of the topics, as far as the cluster answers and our rights allow."""
+    def _topic_states(self) -> dict[str, TopicState]:
+        """Returns the states of those topics for which the cluster answers and our rights suffice."""
         answers: dict[str, TopicState] = {}
-        # The requests are separate, because we often have no right to ask for the second topic.
+        # The requests are separate, because we often have no right to describe `__transaction_state`.
         for topics in (self._topics(), [_TRANSACTIONS]):
             with suppress(ChangelogError):
                 answers |= read(self._client.admin(), topics)

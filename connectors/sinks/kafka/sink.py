@@ -36,9 +36,9 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 """The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""The shortest and the longest time for which one call to Kafka is retried; between them, it is the timeout of a
-transaction. After that, the sink is recovered. The maximum is below the 120 s after which `/live` reports a service as
-stuck."""
+"""The shortest and the longest time for which one call to Kafka is retried. Between these limits, a call is retried for
+the timeout of a transaction. After that, the sink is recovered. The maximum is below the 120 s after which `/live`
+reports a service as stuck."""
 
 STOP_PATIENCE_S = 5.0
 """How long a call is retried once the service is stopping. It is enough for one call or two."""
@@ -132,14 +132,13 @@ class KafkaSink:
         self._recreated: frozenset[str] = frozenset()
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
-        self._begun = self._asked = False
+        self._begun = self._commit_asked = False
         self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Creates missing topics, if the settings allow it.
 
-        Raises ChangelogError: what `topics.ensure` raises, and GAP if a topic that the changelog was begun with is
-        gone.
+        Raises ChangelogError: the errors of `topics.ensure`, and GAP if a topic of the stored checkpoint is gone.
         """
         settings = self._settings
         configured = topics.topics_of(settings.prefix, entities, settings.entities)
@@ -163,7 +162,10 @@ class KafkaSink:
         self._limiting_time = sorted(name for name, state in states.items() if state.limits_time)
 
     def _refuse_lost(self, configured: Sequence[Topic]) -> None:
-        """Raises GAP if a topic of the changelog is gone. A new topic would silently lack what the old one held."""
+        """Raises GAP if a topic of the changelog is gone.
+
+        Without this check, `prepare` would create the topic again, without the rows of the old one.
+        """
         settings = self._settings
         missing = {absent.name: absent for absent in topics.missing(settings.client, configured)}
         if not missing or positions_topic(settings.prefix) in missing:
@@ -179,7 +181,7 @@ class KafkaSink:
         """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
 
         Fencing also ends the last transaction of the older producer. The checkpoint is read after that, because a
-        commit that is still in progress would make it out of date. Raises ChangelogError: PRECONDITION if another
+        commit that is still in progress could store a newer checkpoint. Raises ChangelogError: PRECONDITION if another
         source publishes one of the entities as well; GAP or DIVERGED if the topics are no longer those of the
         checkpoint (module `unchanged`).
         """
@@ -192,7 +194,7 @@ class KafkaSink:
         return self._checkpoint
 
     def _stored(self) -> Checkpoint | None:
-        """Reads the last checkpoint; None if there is none, or, with `over_gap`, if the stored one cannot be read."""
+        """Returns the last checkpoint, None if there is none. With `over_gap`, also None if it cannot be read."""
         settings = self._settings
         try:
             return read_checkpoint(settings.client, settings.prefix, settings.name, self._entities)
@@ -202,7 +204,7 @@ class KafkaSink:
             return None
 
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
-        """Checks that the topics are still those of the checkpoint, and returns it without the topics' ids."""
+        """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
         settings = self._settings
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *(name for name, _ in self._parts)}
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
@@ -251,18 +253,18 @@ class KafkaSink:
         with self._translated("sending to Kafka"):
             self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
-        self._asked = True
+        self._commit_asked = True
         self._insist("committing to Kafka", self._held().commit_transaction)
-        self._begun, self._asked, self._checkpoint = False, False, checkpoint
+        self._begun, self._commit_asked, self._checkpoint = False, False, checkpoint
         self._reach("kafka:committed")
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`. Returns the entities whose topics were created again, and so have lost their rows."""
+        """See `Sink`. Returns the entities whose topics were created again, because their rows are lost."""
         known = entities if self._checkpoint is None else self._checkpoint.settings
         return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
 
     def abandon(self) -> None:
-        """Aborts the open transaction, if there is one. Nobody has asked the broker to commit it."""
+        """Aborts the open transaction, if there is one. The broker was not asked to commit it."""
         if self._begun:
             self._insist("aborting in Kafka", self._held().abort_transaction)
             self._begun = False
@@ -271,11 +273,11 @@ class KafkaSink:
         """Releases the producer.
 
         If a transaction is open and no commit was asked for, it is aborted now, because an open transaction blocks
-        readers; the broker has `_LAST_CALL_S` to answer. Every other transaction is ended by the next producer, or by
-        its timeout.
+        readers; the broker has `_LAST_CALL_S` to answer. If a commit was asked for, the transaction ends when the next
+        producer starts, or by its timeout.
         """
-        producer, blocks_readers = self._producer, self._begun and not self._asked
-        self._producer, self._begun, self._asked = None, False, False
+        producer, blocks_readers = self._producer, self._begun and not self._commit_asked
+        self._producer, self._begun, self._commit_asked = None, False, False
         if producer is None:
             return
         with suppress(KafkaException):
@@ -312,7 +314,7 @@ class KafkaSink:
             self._reach("kafka:begun")
 
     def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
-        """Returns the arguments of `Producer.produce` for each row's message, and for a tombstone after each delete."""
+        """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete."""
         values, headers_by_row = self._values.encode(batch), headers(batch)
         keys = batch.column("key").cast(pa.binary()).to_pylist()
         entities = batch.column("entity").to_pylist()
@@ -340,28 +342,29 @@ class KafkaSink:
     def _fitting(self, row: ProduceCall, op: str, position: str) -> Iterator[ProduceCall]:
         """Yields the message of a row, and for a delete a tombstone after it.
 
-        If the message is too large, it yields instead the parts for the topic of dead letters, or nothing (`skip`).
+        In place of a message that is too large, it yields the message's parts for the topic of dead letters, or nothing
+        if the decision is `skip`.
         """
-        name, value, key, partition, _, _, at, heads = row
+        name, value, key, partition, _, _, at_ms, row_headers = row
         message = oversized.Message(
-            topic=name, partition=partition, key=key, value=value, headers=heads, timestamp_ms=at
+            topic=name, partition=partition, key=key, value=value, headers=row_headers, timestamp_ms=at_ms
         )
         if message.nbytes <= self._limit(name):
             yield row
         elif self._decision(message, op, position) == "dead-letter":
             dead = dead_topic(self._settings.prefix)
             for part in oversized.parts(message, topic=dead, position=position, nbytes_max=self._limit(dead)):
-                yield part.topic, part.value, part.key, part.partition, None, None, at, part.headers
+                yield part.topic, part.value, part.key, part.partition, None, None, at_ms, part.headers
         if op == Op.DELETE:
             yield from self._tombstone(row)
 
     def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
-        """Returns the message without a value that lets compaction drop a deleted key; none for dead letters."""
+        """Returns the tombstone of a deleted key, which lets compaction remove the key; nothing for a dead letter."""
         name, _, *rest = row
         return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
 
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
-        """Returns what to do with a message that is too large: `dead-letter` or `skip`. Raises STOP if undecided."""
+        """Returns the decision on a message that is too large: `dead-letter` or `skip`. Raises STOP without one."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
         if accepted in ("skip", "dead-letter"):
@@ -370,7 +373,7 @@ class KafkaSink:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # no decision, because the row gets another position each time its table is read
+        if op == Op.READ:  # a decision names a position, but this row gets another one each time its table is read
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)
@@ -392,7 +395,7 @@ class KafkaSink:
         return of_topic if of_client is None else min(of_topic, of_client)
 
     def _produce(self, call: ProduceCall) -> None:
-        """Sends a message; waits while the queue is full. Messages there expire after `transaction_timeout_s`."""
+        """Sends a message; waits while the queue is full. Queued messages expire after `transaction_timeout_s`."""
         self._insist("sending to Kafka", partial(queue, self._held(), call))
 
     def _insist(self, doing: str, call: Callable[[float], object]) -> None:
@@ -403,10 +406,11 @@ class KafkaSink:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
     def _error(self, error: KafkaError, doing: str) -> ChangelogError:
-        """Translates an error. Two ambiguous answers become CONNECTION, and the next `recover` finds out which is true.
+        """Translates an error. Two ambiguous errors become CONNECTION, and the next `recover` finds out the cause.
 
-        The first says that another producer took over; the broker says so, too, if it ended a transaction that was open
-        for too long (KIP-588). The second says that a topic is unknown: it may be deleted, or not yet visible.
+        - *Another producer took over*: the broker also says this if it ended a transaction that was open for too long
+          (KIP-588).
+        - *The topic is unknown*: the topic may have been deleted, or it may not be visible yet.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
             return self._refused_time(doing)

@@ -16,18 +16,18 @@ def topic(prefix: str, entity: str) -> str:
 def delta_topic(prefix: str, entity: str) -> str:
     """Returns the topic of an entity's deltas.
 
-    The name cannot be that of another entity's changelog, because names of entities have no dot.
+    No other entity can have a topic of this name, because names of entities have no dot.
     """
     return f"{topic(prefix, entity)}.delta"
 
 
 def positions_topic(prefix: str) -> str:
-    """Returns the topic that holds each source's checkpoint, under the source's name as key. It has one partition."""
+    """Returns the topic of checkpoints. Their key is the name of the source. The topic has one partition."""
     return f"{prefix}.{POSITIONS}"
 
 
 def dead_topic(prefix: str) -> str:
-    """Returns the topic of messages that were set aside."""
+    """Returns the topic of dead letters: messages that an operator set aside, or that were too large."""
     return topic(prefix, DEAD)
 
 

@@ -13,9 +13,9 @@ NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 
 
 def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
-    """Yields a finding for each topic that the user may not read and write, or one that says that there is none.
+    """Yields a finding for each topic that the user may not read and write.
 
-    The topics must exist.
+    If there is no such topic, yields one finding, which says so. The topics must exist.
     """
     try:
         granted = _granted(client, names)

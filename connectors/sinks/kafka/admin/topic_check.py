@@ -27,10 +27,10 @@ def findings(
     started: Collection[str] = (),
     lag_s: float | None = None,
 ) -> Iterator[Finding]:
-    """Yields what `check` reports: first whether the broker was reached, and then about each topic.
+    """Yields the findings of `check`: first whether the broker was reached, and then findings about each topic.
 
-    `create` says that the service may create missing topics. `started` has the names of the topics that the changelog
-    was begun with. `lag_s` is the changelog's lag in seconds, None if it is unknown.
+    `create` says that the service may create missing topics. `started` has the names of the topics that existed when
+    the changelog began. `lag_s` is the changelog's lag in seconds, None if it is unknown.
     """
     try:
         states = read(client.admin(), topics)
@@ -47,7 +47,7 @@ def findings(
 
 
 def delta_findings(client: Client, prefix: str, entities: Collection[str]) -> Iterator[Finding]:
-    """Yields what `check` reports about the topics of deltas that exist. The job that fills them also creates them."""
+    """Yields findings about the existing topics of deltas. The job that fills these topics also creates them."""
     admin = client.admin()
     by_topic = {topic_name(prefix, entity): entity for entity in entities}
     states = read(admin, [Topic(name=name, partitions=0, settings={}) for name in by_topic])
@@ -97,7 +97,7 @@ def _in_sync(name: str, state: TopicState) -> Iterator[Finding]:
 def _retention(name: str, state: TopicState, lag_s: float | None) -> Iterator[Finding]:
     """Warns if the changelog lags by more than half of the topic's retention.
 
-    A message has the time of its commit, so the message of an old change may have expired when it arrives.
+    A message has the time of its commit. So if the changelog lags, a message may be expired as soon as it is stored.
     """
     if "delete" not in state.settings.get("cleanup.policy", "") or lag_s is None:
         return

@@ -1,4 +1,4 @@
-"""The topics of a changelog: defines their settings, creates them, and reads their state from the broker.
+"""Defines the settings of a changelog's topics, creates the topics, and reads their state from the broker.
 
 The module `topic_check` compares the topics on the broker with the configuration.
 """
@@ -36,9 +36,10 @@ MIN_IN_SYNC = "min.insync.replicas"
 IN_SYNC_HINT = f"start the missing brokers, add replicas to the topic, or lower its {MIN_IN_SYNC}"
 
 _RECORDS_MAX = 5_000
-"""The most records that one request may make the controller write.
+"""The most records that one request makes the controller write.
 
-The controller writes one record for each topic, each partition and each setting, and accepts at most 10,000 at once."""
+The controller is the broker that stores the metadata. It writes one record for each topic, each partition and each
+setting, and accepts at most 10,000 records at once."""
 
 Profile = Literal["changelog", "aggressive", "history"]
 
@@ -46,7 +47,7 @@ REPARTITION = (
     "publish to new topics under another [sink] prefix, or delete the topic and run "
     "`changelog run --over-gap --accept-config`"
 )
-"""How to give an entity another number of partitions, so that no key has changes in two partitions."""
+"""The hint that says how to change an entity's number of partitions, so that no key has changes in two partitions."""
 
 AHEAD = "message.timestamp.after.max.ms"
 """The setting for how far a message's time may be ahead of the broker's clock. Brokers before 3.6 have no such setting
@@ -139,9 +140,9 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few in-sync replicas, and replicas that are not in sync.
+        """Whether a partition has too few in-sync replicas, and further replicas that are not in sync.
 
-        A broker of any version refuses messages to such a partition.
+        Brokers of all versions refuse messages to such a partition.
         """
         return self.may_lack_replicas and self.in_sync != self.replicas
 
@@ -149,7 +150,7 @@ class TopicState:
     def may_lack_replicas(self) -> bool:
         """Whether a partition has too few in-sync replicas.
 
-        If all its replicas are in sync, Kafka 4.1 requires no more than these, but older brokers may refuse messages.
+        If all replicas of the partition are in sync, Kafka 4.1 accepts messages, but older brokers may refuse them.
         """
         return self.in_sync is not None and self.in_sync < self.in_sync_min
 
@@ -165,8 +166,8 @@ class TopicState:
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
-    """Returns the topics of a changelog: one for each entity, and one each for positions (checkpoints), dead letters,
-    versions of columns, and gaps. `settings` is by entity.
+    """Returns the topics of a changelog: one for each entity, and one each for checkpoints, dead letters, versions of
+    columns, and gaps. `settings` has the settings by entity.
     """
     return [
         *(
@@ -204,8 +205,8 @@ def ensure(
 ) -> dict[str, TopicState]:
     """Creates missing topics, if `create` allows it, and returns the state of every topic.
 
-    Raises ChangelogError for the cluster's errors, and PRECONDITION if a topic is missing and `create` is False, or if
-    a topic has another number of partitions than configured, which would break the order of a key's changes.
+    Raises ChangelogError for the cluster's errors. Raises PRECONDITION if a topic is missing and `create` is False, or
+    if a topic has another number of partitions than configured, which would break the order of a key's changes.
     """
     admin = client.admin()
     states = read(admin, topics)
@@ -242,7 +243,7 @@ def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
 
 
 def lost(topic: Topic) -> ChangelogError:
-    """Returns the error for a topic that no longer exists, although the changelog was begun with it."""
+    """Returns the error for a topic that existed when the changelog began, and no longer exists."""
     return ChangelogError(
         Kind.GAP,
         f"topic {topic.name} does not exist, and the changelog was begun with it",
@@ -283,22 +284,22 @@ def _fewest_in_sync(topic: TopicMetadata) -> tuple[int, int] | tuple[None, None]
 
 
 def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
-    """Divides the topics into runs, each of which is small enough for one request (`_RECORDS_MAX`)."""
-    run: list[Topic] = []
-    records = 0
+    """Yields the topics in groups that are small enough for one request (`_RECORDS_MAX`)."""
+    group: list[Topic] = []
+    group_records = 0
     for topic in topics:
-        weight = 1 + topic.partitions + len(topic.settings)
-        if run and records + weight > _RECORDS_MAX:
-            yield run
-            run, records = [], 0
-        run.append(topic)
-        records += weight
-    if run:
-        yield run
+        records = 1 + topic.partitions + len(topic.settings)
+        if group and group_records + records > _RECORDS_MAX:
+            yield group
+            group, group_records = [], 0
+        group.append(topic)
+        group_records += records
+    if group:
+        yield group
 
 
 def _create(admin: AdminClient, absent: Sequence[Topic], replication_factor: int | None) -> None:
-    """Creates topics. A broker before 3.6 refuses the setting `AHEAD`; then the topics are created without it."""
+    """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, it is left out."""
     new = {
         topic.name: NewTopic(topic.name, topic.partitions, replication_factor or -1, config=dict(topic.settings))
         for topic in absent
@@ -335,7 +336,7 @@ def refuse_repartitioned(
     """Raises ChangelogError (SETTINGS) if an entity is configured with another number of partitions than it began with.
 
     `started_with` maps entities to the settings that they began with. The topics in `recreated` are accepted: they were
-    created again since then, so no key has older changes in another partition.
+    deleted and created again since, so no key has older changes in another partition.
     """
     for entity in entities:
         name = topic_name(prefix, entity.name)

@@ -27,12 +27,12 @@ HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Encodes values with the Avro schema that follows from the columns of an entity. Implements `Values`.
+    """Encodes values with the Avro schema that is made from the columns of an entity. Implements `Values`.
 
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
-    entity change in the stream, its schema changes; then `registry` looks up the new schema, registers it or refuses
-    it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. An entity without columns in
-    the batch, such as that of messages that were set aside, is encoded as JSON.
+    entity change in the stream, so does its schema; then `registry` looks up the new schema, registers it or refuses
+    it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If the batch has no columns
+    for an entity, for example the entity of dead letters, the values of this entity are encoded as JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -41,13 +41,13 @@ class AvroValues:
         self._codecs: dict[int, AvroCodec] = {}
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`. It needs the entities' key columns, because the schema says that they are never null."""
+        """See `Values`. Stores the entities' key columns, because a schema says that these are never null."""
         self._keys = {entity.name: entity.key for entity in entities}
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
         """Returns the values for the rows of a batch (`changelog.envelope.columnar.batch.SCHEMA`), in their order.
 
-        Raises ChangelogError: what `Registry.id_of` raises, and MALFORMED if a row's state does not fit the entity's
+        Raises ChangelogError: the errors of `Registry.id_of`, and MALFORMED if a row's state does not fit the entity's
         columns. If the error's kind is not retried, the error has the position of the entity's first row in the batch.
         """
         shapes = batch.shapes(rows)
@@ -57,14 +57,14 @@ class AvroValues:
         for code, entity in enumerate(entities.dictionary.to_pylist()):
             if len(entities.dictionary) == 1:
                 return self._values(entity, shapes.get(entity), rows)
-            places = np.flatnonzero(codes == code)
-            part = self._values(entity, shapes.get(entity), rows.take(pa.array(places)))
-            for place, value in zip(places.tolist(), part, strict=True):
-                values[place] = value
+            indexes = np.flatnonzero(codes == code)
+            entity_values = self._values(entity, shapes.get(entity), rows.take(pa.array(indexes)))
+            for index, value in zip(indexes.tolist(), entity_values, strict=True):
+                values[index] = value
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """Decodes a value in Avro or JSON. Raises ChangelogError: MALFORMED, and what `Registry.schema` raises."""
+        """Decodes a value in Avro or JSON. Raises ChangelogError: MALFORMED, and the errors of `Registry.schema`."""
         if not value or value[0] != MAGIC:
             return json_codec.decode(value)
         if len(value) < HEADER_BYTES:

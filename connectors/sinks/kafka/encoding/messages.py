@@ -34,7 +34,7 @@ class Values(Protocol):
         """Returns the value of each row's message, in the rows' order."""
 
     def decode(self, value: bytes) -> Envelope:
-        """Decodes a value. Raises ChangelogError, of kind *malformed*, if it is not an envelope."""
+        """Decodes a value. Raises ChangelogError (MALFORMED) if it is not an envelope."""
 
 
 class JsonValues:
@@ -89,14 +89,14 @@ def record(
     partition: int,
     key: bytes,
     value: bytes,
-    heads: Sequence[tuple[str, bytes]],
+    message_headers: Sequence[tuple[str, bytes]],
     decode: Callable[[bytes], Envelope],
 ) -> Record:
     """Returns the record that a message of `entity` holds. The message must not be a tombstone.
 
-    Raises ChangelogError: MALFORMED for invalid headers, and what `decode` raises.
+    Raises ChangelogError: MALFORMED for invalid headers, and the errors of `decode`.
     """
-    moves = {_MOVES[name]: _place(text) for name, text in heads if name in _MOVES}
+    moves = {_MOVES[name]: _place(text) for name, text in message_headers if name in _MOVES}
     return Record(entity=entity, place=Place(key=key.decode(), partition=partition), envelope=decode(value), **moves)
 
 

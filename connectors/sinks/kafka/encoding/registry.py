@@ -152,7 +152,7 @@ _ADDRESS = "correct [sink] registry; Confluent's own is at http://HOST:8081, oth
 
 
 def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
-    """Translates an error of the registry to a ChangelogError. No other function does so."""
+    """Translates an error of the registry to a ChangelogError."""
     detail = f"{where}: {_line(error.error_message or 'refused')} (HTTP {error.http_status_code})"
     match error.http_status_code:
         case 401 | 403:

@@ -1,9 +1,9 @@
-"""Finds how far a reader has to read so that it gets every row of a checkpoint that it has seen.
+"""Finds the offsets up to which a reader has to read, so that it gets all rows up to the checkpoint that it has read.
 
-Kafka answers a commit as soon as its outcome is decided, and then marks the end of the transaction in one partition
-after the other. Readers of committed messages see a partition's rows only once it is marked there, so they can see the
-checkpoint before they see all of its rows: for a moment, or for as long as a replica is slow, or as a transaction of
-another program is open before these rows.
+Kafka answers a commit as soon as its outcome is decided. Only then does Kafka mark the end of the transaction, in one
+partition after the other. Readers of committed messages see the rows of a partition only once the end is marked there.
+So a reader can see the checkpoint before it sees all rows up to that checkpoint. This usually lasts for a moment. It
+lasts longer while a replica is slow, or while another program has an open transaction before these rows.
 """
 
 import time
@@ -22,7 +22,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 WAIT_S = 60.0
-"""How long readers wait for rows that are committed and cannot be read yet."""
+"""How long readers wait for committed rows that they do not see yet."""
 
 _LOOK_S = 0.05
 
@@ -30,16 +30,16 @@ _LOOK_S = 0.05
 def complete_ends(
     client: Client, values: Values, name: str, parts: Collection[Part], stored: Callable[[], Checkpoint | None]
 ) -> dict[Part, int]:
-    """Waits until readers of committed messages see all of the checkpoint's rows; returns each partition's end then.
+    """Waits until readers of committed messages see all rows up to the checkpoint; returns the end of each partition.
 
-    `stored` reads the visible checkpoint of the source `name`. So the ends include the rows of every checkpoint that
-    was visible before the call.
+    `stored` reads the visible checkpoint of the source `name`. The ends are after the rows of every checkpoint that was
+    visible before the call. The function takes three steps:
 
-    1. Asks for the ends that readers see, and for the ends of all that is written. Usually they are the same.
-    2. Looks in between, whatever is open there, for rows of the source up to its checkpoint.
-    3. Waits until readers see these. It does not wait for other transactions, nor for the next one of the source.
+    1. It asks for the ends that readers see, and for the ends of everything written. Usually they are the same.
+    2. It searches between the two ends, also in open transactions, for rows of the source up to its checkpoint.
+    3. It waits until readers see these rows. It does not wait for transactions after these rows.
 
-    Raises ChangelogError (CONNECTION) if readers do not see them after `WAIT_S`.
+    Raises ChangelogError (CONNECTION) if readers still do not see the rows after `WAIT_S`.
     """
     admin = client.admin()
     visible = ends(admin, parts)  # 1
@@ -70,9 +70,9 @@ def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Posi
 
 
 def _is_row(message: Message, values: Values, name: str, last: Position) -> bool:
-    """Whether a message is a row of the source `name` up to `last`.
+    """Returns whether a message is a row of the source `name`, at or before the position `last`.
 
-    A tombstone does not count, because the delete before it is in the same transaction.
+    Tombstones can be ignored, because each follows its delete in the same transaction.
     """
     if message.value() is None:
         return False

@@ -15,7 +15,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """One message; a tombstone has no value."""
+    """One message. A tombstone is a message with `value` None."""
 
     partition: int
     offset: int
@@ -25,7 +25,10 @@ class Consumed:
 
 
 def consumed(client: Client, topic: str) -> Iterator[Consumed]:
-    """Yields every committed message that the topic holds now, each partition in order. Raises ChangelogError."""
+    """Yields every committed message that the topic holds now. The messages of one partition are in order.
+
+    Raises ChangelogError.
+    """
     doing = f"reading {topic}"
     with closing(client.reader()) as consumer, translated(doing):
         pending = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
@@ -47,11 +50,11 @@ def consumed(client: Client, topic: str) -> Iterator[Consumed]:
 
 
 def _consumed(message: Message) -> Consumed:
-    heads = cast(list[tuple[str, bytes]], message.headers() or [])
+    headers = cast(list[tuple[str, bytes]], message.headers() or [])
     return Consumed(
         partition=cast(int, message.partition()),
         offset=cast(int, message.offset()),
         key=cast(bytes, message.key()).decode(),
         value=message.value(),
-        headers={name: value.decode() for name, value in heads},
+        headers={name: value.decode() for name, value in headers},
     )

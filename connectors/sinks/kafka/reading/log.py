@@ -1,7 +1,8 @@
-"""Reads the changelog from the topics of one prefix: all of it, one entity or one key, and as it grows.
+"""Reads the changelog from the topics of one prefix: all rows, the rows of one entity or key, and new rows as they are
+stored.
 
-docs/reference/kafka.md describes the messages. The reader first finds how far to read in each partition
-(`complete_ends`), and then reads up to there (`spans`).
+docs/reference/kafka.md describes the messages. The reader first finds the offset at which to stop in each partition
+(`complete_ends`), and then reads up to that offset (`spans`).
 """
 
 import time
@@ -34,7 +35,7 @@ from changelog.envelope.position import UNPLACED, Position, at_offset
 from changelog.envelope.versions import Version, settings_id
 
 READ_ROWS = 8192
-"""The most rows in a batch that a reader yields."""
+"""The most rows in one batch that a reader yields."""
 
 TOPICS_S = 10.0
 """How often a reader that follows the changelog looks for new topics."""
@@ -45,8 +46,8 @@ _GROWTH = 8
 class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
-    Rows of several partitions are in the order of positions only within one batch of messages, or if `last` or `key`
-    selects them.
+    Kafka returns the messages of several partitions in any order. `read` with a `key`, and `follow` for the `last`
+    rows, sort all selected rows by position. Otherwise only the rows of messages that are read at once are sorted.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
@@ -61,18 +62,18 @@ class KafkaLog:
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
         with closing(self._client.reader()) as consumer:
-            arrivals = self._records(consumer, self._complete_spans(self._parts(entity, key)), key)
+            pair_lists = self._records(consumer, self._complete_spans(self._parts(entity, key)), key)
             if key is not None:
-                arrivals = iter([[item for arrived in arrivals for item in arrived]])
-            for arrived in arrivals:
-                yield from _batches([item for _, item in arrived if after is None or position_of(item) > after])
+                pair_lists = iter([[pair for pairs in pair_lists for pair in pairs]])
+            for pairs in pair_lists:
+                yield from _batches([item for _, item in pairs if after is None or position_of(item) > after])
 
     def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
         counts = self._entities()
         parts = [part for entity in entities for part in self._parts_of(entity, counts)]
         with closing(self._client.reader()) as consumer:
-            for arrived in self._records(consumer, self._complete_spans(parts), None):
-                yield from _batches([item for _, item in arrived])
+            for pairs in self._records(consumer, self._complete_spans(parts), None):
+                yield from _batches([item for _, item in pairs])
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
@@ -85,8 +86,8 @@ class KafkaLog:
                 yield from _batches(self._newest(consumer, spans, key, last))
                 spans = {part: range(span.stop, span.stop) for part, span in spans.items()}
             while True:
-                for arrived in self._records(consumer, spans, key):
-                    yield from _batches([item for _, item in arrived])
+                for pairs in self._records(consumer, spans, key):
+                    yield from _batches([item for _, item in pairs])
                 if not wait():
                     return
                 if time.monotonic() - listed_s > TOPICS_S:
@@ -95,7 +96,7 @@ class KafkaLog:
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
 
     def complete_ends(self, entities: Collection[str]) -> dict[Part, int]:
-        """Waits until readers see all of the checkpoint's rows of these entities; returns each partition's end then.
+        """Waits until readers see all rows of these entities up to the checkpoint; returns the end of each partition.
 
         See `changelog.connectors.sinks.kafka.reading.complete_ends`.
         """
@@ -103,7 +104,10 @@ class KafkaLog:
         return self._ends([part for entity in entities for part in self._parts_of(entity, counts)])
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """An upper bound of each entity's `MESSAGES`: tombstones, transaction markers, compacted offsets count too."""
+        """Returns, for each entity, an upper bound of its number of messages, under the key `MESSAGES`.
+
+        The number also counts tombstones, transaction markers, and messages that compaction has removed.
+        """
         counts: dict[str, dict[str, int]] = {entity: {MESSAGES: 0} for entity in self._entities()}
         if counts:
             for (name, _), span in self._spans(self._parts(None, None)).items():
@@ -127,12 +131,15 @@ class KafkaLog:
         return None if stored is None else stored[1]
 
     def _stored(self) -> tuple[Checkpoint, float] | None:
-        """The stored checkpoint. Checks first whether the topic exists, because a reader would wait for it."""
+        """Returns the checkpoint, and when it was stored; None if there is none.
+
+        It first checks whether the topic exists, because a reader would wait for a missing topic.
+        """
         exists = positions_topic(self._prefix) in self._admin.topics()
         return read_stored(self._client, self._prefix, self._name) if exists else None
 
     def _entities(self) -> dict[str, int]:
-        """The entities that have a topic, each with its number of partitions."""
+        """Returns the number of partitions of each entity that has a topic."""
         counts = topics.entities(self._admin, self._prefix)
         return {entity: count for entity, count in counts.items() if entity not in RESERVED - {DEAD, GAPS}}
 
@@ -140,7 +147,7 @@ class KafkaLog:
         return name.removeprefix(topic(self._prefix, ""))
 
     def _parts(self, entity: str | None, key: str | None) -> list[Part]:
-        """The partitions that may hold the selected rows."""
+        """Returns the partitions that may hold the selected rows."""
         if entity in OF_CHANGELOG:
             name = topic(self._prefix, entity)
             return [(name, 0)] if name in self._admin.topics() else []
@@ -156,16 +163,16 @@ class KafkaLog:
         return parts
 
     def _parts_of(self, entity: str, counts: Mapping[str, int]) -> list[Part]:
-        """The partitions of an entity's topic; `counts` has the number of partitions of every entity."""
+        """Returns the partitions of an entity's topic; `counts` has the number of partitions of every entity."""
         if entity not in counts:
             raise unknown_entity(self, entity, counts)
         return [(topic(self._prefix, entity), number) for number in range(counts[entity])]
 
     def _is_placed_by_key(self, entity: str, count: int) -> bool:
-        """Whether every row of the entity is in the partition of its key.
+        """Returns whether every row of the entity is in the partition that its key chooses.
 
-        A change of settings moves no row, and begins a version of the entity's columns with its first row. So the
-        settings of every version must be those of the checkpoint.
+        A change of settings moves no stored row, but the next row begins a new version of the entity's columns, and a
+        version has a hash of the settings. So the function checks that every version has the checkpoint's settings.
         """
         checkpoint = self.checkpoint() if count > 1 else None
         shape = None if checkpoint is None else checkpoint.settings.get(entity)
@@ -179,12 +186,12 @@ class KafkaLog:
         return {version.settings for version in versions} == {settings_id(shape)}
 
     def _spans(self, parts: Sequence[Part]) -> dict[Part, range]:
-        """All committed offsets of each partition."""
+        """Returns all committed offsets of each partition."""
         first, last = begins(self._admin, parts), ends(self._admin, parts)
         return {part: range(first[part], last[part]) for part in parts}
 
     def _complete_spans(self, parts: Sequence[Part]) -> dict[Part, range]:
-        """Returns all committed offsets of each partition, once they include those of the checkpoint's rows."""
+        """Returns all committed offsets of each partition, once they include all rows up to the checkpoint."""
         first, last = begins(self._admin, parts), self._ends(parts)
         return {part: range(first[part], last[part]) for part in parts}
 
@@ -192,14 +199,17 @@ class KafkaLog:
         return complete_ends(self._client, self._values, self._name, parts, self.checkpoint)
 
     def _newest(self, consumer: Consumer, spans: Spans, key: str | None, count: int) -> list[Record]:
-        """The last `count` selected records: reads the newest messages of each partition, then more if needed."""
+        """Returns the last `count` selected records, in the order of their positions.
+
+        It reads the newest messages of each partition, and older messages only where these are too few.
+        """
         newest: dict[Part, deque[Record]] = {}
         incomplete, back = dict(spans) if count else {}, 2 * count + 16
         while incomplete:
             tails = {part: range(max(span.start, span.stop - back), span.stop) for part, span in incomplete.items()}
             newest |= {part: deque(maxlen=count) for part in tails}
-            for arrived in self._records(consumer, tails, key):
-                for part, item in arrived:
+            for pairs in self._records(consumer, tails, key):
+                for part, item in pairs:
                     newest[part].append(item)
             incomplete = {
                 part: span
@@ -211,32 +221,39 @@ class KafkaLog:
         return ordered[max(len(ordered) - count, 0) :]
 
     def _records(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[tuple[Part, Record]]]:
-        """Yields the selected records in the spans as they arrive; those of one partition are in order."""
+        """Yields the selected records in the spans as they arrive, each with its partition.
+
+        The records of one partition are in order.
+        """
         key_bytes = None if key is None else key.encode()
         parts_by_key: dict[bytes, list[oversized.Message]] = defaultdict(list)
         for messages in messages_in(consumer, spans):
-            arrived = []
+            pairs = []
             for message in messages:
                 if message.value() is None or (key_bytes is not None and message.key() != key_bytes):
                     continue  # a tombstone adds nothing to the delete before it
                 item = self._record(message, parts_by_key)
                 if item is not None:
-                    arrived.append((part_of(message), item))
-            yield arrived
+                    pairs.append((part_of(message), item))
+            yield pairs
 
     def _record(self, message: Message, parts_by_key: dict[bytes, list[oversized.Message]]) -> Record | None:
-        """The record of a message. A message in parts gives its record with the last part, and None before."""
+        """Returns the record of a message.
+
+        If the message is one of the parts of a message that was too large, returns the record of that message with the
+        last part, and None with the other parts. `parts_by_key` collects the parts.
+        """
         name, number = part_of(message)
         offset, key, value = message.offset() or 0, message.key() or b"", message.value() or b""
-        heads = cast(Headers, message.headers() or [])
+        headers = cast(Headers, message.headers() or [])
         try:
-            if name == topic(self._prefix, DEAD) and any(header == "deadPart" for header, _ in heads):
-                at = message.timestamp()[1]
+            if name == topic(self._prefix, DEAD) and any(header == "deadPart" for header, _ in headers):
+                at_ms = message.timestamp()[1]
                 part = oversized.Message(
-                    topic=name, partition=number, key=key, value=value, headers=heads, timestamp_ms=at
+                    topic=name, partition=number, key=key, value=value, headers=headers, timestamp_ms=at_ms
                 )
-                return self._set_aside(part, parts_by_key[key])
-            item = record(self._entity(name), number, key, value, heads, self._values.decode)
+                return self._joined(part, parts_by_key[key])
+            item = record(self._entity(name), number, key, value, headers, self._values.decode)
         except ChangelogError as error:
             where = f"{error.message}: {name}, partition {number}, offset {offset}"
             raise ChangelogError(error.kind, where, hint=error.hint) from error
@@ -244,23 +261,26 @@ class KafkaLog:
             return replace(item, envelope=_placed(item.envelope, at_offset(number, offset)))
         return item
 
-    def _set_aside(self, part: oversized.Message, before: list[oversized.Message]) -> Record | None:
-        """The record of a message that was too large, once its last part arrived; None if a part is missing."""
+    def _joined(self, part: oversized.Message, parts: list[oversized.Message]) -> Record | None:
+        """Returns the record of a message that was too large, if `part` is its last part and no part is missing.
+
+        `parts` has the earlier parts, to which `part` is added.
+        """
         number, _, count = dict(part.headers)["deadPart"].decode().partition("/")
         if number == "1":
-            before.clear()
-        before.append(part)
-        if number != count or len(before) != int(count):
+            parts.clear()
+        parts.append(part)
+        if number != count or len(parts) != int(count):
             return None
-        envelope = self._values.decode(oversized.whole(before).value or b"")
-        before.clear()
+        envelope = self._values.decode(oversized.whole(parts).value or b"")
+        parts.clear()
         return Record(entity=DEAD, place=Place(key=part.key.decode(), partition=part.partition), envelope=envelope)
 
 
-def _placed(envelope: Envelope, here: Position) -> Envelope:
-    """Gives an event that was published without a position the position of its offset."""
+def _placed(envelope: Envelope, position: Position) -> Envelope:
+    """Returns an event that was published without a position, with `position`, which was made from its offset."""
     provenance = envelope.provenance
-    return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=here)))
+    return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=position)))
 
 
 def _batches(records: Sequence[Record]) -> Iterator[pa.RecordBatch]:

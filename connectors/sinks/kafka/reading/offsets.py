@@ -10,7 +10,7 @@ from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, error_of
 from changelog.envelope.errors import Kind
 
 Part = tuple[str, int]
-"""A topic and one of its partitions."""
+"""One partition: the name of its topic, and its number."""
 
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -20,40 +20,43 @@ _ASK_AGAIN_S = 0.1
 
 
 def begins(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
-    """The first offset that each partition still has."""
-    return _asked(admin, dict.fromkeys(parts, _EARLIEST))
+    """Returns the first offset that each partition still has."""
+    return _list_offsets(admin, dict.fromkeys(parts, _EARLIEST))
 
 
 def ends(admin: Admin, parts: Collection[Part]) -> dict[Part, int]:
-    """The offset after the last message that readers of committed messages see, before any open transaction."""
-    return _asked(admin, dict.fromkeys(parts, _LATEST))
+    """Returns, for each partition, the offset at which readers of committed messages stop.
+
+    This is the start of the first open transaction, or the end of the partition if no transaction is open.
+    """
+    return _list_offsets(admin, dict.fromkeys(parts, _LATEST))
 
 
 def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
-    """The first offset in each partition with a message of the given time or later; None if there is none.
+    """Returns the first offset in each partition whose message has the time in `at_ms` or a later time.
 
-    Times are milliseconds since 1970.
+    It is None if there is no such message. Times are in milliseconds since 1970.
     """
     specs = {part: OffsetSpec.for_timestamp(at) for part, at in at_ms.items()}
-    return {part: None if offset < 0 else offset for part, offset in _asked(admin, specs).items()}
+    return {part: None if offset < 0 else offset for part, offset in _list_offsets(admin, specs).items()}
 
 
 def written_ends(admin: Admin, parts: Collection[Part], doing: str = _ASKING) -> dict[Part, int]:
-    """The offset after the last message of each partition, including open transactions.
+    """Returns the offset after the last message of each partition, even if the message is in an open transaction.
 
-    The end that a reader receives with its messages may be out of date. A leader answers this request only once it
-    knows what its predecessor had committed (KIP-207).
+    This end is up to date, unlike the end that a reader receives together with its messages: a partition's leader
+    answers this request only once it knows what its predecessor had committed (KIP-207).
     """
-    return _asked(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, doing)
+    return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, doing)
 
 
-def _asked(
+def _list_offsets(
     admin: Admin,
     specs: Mapping[Part, OffsetSpec],
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     doing: str = _ASKING,
 ) -> dict[Part, int]:
-    """Asks until there is an answer, for at most `TIMEOUT_S`, because a new topic has no leader yet."""
+    """Repeats the request until Kafka answers, for at most `TIMEOUT_S`, because a new topic may have no leader yet."""
     if not specs:
         return {}
     requests = {TopicPartition(*part): spec for part, spec in specs.items()}

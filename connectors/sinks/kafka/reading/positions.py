@@ -14,19 +14,19 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 SILENCE_S = 30.0
-"""A broker that sends nothing for so long counts as gone."""
+"""A broker that sends nothing for this long counts as lost."""
 
 
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
-    """The last committed checkpoint of the source `name`, which publishes `entities`; None if it has none.
+    """Returns the last committed checkpoint of the source `name`, which publishes `entities`; None if it has none.
 
-    The caller resumes from it, after `init_transactions` has ended our last transaction. Messages after another
-    source's open transaction are invisible until that transaction ends, so this function waits for it. Raises
-    ChangelogError: CONNECTION if such a transaction, or the topic's absence, may hide a checkpoint; GAP if the message
-    is not a checkpoint; and as `refuse_shared` does.
+    The caller resumes from this checkpoint. It must have called `init_transactions` before, which ends our last
+    transaction. An open transaction of another source hides all messages after its start, so this function waits until
+    that transaction ends. Raises ChangelogError: CONNECTION if the transaction does not end in time, or if the topic
+    does not exist; GAP if the message is not a checkpoint; PRECONDITION as `refuse_shared` does.
     """
     topic_name = positions_topic(prefix)
-    admin = client.admin()  # it must outlive the answer
+    admin = client.admin()  # the variable keeps the client alive until it has its answer
     part = topic_name, 0
     checkpoints = _newest(client, topic_name, end=written_ends(admin, [part], f"reading {topic_name}")[part])
     _refuse_shared(checkpoints, prefix, name, entities)
@@ -37,15 +37,15 @@ def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection
 def refuse_shared(client: Client, prefix: str, name: str, entities: Collection[str]) -> None:
     """Raises ChangelogError (PRECONDITION) if a source other than `name` publishes one of `entities`.
 
-    It considers the checkpoints that are visible now.
+    The visible checkpoints say which source publishes which entities.
     """
     _refuse_shared(_newest(client, positions_topic(prefix)), prefix, name, entities)
 
 
 def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, float] | None:
-    """The last visible checkpoint of the source `name`, and when it was stored, in seconds since 1970.
+    """Returns the last visible checkpoint of the source `name`, and when it was stored, in seconds since 1970.
 
-    None if there is no checkpoint, or no such topic.
+    Returns None if there is no checkpoint, or no topic of checkpoints.
     """
     topic_name = positions_topic(prefix)
     stored = _newest(client, topic_name).get(name.encode())
@@ -54,7 +54,7 @@ def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """A checkpoint's text, its offset, and when it was stored, in seconds since 1970."""
+    """The text of a stored checkpoint, its offset, and when it was stored, in seconds since 1970."""
 
     text: bytes
     offset: int
@@ -62,7 +62,7 @@ class _Stored:
 
 
 def _parsed(stored: _Stored, topic: str) -> Checkpoint:
-    """Parses a checkpoint. Raises GAP if the message is not one."""
+    """Parses a checkpoint. Raises ChangelogError (GAP) if the message is not a checkpoint."""
     try:
         return Checkpoint.from_json(stored.text)
     except ChangelogError as error:
@@ -88,7 +88,10 @@ def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str,
 
 
 def _published(text: bytes) -> Set[str]:
-    """The entities of another source's checkpoint; empty if a newer version wrote it."""
+    """Returns the entities in another source's checkpoint.
+
+    Returns none if the checkpoint cannot be read, for example because a newer version of this program wrote it.
+    """
     try:
         return Checkpoint.from_json(text).settings.keys()
     except ChangelogError:
@@ -96,9 +99,9 @@ def _published(text: bytes) -> Set[str]:
 
 
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
-    """The newest value of each key in the topic's one partition, without keys that were dropped.
+    """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the committed end, and waits until that has reached `end`, if given.
+    It reads up to the end of the committed messages. With `end`, it first waits until this end has reached `end`.
     """
     doing = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}

@@ -1,7 +1,7 @@
-"""Reads spans of the offsets of partitions.
+"""Reads a span of offsets from each of several partitions.
 
-A partition is complete when the reader's position has reached the end of its span. Offsets have gaps, where
-transactions end and where messages were compacted, so the last offset of a span may have no message.
+A partition is complete when the reader has reached the end of the partition's span. The last offset of a span may have
+no message, because the ends of transactions use offsets, and compaction removes messages.
 """
 
 import time
@@ -41,15 +41,15 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
             if done and pending:
                 consumer.pause([TopicPartition(*part) for part in done])
             yield messages
-            if messages:  # the caller may have taken long
+            if messages:  # after `yield`, because the caller may have taken long to process them
                 deadline = time.monotonic() + SILENCE_S
-        # A pause would outlive the assignment.
+        # Without this, the partitions would still be paused when they are assigned again.
         consumer.resume([TopicPartition(*part) for part in spans if spans[part]])
         consumer.unassign()
 
 
 def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
-    """Selects the messages in pending spans, and removes spans from `pending` that are complete."""
+    """Returns the messages that are in pending spans, and removes the spans that are now complete from `pending`."""
     selected = []
     for message in arrived:
         part, error = part_of(message), message.error()
@@ -61,7 +61,7 @@ def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) 
             if offset >= span.stop - 1:
                 del pending[part]
         elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-            if span is not None and (message.offset() or 0) >= span.stop:  # a replica may not have all of it yet
+            if span is not None and (message.offset() or 0) >= span.stop:  # a lagging replica reports an earlier end
                 del pending[part]
         elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
             raise error_of(error, doing)
@@ -69,6 +69,6 @@ def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) 
 
 
 def part_of(message: Message) -> Part:
-    """The topic and the partition of a message."""
+    """Returns the topic and the partition of a message."""
     number = message.partition()
     return message.topic() or "", -1 if number is None else number

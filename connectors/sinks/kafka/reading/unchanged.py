@@ -1,7 +1,8 @@
 """Checks that the topics are still those with which the checkpoint was stored.
 
-A topic that was deleted and created again has another id, and has lost its messages. A checkpoint that is older than
-rows in the topics has overwritten a newer one: resuming from it would publish these rows again.
+A topic that was deleted and created again has another id, and has lost its messages. If the topics have rows that are
+newer than the checkpoint, this checkpoint has overwritten a newer one. To resume from it would publish these rows
+again.
 """
 
 from collections.abc import Callable, Collection, Mapping, Set
@@ -20,24 +21,26 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
 
 LOOK_S = 10.0
-"""How often a commit first checks that no topic was created again, because librdkafka silently writes to the new one.
+"""The seconds between two checks that no topic was deleted and created again. A commit begins with this check,
+because librdkafka writes to the new topic without an error.
 
-Commits between two checks stay in the new topic. That is harmless, because `--over-gap` reads the tables again."""
+Rows that are committed between two checks stay in the new topic. They do no harm: `changelog run --over-gap`, by which
+the service then continues, reads the tables again."""
 
 _NO_ID = str(Uuid(0, 0))
-"""The answer of a broker that has no topic ids, which came with Kafka 2.8."""
+"""The id that a broker before Kafka 2.8 returns, because it has no topic ids."""
 
 _BACK, _GROWTH = 4, 8
 
 
 def read_ids(admin: Admin, topics: Set[str]) -> dict[str, str]:
-    """The id of each topic, as far as the broker knows the topic and gives it one."""
+    """Returns the id of each topic that exists. The result is empty if the broker has no topic ids."""
     ids = {}
     for name, answer in admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S).items():
         try:
             ids[name] = str(answer.result().topic_id)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # not known yet, or no longer
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # the topic was deleted, or is too new
                 raise error_of(error.args[0], "asking Kafka for the topics' ids") from error
     return {name: topic_id for name, topic_id in ids.items() if topic_id != _NO_ID}
 
@@ -45,7 +48,8 @@ def read_ids(admin: Admin, topics: Set[str]) -> dict[str, str]:
 class TopicIds:
     """The ids of a changelog's topics, which are read again every `LOOK_S`.
 
-    Every method, and the constructor, raises ChangelogError (GAP) if a topic's id differs from the one in `known`.
+    `known` has the ids with which the checkpoint was stored. Every method, and the constructor, raises ChangelogError
+    (GAP) if a topic's id differs from its id in `known`.
     """
 
     def __init__(self, client: Client, topics: Set[str], known: Mapping[str, str], clock: Callable[[], float]) -> None:
@@ -55,7 +59,7 @@ class TopicIds:
         self._look()
 
     def look(self) -> None:
-        """Reads the ids again, if it is time to."""
+        """Reads the ids again if they were last read `LOOK_S` ago or earlier."""
         if self._clock() >= self._look_at:
             self._look()
 
@@ -77,8 +81,9 @@ def refuse_older(
 ) -> None:
     """Raises ChangelogError (DIVERGED) if a row at the end of one of `parts` is newer than the checkpoint `stored`.
 
-    Rows and checkpoint are committed together, so the checkpoint is never older than a row of the source `name`. Rows
-    of other sources and events without a position prove nothing.
+    Rows and checkpoint are committed together. So a row of the source `name` is never newer than the checkpoint, unless
+    an older checkpoint has overwritten the newer one. Rows of other sources, and events without a position, are
+    ignored.
     """
     last = "" if stored.position is None else str(stored.position)
     for (topic, number), message in newest(client, parts).items():
@@ -96,7 +101,7 @@ def refuse_older(
 def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: Collection[Part]) -> None:
     """Raises ChangelogError (GAP) if one of `parts` holds a row of the source `name`, which has no checkpoint.
 
-    If the source started again there, its positions would go back.
+    Without a checkpoint, the source would start from the beginning, and new rows could have lower positions than these.
     """
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
@@ -110,9 +115,10 @@ def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: C
 
 
 def newest(client: Client, parts: Collection[Part]) -> dict[Part, Message]:
-    """The newest committed message of each partition that has one, without tombstones.
+    """Returns the newest committed message of each partition that has one. Tombstones are ignored.
 
-    Reads the last few offsets of all partitions at once, and goes further back only in partitions that had none there.
+    It reads the last few offsets of all partitions at once, and older offsets only of partitions that have no message
+    among these.
     """
     admin = client.admin()
     first, last = begins(admin, parts), ends(admin, parts)
@@ -142,8 +148,10 @@ def _read(consumer: Consumer, spans: Spans) -> dict[Part, Message]:
 
 
 def message_position(message: Message) -> Position | None:
-    """The position of a changelog's row. None for an event that was published without one, and for a message of another
-    program, whose header `position` can hold anything.
+    """Returns the position of a changelog's row.
+
+    Returns None for an event that was published without a position, and for a message of another program. The header
+    `position` of such a message can hold anything.
     """
     text = dict(cast(Headers, message.headers() or [])).get("position")
     try:
@@ -154,7 +162,10 @@ def message_position(message: Message) -> Position | None:
 
 
 def is_foreign(message: Message, values: Values, name: str) -> bool:
-    """Whether a row belongs to a source other than `name`, which used this topic before."""
+    """Returns whether a row belongs to a source other than `name`, one that used this topic earlier.
+
+    A value that cannot be decoded counts as a row of `name`.
+    """
     try:
         return values.decode(message.value() or b"").provenance.source.name != name
     except ChangelogError as error:
