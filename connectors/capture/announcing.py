@@ -18,7 +18,7 @@ from changelog.envelope.versions import Announced, Look, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """The number of an entity's first row in a batch, and its look, which the changelog does not have yet."""
+    """The first row of an entity in a batch, if the changelog does not have its look yet. `row` is its number."""
 
     row: int
     entity: Entity
@@ -36,7 +36,7 @@ class Announcer:
         self._unannounced: dict[str, tuple[Entity, Look]] = {}
 
     def look(self, entity: Entity, look: Look) -> None:
-        """The next rows of the entity have this look."""
+        """Records that the next rows of the entity have this look."""
         if self._versions is None or self._versions.has(entity, look):
             self._unannounced.pop(entity.name, None)
         else:
@@ -51,10 +51,10 @@ class Announcer:
         return sorted((first for first in firsts if first.row >= 0), key=lambda first: first.row)
 
     def announce(self, first: First, provenance: str) -> Announced:
-        """Returns the version that begins with the row that has this provenance, which is JSON.
+        """Returns the version that begins with the row `first`, whose provenance is the JSON text `provenance`.
 
-        Raises ChangelogError, with the row's position, if readers could not follow, or if the database's catalogue
-        cannot be read.
+        Raises ChangelogError, with the row's position, if the version is incompatible with readers, or if the
+        database's catalogue cannot be read.
         """
         assert self._versions is not None
         del self._unannounced[first.entity.name]
@@ -62,5 +62,5 @@ class Announcer:
         try:
             return self._versions.announce(first.entity, first.look, decoded)
         except ChangelogError as error:
-            error.position = decoded.source.position  # also of an error that has no position, such as a lost connection
+            error.position = decoded.source.position  # even if the error is, for example, a lost connection
             raise

@@ -1,16 +1,16 @@
 """Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
 
 A checkpoint is true once all rows before it are durable. A source therefore returns a changed checkpoint together with
-the rows that have to be durable first. The plan of what to read from tables is made when a source opens, from the
-checkpoint that it opens with. A signal (a message to the service, such as a request for a repair) or a new version of
-columns may change the plan. The change is made in the *checkpoint* alone, and the source that opens next follows it:
+the rows that have to be durable first. When a source opens, it makes a plan of the reads of tables, from its
+checkpoint. A signal (a message to the service, such as a request for a repair) or a new version of columns may change
+the plan. The change is made in the *checkpoint* alone, and takes effect when the source opens again:
 
     opened from          a signal arrives         it is durable            the source opens again
-    revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and does what 5 says
-                         (reads on by 4)          `is_outdated`
+    revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and follows revision 5
+                         (still follows 4)        `is_outdated`
 
-So a repair begins, continues after a crash, and ends in one and the same way. Until the source opens again, it still
-reads what the old plan says. For entities whose plan has changed, which are in `replanned`, this is not counted as
+So a repair begins, continues after a crash, and ends in one and the same way. Until the source opens again, it reads
+tables by the old plan. For entities whose plan has changed, which are in `replanned`, these reads do not count as
 progress.
 """
 
@@ -36,7 +36,8 @@ _log = structlog.get_logger("source")
 
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
-"""Returns, for the `through` of a checkpoint, its epoch and the members of its `source` that belong to this epoch."""
+"""Takes the `through` of a checkpoint, the place in the log up to which the changelog is complete. Returns the epoch of
+this place, and the members of the checkpoint's `source` that belong to this epoch."""
 
 
 def resumed(
@@ -53,11 +54,11 @@ def resumed(
     """Returns the checkpoint with which a source opens: `stored`, or that of a new changelog, brought up to date.
 
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
-    windows (the progress of table reads) will be read. `joined` says that the log continues the one that the changelog
-    was made from; if it does not, a table that is not complete is read from its start. `held` returns the entities of
-    which the changelog has rows, including those that are no longer configured; it is called only if entities were
-    added. If an added entity is among them, it was configured earlier, and its table may have lost rows since then; so
-    the entity is swept.
+    windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
+    changelog was made; if it does not, a table that is not complete is read from its start. `held` returns the entities
+    of which the changelog has rows, including those that are no longer configured; it is called only if entities were
+    added. If an added entity is among them, it was configured earlier, and its table may have lost rows since then. So
+    a sweep searches the changelog for keys that the table lacks.
     """
     windows = {} if stored is None else stored.windows
     if not joined:
@@ -80,10 +81,10 @@ class Checkpointing:
     """The checkpoint of one opening of a source, and the repairs in it.
 
     `name` is the name of this service; signals that name another service are ignored. `signing` takes a transaction id
-    and returns what a signal in that transaction must be signed with, None if it need not be signed. If columns are
-    restated (older rows of the changelog no longer have their values), the table is read again, but for entities in
-    `asking` the checkpoint only notes the columns. `stretch` says which epoch a place in the log belongs to. `reach` is
-    called with `signal:heard`, so that tests can crash there.
+    and returns how a signal in that transaction must be signed, None if it need not be signed. Columns are *restated*
+    if a change of the table gave them new values, which older rows of the changelog lack. Then the table is read again;
+    but for entities in `asking`, the checkpoint only lists the columns. `stretch` says which epoch a place in the log
+    belongs to. `reach` is called with `signal:heard`, so that tests can crash there.
     """
 
     def __init__(
@@ -117,10 +118,10 @@ class Checkpointing:
         self._confirmed = int(durable.repairs.get("revision", 0))
 
     def is_outdated(self, *, sweeping: bool) -> bool:
-        """Whether a changed plan is durable, so that the source has to be opened again.
+        """Returns whether a changed plan is durable, so that the source has to be opened again.
 
-        While the source is `sweeping`, this is false, because each sweep begins at the start of the changelog. But if
-        a signal asked for a pause or a cancellation, the sweep is interrupted.
+        Returns False while the source is `sweeping`, because a sweep cannot be continued: each sweep begins at the
+        start of the changelog. But if a signal asked for a pause or a cancellation, the sweep is interrupted.
         """
         return self._confirmed != self._opened and (self._interrupted or not sweeping)
 
@@ -134,7 +135,7 @@ class Checkpointing:
             self.reach(assembled.through)
 
     def reach(self, through: str) -> None:
-        """Records that the log up to `through` is delivered, or has nothing to publish; an earlier place is ignored."""
+        """Records that the log up to `through` is delivered or has nothing to publish. Never moves `through` back."""
         through = max(through, self.checkpoint.through)
         epoch, members = self._stretch(through)
         source = {**self.checkpoint.source, **members}
@@ -148,7 +149,7 @@ class Checkpointing:
         self.checkpoint = replace(self.checkpoint, source=source)
 
     def hear(self, assembled: Assembled) -> None:
-        """Takes over the versions of columns, and the signals, of a block."""
+        """Records the new versions of columns in a block, and obeys its signals."""
         for announced in assembled.announced:
             self.announce(announced)
         for content, change in assembled.signals:
@@ -170,8 +171,8 @@ class Checkpointing:
     def announce(self, announced: Announced) -> None:
         """Records a new version of an entity's columns.
 
-        If the version restates columns, and the entity's table was complete, the table is read again. An operator's
-        acceptance of a change of columns holds for one change, so those up to the position of the version are removed.
+        If the version restates columns, and the entity's table was complete, the table is read again. An operator
+        accepts only one change of columns. So an acceptance up to the position of the version is removed.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
@@ -211,7 +212,10 @@ class Checkpointing:
         _log.info("signal", do=signal.do, entity=signal.entity, id=signal.id, position=str(change.position()))
 
     def settle(self, change: Callable[[Checkpoint, Repairs], tuple[Checkpoint, Repairs]]) -> None:
-        """Replaces the checkpoint and the repairs by what `change` returns for them: the source noticed something."""
+        """Replaces the checkpoint and the repairs by those that `change` makes of them.
+
+        A source calls this after it has noticed a change of a table that is not in the log.
+        """
         self.checkpoint, repairs = change(self.checkpoint, self._repairs)
         self._plan(repairs)
 

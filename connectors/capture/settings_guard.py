@@ -12,9 +12,9 @@ PLAIN_CODEC = "json"
 
 
 def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dict[str, dict[str, object]]:
-    """Returns, by entity, the settings that order and content of its changelog depend on.
+    """Returns, for each entity, the settings on which the order and the content of its changelog depend.
 
-    Instead of the secret of the masks, they have an id that is derived from it.
+    In place of the secret of the masks, they have an id that is derived from the secret.
     """
     coded = {} if codec == PLAIN_CODEC else {"codec": codec}
     return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
@@ -23,7 +23,7 @@ def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dic
 def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
     """Raises ChangelogError (SETTINGS) if `shapes` differs from the settings that the changelog was written with.
 
-    New entities are allowed. With `accept`, changes are allowed too, except while a transaction is half published.
+    New entities are allowed. With `accept`, changes are allowed too, unless only a part of a transaction is published.
     """
     if stored is None:
         return
@@ -43,20 +43,23 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
             hint="put the configuration back, let the service pass that transaction, then change it",
         )
     if not accept:
-        parted = any(
-            shapes.get(name) and _places(before) != _places(shapes[name]) for name, before in stored.settings.items()
+        repartitioned = any(
+            shapes.get(name) and _partitioning(before) != _partitioning(shapes[name])
+            for name, before in stored.settings.items()
         )
-        also = (
-            ", and a key's rows may be in two partitions, where only their positions tell the order" if parted else ""
+        note = (
+            ", and a key's rows may be in two partitions, where only their positions tell the order"
+            if repartitioned
+            else ""
         )
         raise ChangelogError(
             Kind.SETTINGS,
             f"the configuration no longer fits the changelog: {'; '.join(changes)}",
-            hint=f"put it back, or go on with `changelog run --accept-config`: older rows keep their old shape{also}",
+            hint=f"put it back, or go on with `changelog run --accept-config`: older rows keep their old shape{note}",
         )
 
 
-def _places(shape: Mapping[str, object]) -> tuple[object, object]:
+def _partitioning(shape: Mapping[str, object]) -> tuple[object, object]:
     """Returns the settings that decide in which partition a row is."""
     return shape.get("partition_by"), shape.get("partitions")
 

@@ -1,6 +1,6 @@
-"""The values that pass between a decoder, the assembly and its listener, and the result of a block.
+"""The types of the values that a decoder, the assembly and its listener exchange, and of the result of a block.
 
-A block is a stretch of the log that is decoded at once.
+A block is a stretch of the database's log that is decoded at once.
 """
 
 from collections import Counter
@@ -22,19 +22,19 @@ Ints = npt.NDArray[np.int64]
 
 
 class Listener(Protocol):
-    """The table reads that are under way (`windows`). The assembly tells them what happens in the log."""
+    """The table reads that are under way (`windows`). The assembly reports the events of the log to them."""
 
     def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
-        """These rows were delivered; `xids` has the transaction id of each."""
+        """Records that these rows were delivered; `xids` has the transaction id of each row."""
 
     def discard(self, table: tuple[str, str]) -> None:
-        """Discards what was read from the table and is not published yet, because the table changed."""
+        """Discards the rows that were read from the table and are not published yet, because the table changed."""
 
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
-        """A message arrived at `change`. Returns the rows to publish at this place, or None."""
+        """Handles a message that arrived at `change`. Returns the rows to publish there, or None."""
 
     def withdraw(self) -> None:
-        """The rows that `signal` returned last are not published after all."""
+        """Records that the rows that `signal` returned last are not published after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class EncodedRows:
     """Rows of the changelog in the log's order, and the commit and the transaction id of each.
 
     The metadata of `rows` has the columns of their entities. `unstamped` has the number of changes without a stamp, by
-    entity, for entities whose policy is to warn. If a policy stops the changelog, `stop` is the error, and rows after
-    it may be missing.
+    entity, for entities whose policy is to warn. If a policy stops the changelog at a row, `stop` is the error, and
+    later rows may be missing.
     """
 
     rows: pa.RecordBatch
@@ -54,10 +54,10 @@ class EncodedRows:
 
 
 Encode = Callable[[int, int, Sequence[Span]], EncodedRows]
-"""Encodes the rows from the first number up to the second, without the second.
+"""Encodes the rows from the first number up to, but not including, the second.
 
-The rows of a block are numbered from 0. The spans cover exactly the rows to encode. If a policy stops the changelog,
-the result has the stop and the rows before it. Raises ChangelogError (MALFORMED).
+The rows of a block are numbered from 0. The spans cover exactly the rows to encode. If a policy stops the changelog at
+a row, the result has the stop and the rows before that row. Raises ChangelogError (MALFORMED).
 """
 
 
@@ -84,7 +84,7 @@ class Assembled:
     - `unstamped`: the number of changes without a stamp, by entity, for entities whose policy is to warn.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
     - `signals`: the messages that may be signals, and the place of each.
-    - `fenced`: whether somebody waits until the checkpoint is stored.
+    - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
     - `statements`: the texts of statements that change tables, and the commit of each.
     - `described`: the commit of the last transaction in which the log described an entity's table, 0 without one. The
       log describes a table when it is used for the first time, or after it was altered.

@@ -1,6 +1,6 @@
-"""Turns what a decoder reads into parts of the changelog: transactions, ordinals, stamps, versions, stops. Pure.
+"""Assembles the rows that a decoder reads into parts of the changelog: transactions, ordinals, stamps, versions, stops.
 
-A decoder reads a block of its log and tells an `AssemblyRun` what is in it, in the log's order:
+This module is pure. A decoder reads a block of its log and reports its content to an `AssemblyRun`, in the log's order:
 
     begin ── take(2 rows) ── message(stamp) ── take(3 rows) ── describe(table) ── take(1 row) ── commit
        │         │                │                 │                                 │
@@ -12,18 +12,20 @@ and at the end of the block. Thus a block of small transactions costs little mor
 
 **Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The position of a
 row has a position ordinal, which is twice the ordinal (plus 1 for the second record of a row that moved). Ordinals
-depend on the transaction alone, never on where blocks are cut, so that a row that is read again after a crash has the
-same position as before.
+depend on the transaction alone, and not on the bounds of blocks. So a row that is read again after a crash has the same
+position as before.
 
-**What was published before.** After a restart, the log is read again from some place before the end of the changelog.
-Transactions up to and including the last published one are dropped. If only a part of the last one was published, its
-rows after the last published position ordinal are delivered. The rows of a table read are placed at a signal (a message
-to the service), and a second table read may give other rows. So if anything of a transaction was published, no rows of
-table reads are placed in it.
+**After a restart.** The log is read again from a place before the end of the changelog. Transactions up to and
+including the last published one are dropped. But if only a part of the last one was published, its rows after the last
+published position ordinal are delivered.
 
-**Stops.** A row that a policy refuses stops the changelog. Everything before its *transaction* is published, and
-nothing of the transaction itself, so that an operator decides before readers see a part of that transaction. If the
-bytes of a block are invalid (MALFORMED), nothing of the block is published.
+Rows that were read from a table are published at a signal (a message to the service). After a restart the table is read
+once more, and may have other rows. So if a part of a transaction was published before the restart, no rows of table
+reads are published inside this transaction.
+
+**Stops.** A row that a policy refuses stops the changelog. Everything before the row's *transaction* is published, and
+nothing of the transaction itself. So an operator can decide before readers see a part of that transaction. If the bytes
+of a block are invalid (MALFORMED), nothing of the block is published.
 
 **Versions.** When an entity's columns differ from those that the changelog knows, a row that announces the new version
 is put before the first row with the new columns, in a batch of its own (`announcing`).
@@ -79,10 +81,10 @@ class _OpenTransaction:
 
 
 class Assembly:
-    """The state that lasts from block to block: the open transaction, what was published before, the stop.
+    """The state that lasts from block to block: the open transaction, the last published position, and the stop.
 
     `published` is the position of the last row that the changelog holds, None if it holds none. `partial` says that
-    this row's transaction was not published to its end. `versions` knows which columns the changelog has; without it,
+    only a part of this row's transaction was published. `versions` knows which columns the changelog has; without it,
     no version is announced.
     """
 
@@ -117,15 +119,15 @@ class Assembly:
 class AssemblyRun:
     """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
 
-    `place_of` takes the number of a row in the block and returns where the record of this row is in the log. Only logs
-    that may deliver a row ahead of an earlier message need it.
+    `place_of` takes the number of a row in the block and returns the place of the row's record in the log. It is needed
+    only for logs that may deliver a row before a message that precedes the row in the log.
 
-    Nothing that `encode` or `place_of` refers to may refer to the run. Otherwise the block, of many MiB, would stay in
-    memory until the garbage collector of cycles comes by, which is many blocks later.
+    `encode` and `place_of` must not refer to the run, directly or indirectly. Such a cycle would keep the block, of
+    many MiB, in memory until Python's garbage collector finds it, which is many blocks later.
     """
 
     def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
-        self._of, self._encode, self._place_of = assembly, encode, place_of
+        self._assembly, self._encode, self._place_of = assembly, encode, place_of
         self._spans: list[Span] = []
         self._taken = self._encoded = 0
         self._batches: list[tuple[pa.RecordBatch, Ints]] = []
@@ -144,16 +146,16 @@ class AssemblyRun:
 
     def begin(self, transaction: Transaction) -> None:
         """Begins a transaction. Raises ChangelogError (MALFORMED) if another is open."""
-        of = self._of
-        if of.open is not None:
+        assembly = self._assembly
+        if assembly.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
-        of.open = _OpenTransaction(transaction, published=of.published(transaction))
+        assembly.open = _OpenTransaction(transaction, published=assembly.published(transaction))
         self._assembled.first = self._assembled.first or transaction
 
     def commit(self, end: int) -> None:
         """Ends the open transaction; the commit of every later one is at least `end`."""
         self._ended.append((self._opened().transaction, end))
-        self._of.open = None
+        self._assembly.open = None
 
     def take(self, rows: int) -> None:
         """Takes the next `rows` rows of the block, which belong to the open transaction.
@@ -188,13 +190,13 @@ class AssemblyRun:
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp holds for the rows after it. At a fence, somebody waits until the checkpoint is stored. Rows that were
+        A stamp applies to the rows after it. The sender of a fence waits until the checkpoint is stored. Rows that were
         taken just before the message, and whose record is at `place`, come after the message in the log. `settle` is
-        called before the rows of a table read are placed, so that a decoder whose tables change without a message can
-        describe the tables as they are at that place.
+        called before the rows of a table read are published. A decoder whose log does not report every change of
+        tables can then describe the tables as they are at this place.
 
-        Returns None for a stamp, a fence, a signal, and a message that was published before. For any other message,
-        returns its transaction and ordinal.
+        Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
+        message, returns its transaction and ordinal.
         """
         opened = self._opened()
         ordinal = opened.ordinal
@@ -217,17 +219,17 @@ class AssemblyRun:
     def describe(self, entity: Entity, look: Look) -> None:
         """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # even if it did not change: rows of a table read may have had another look since
+        self.look(entity, look)  # even if it did not change, because rows of a table read may have had another look
 
     def look(self, entity: Entity, look: Look) -> None:
         """Records that the next rows of an entity have the columns of `look`."""
-        self._of.announcer.look(entity, look)
+        self._assembly.announcer.look(entity, look)
 
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
-        """Records that the columns of a table changed here. Discards what was read from it and is not published yet."""
+        """Records that the columns of a table changed here. Discards rows read from it that are not published yet."""
         self._assembled.altered.append(changes)
-        if self._of.listener is not None:
-            self._of.listener.discard(table)
+        if self._assembly.listener is not None:
+            self._assembly.listener.discard(table)
 
     def here(self) -> Position:
         """Returns the position of the next row of the open transaction."""
@@ -237,8 +239,8 @@ class AssemblyRun:
     def flush(self, *, but_last: int = 0) -> None:
         """Encodes the rows that were taken and are not encoded yet, except the last `but_last`, and tells the listener.
 
-        Call this before anything that changes how later rows are decoded. Raises ChangelogError (STOP) if a policy
-        stops at one of the rows, after the rows before its transaction are recorded; then call `fail`.
+        Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, it
+        records the rows before that row's transaction, and raises ChangelogError (STOP); then call `fail`.
         """
         end = self._taken - but_last
         if end <= self._encoded:
@@ -252,20 +254,20 @@ class AssemblyRun:
             raise encoded.stop
         if encoded.rows.num_rows:
             self._publish(encoded.rows, encoded.commits)
-            if self._of.listener is not None:
-                self._of.listener.touched(encoded.rows, encoded.xids)
+            if self._assembly.listener is not None:
+                self._assembly.listener.touched(encoded.rows, encoded.xids)
 
     def fail(self, error: ChangelogError) -> None:
-        """Records a stop: keeps what comes before its transaction, and discards the rest of the block."""
+        """Records a stop: keeps everything before its transaction, and discards the rest of the block."""
         if error.position is None:
             error.position = self.here()
         commit = error.position.commit
-        before = []
+        batches = []
         for rows, commits in self._batches:
             count = int(np.searchsorted(commits, commit))
             if count:
-                before.append((rows.slice(0, count), commits[:count]))
-        self._batches = before
+                batches.append((rows.slice(0, count), commits[:count]))
+        self._batches = batches
         self._ended = [ended for ended in self._ended if ended[0].commit < commit]
         assembled = self._assembled
         assembled.signals = [signal for signal in assembled.signals if signal[1].transaction.commit < commit]
@@ -274,8 +276,8 @@ class AssemblyRun:
             for announced in assembled.announced
             if announced.record.envelope.provenance.source.position.commit < commit
         ]
-        self._of.stop = error
-        self._of.open = None
+        self._assembly.stop = error
+        self._assembly.open = None
 
     def result(self) -> Assembled:
         """Returns the result of the block. Call this once, at its end."""
@@ -284,27 +286,27 @@ class AssemblyRun:
         if self._ended:
             assembled.last, end = self._ended[-1]
             assembled.through = commit_text(end)
-        opened = self._of.open
+        opened = self._assembly.open
         if opened is not None and self._batches and int(self._batches[-1][1][-1]) == opened.transaction.commit:
             assembled.last, assembled.partial = opened.transaction, True
         return assembled
 
     def _opened(self) -> _OpenTransaction:
-        if self._of.open is None:
+        if self._assembly.open is None:
             raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
-        return self._of.open
+        return self._assembly.open
 
     def _stamp(self, content: bytes, opened: _OpenTransaction, place: int) -> None:
-        """Makes a stamp hold for the next rows, and for rows whose record is at `place`.
+        """Applies a stamp to the next rows, and to the last rows that were taken if their record is at `place`.
 
-        An invalid stamp is counted; the previous stamp then still holds.
+        An invalid stamp is counted; then the previous stamp continues to apply.
         """
-        reading = parse(content)
-        if reading.problem is not None:
-            self._assembled.invalid_stamps.append((reading.problem, opened.transaction.xid))
-        if reading.stamp is None:
+        parsed = parse(content)
+        if parsed.problem is not None:
+            self._assembled.invalid_stamps.append((parsed.problem, opened.transaction.xid))
+        if parsed.stamp is None:
             return
-        opened.stamp = reading.stamp
+        opened.stamp = parsed.stamp
         if self._place_of is None or not self._spans or self._spans[-1].transaction is not opened.transaction:
             return
         span, late = self._spans[-1], 0
@@ -312,11 +314,11 @@ class AssemblyRun:
             late += 1
         if late:
             before, [late_span] = parted([span], late)
-            self._spans[-1:] = [*before, replace(late_span, stamp=reading.stamp)]
+            self._spans[-1:] = [*before, replace(late_span, stamp=parsed.stamp)]
 
     def _signal(self, content: bytes, change: Change, settle: Callable[[], None]) -> None:
-        """Records a signal to the service. If the content is a nonce, publishes the rows of a table read here."""
-        listener = self._of.listener
+        """Records a signal to the service. But if the content is the nonce of a table read, publishes its rows here."""
+        listener = self._assembly.listener
         if not is_nonce(content):
             self._assembled.signals.append((content, change))
         elif listener is not None and self._opened().published < 0:
@@ -329,7 +331,7 @@ class AssemblyRun:
     def _publish_read(self, rows: pa.RecordBatch, commit: int, listener: Listener) -> None:
         """Publishes the rows of a table read, which have the columns that the table had when it was read."""
         shapes, relation = batch.shapes(rows), batch.relation(rows)
-        for entity in self._of.entities.values():
+        for entity in self._assembly.entities.values():
             if entity.name in shapes:
                 self.look(entity, Look(columns=shapes[entity.name], relation=relation))
         try:
@@ -348,11 +350,11 @@ class AssemblyRun:
     def _publish(self, rows: pa.RecordBatch, commits: Ints) -> None:
         """Adds the rows to the result. If the columns of an entity are new, adds their version before its first row."""
         begin = 0
-        for first in self._of.announcer.firsts(rows):
+        for first in self._assembly.announcer.firsts(rows):
             if first.row > begin:
                 self._batches.append((rows.slice(begin, first.row - begin), commits[begin : first.row]))
                 begin = first.row
-            announced = self._of.announcer.announce(first, rows.column("provenance")[first.row].as_py())
+            announced = self._assembly.announcer.announce(first, rows.column("provenance")[first.row].as_py())
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._batches.append((rows.slice(begin), commits[begin:]))

@@ -1,7 +1,7 @@
 """Binds a table to its entity, and says how each of the table's columns is published.
 
-The log is the database's. A tuple is the values of one row as the log has them, in the order of the table's columns. A
-place is the index of a column in the tuple.
+*Log* means the database's log. A *tuple* has the values of one row, as the log has them, in the order of the table's
+columns. The *place* of a column is its index in the tuple.
 """
 
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What turns the tuples of one table into the messages of an entity.
+    """The facts that are needed to turn the tuples of one table into the messages of an entity.
 
     - `relid`: the number of the table in the log. `width`: the number of columns in a tuple.
     - `fields`: the published columns. `key`, `partition`: the columns of the entity key and of the partition key.
-    - `full`: whether the log has whole old rows of the table (its replica identity is FULL).
-    - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a whole row has
-      only these.
+    - `full`: whether the log has complete old rows of the table (its replica identity is FULL).
+    - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a complete row has
+      only the values of these columns.
     - `lost`: None, or the text of an error that says why the table's rows have no key. Then `key` and `partition` are
       empty.
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
-      SQL statement that makes the database log whole old rows; hints quote it.
+      SQL statement that makes the database log complete old rows; hints quote it.
     - `crossing`: whether rows may move between partitions of the table. `leaves`: the replica identities of those
-      partitions that do not log whole old rows, each as the places of its columns.
+      partitions that do not log complete old rows, each as the places of its columns.
     - `mask`: an id that identifies the masks together with their secret; None if nothing is masked.
     """
 

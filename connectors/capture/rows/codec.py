@@ -41,10 +41,10 @@ class Codec:
 
 
 def canonical(text: bytes, codec: Codec) -> str:
-    """Returns the canonical text, which keys are made of, of a value that the server printed as `text`.
+    """Returns the canonical text of a value that the server printed as `text`. Keys are made of canonical texts.
 
     It is the content of a JSON string, the token of a number, `true` or `false`. For arrays, objects and all values of
-    json columns, it is the canonical JSON text, so that a json string is never taken for another json value.
+    json columns, it is the canonical JSON text, so that no json string has the same text as another json value.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):

@@ -63,7 +63,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The texts of rows of one relation with the same op: everything of the rows except their provenance.
+    """The texts of rows of one relation with the same op: the keys and the JSON of the rows, without their provenance.
 
     `Template.texts` numbers its rows from 0. `places` has the numbers of the rows whose texts are here, and `left` the
     numbers of the other rows, each of which must go through `row_records`. `keys` and the members after it have one
@@ -206,7 +206,7 @@ class Template:
     def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
         """Returns the canonical texts of the keys.
 
-        They are spliced if the server's texts are canonical, and otherwise converted row by row.
+        If the server's texts are canonical, the keys are spliced. If not, they are converted row by row.
         """
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
@@ -353,7 +353,7 @@ class _Value:
         return self._except(parts, np.flatnonzero(~usual & ~self._null))
 
     def _except(self, segments: list[Segment], index: Ints) -> list[Segment]:
-        """Converts the values at `index` one by one, and returns the segments with these instead."""
+        """Converts the values at `index` one by one, and returns the segments with the converted values in them."""
         if not len(index):
             return segments
         if self.states is None:
@@ -387,10 +387,10 @@ def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
 
 
 def _label(field: Field, *, first: bool, closes: bool, state: int) -> bytes:
-    """Returns the constant before a value: the end of the previous value, a brace or comma, the name, and the begin.
+    """Returns the constant before a value: the end of the previous value, a brace or comma, the name, an opening quote.
 
     `first` says that the member is the first one, and `closes` that the previous value needs a closing quote. `state`
-    says how the value is written; for a null, the constant has all of it.
+    says how the value is written. If the value is a null, the constant also has the `null`.
     """
     opening = b"{" if first else b","
     value = b"null" if state == _NULL else b'"' if state == _VALUE and field.codec.shape in _QUOTED else b""

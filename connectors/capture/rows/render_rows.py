@@ -4,9 +4,9 @@ A block is a stretch of the log that is decoded at once. Its rows are numbered f
 arrive here as `Texts`: rows of one relation and op, with their keys and JSON objects. The columns that are added here
 follow from a row's transaction, its stamp (who made the change), and its ordinal.
 
-The ordinal of a row is the number of rows and messages that its transaction sent before. The position of its record has
-a position ordinal, which is twice the ordinal. A row that moves to another key or partition has two records; the
-position ordinal of the second one is 1 greater.
+The ordinal of a row is the number of rows and messages before it in its transaction. The position of its record has a
+position ordinal, which is twice the ordinal. A row that moves to another key or partition has two records; the position
+ordinal of the second one is 1 greater.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Span:
 def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
     """Splits off the last `count` rows, all of which must be in the last span.
 
-    Returns the spans of the rows before, and a list with the one span of the last `count` rows. This list is empty if
+    Returns the spans of the earlier rows, and a list with the one span of the last `count` rows. This list is empty if
     `count` is 0.
     """
     if not count:
@@ -67,7 +67,7 @@ def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
 
 
 class Meta:
-    """What the spans of a block say about each of its rows, as arrays with one element for each row.
+    """The facts about each row of a block that follow from its span, as arrays with one element for each row.
 
     - `spans`: the number of the row's span; `span` returns the span with that number.
     - `ordinals`: the row's ordinal.
@@ -114,7 +114,7 @@ class Meta:
 class _Constants:
     """The parts of the provenance JSON that are the same for all rows of one binding and op.
 
-    `source` is the text between the stamp and the position, `tail` the text after the transaction.
+    `source` is the text between the stamp and the position. `tail` is the text after the transaction.
     """
 
     source: bytes
@@ -227,7 +227,7 @@ def _positions(transactions: Sequence[Transaction], codes: Ints, position_ordina
 
 
 def _constants(origin: Origin, binding: Binding, op: Op) -> _Constants:
-    """Encodes a provenance with an empty stamp and transaction, and cuts out what differs from row to row."""
+    """Encodes a provenance with an empty stamp and transaction, and cuts out the parts that differ from row to row."""
     change = Change(transaction=_NO_TRANSACTION, ordinal=0, stamp=_NO_STAMP)
     position = change.position()
     text = json_codec.provenance_json(provenance(origin, binding, op, change, position))

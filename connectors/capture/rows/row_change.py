@@ -1,4 +1,4 @@
-"""What a decoder returns for one row: whether it was inserted, updated or deleted, and its values as the log has them.
+"""The result of a decoder for one row: whether it was inserted, updated or deleted, and its values as the log has them.
 
 A value is the server's text, None for NULL, or `UNCHANGED` if the log does not have it because it did not change.
 """
@@ -18,12 +18,12 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-"""A large value that did not change, and which the server therefore did not send (in PostgreSQL, unchanged TOAST)."""
+"""A large value that the server did not send, because it did not change (in PostgreSQL, unchanged TOAST)."""
 
 
 LARGE_BYTES = 1 << 20
-"""The size in bytes from which a value is not copied but is a view of its message, and from which a row is converted
-alone and not with others. Both keep the number of copies in memory small."""
+"""The size, in bytes, from which on a value or a row counts as large. A large value is a view of its message and not a
+copy. A large row is converted alone and not together with others. Both keep the number of copies in memory small."""
 
 
 Value = bytes | memoryview | None | Unchanged
@@ -42,8 +42,8 @@ class Insert:
 class Update:
     """A changed row.
 
-    `old_kind` says what `old` holds: O for the whole old row, K for only the columns of its replica identity. Both are
-    None if the log has nothing of the old row.
+    `old_kind` is O if `old` is the complete old row, and K if `old` has only the columns of the replica identity. Both
+    are None if the log has nothing of the old row.
     """
 
     relid: int

@@ -46,7 +46,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Where in the database's log a row, or a message of an application, is; and the stamp in force at that point.
+    """The place of a row, or of an application's message, in the database's log, and the stamp in force there.
 
     `ordinal` is the number of rows and messages before this one in the transaction. `stamp` says who made the change;
     it is None if the application did not say.
@@ -63,7 +63,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What all messages say about their source, and an operator's decisions on rows that stopped the service."""
+    """The names of the source that every message has, and an operator's decisions on rows that stopped the service."""
 
     connector: str
     name: str
@@ -84,11 +84,11 @@ Tuple = Sequence[Value]
 
 
 def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> list[Record]:
-    """Returns the records of one row.
+    """Returns the records of one row, usually one.
 
-    There are two if the row moved to another key or partition, none if a policy or an operator's decision leaves the
-    row out, and otherwise one. Raises ChangelogError: STOP if a policy stops at the row and no operator decided
-    otherwise, MALFORMED if the row does not fit its relation, LIMIT if it is too large.
+    There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
+    leaves the row out. Raises ChangelogError: STOP if a policy stops at the row and there is no decision on it,
+    MALFORMED if the row does not fit its relation, LIMIT if it is too large.
     """
     _check_width(binding, row)
     try:
@@ -123,7 +123,7 @@ def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, 
 
 
 def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
-    """Whether the two rows have the same entity key and the same partition key."""
+    """Returns whether the two rows have the same entity key and the same partition key."""
     _check_width(binding, deleted)
     _check_width(binding, inserted)
     return all(deleted.old[f.index] == inserted.new[f.index] for f in (*binding.key, *binding.partition))
@@ -132,7 +132,7 @@ def same_key(binding: Binding, deleted: Delete, inserted: Insert) -> bool:
 def truncates(origin: Origin, binding: Binding, change: Change) -> list[Record]:
     """Returns the records of a truncate: one for each partition of the entity.
 
-    Raises ChangelogError (STOP) if the entity's policy is to stop and no operator decided otherwise.
+    Raises ChangelogError (STOP) if the entity's policy is to stop and there is no decision on this truncate.
     """
     position = change.position()
     envelope = Envelope(
@@ -208,16 +208,16 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
         known: _Side | Missing = original if original is not None and whole else MISSING
         envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
         return [Record(entity=entity, place=new_place, envelope=envelope)]
-    left = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
-    arrived = _envelope(origin, binding, Op.CREATE, change, change.position(1), current, MISSING)
+    delete = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
+    create = _envelope(origin, binding, Op.CREATE, change, change.position(1), current, MISSING)
     return [
-        Record(entity=entity, place=old_place, envelope=left, moved_to=new_place),
-        Record(entity=entity, place=new_place, envelope=arrived, moved_from=old_place),
+        Record(entity=entity, place=old_place, envelope=delete, moved_to=new_place),
+        Record(entity=entity, place=new_place, envelope=create, moved_from=old_place),
     ]
 
 
 def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
-    """Whether an old tuple holds the whole row.
+    """Returns whether an old tuple is *whole*, that is, has the values of all columns of the row.
 
     `kind` is O if the replica identity of the table is the whole row. A tuple without nulls is then whole.
 
@@ -242,7 +242,7 @@ def _delete(origin: Origin, binding: Binding, row: Delete, change: Change) -> Re
 
 
 def _unplaced(origin: Origin, binding: Binding, row: Insert | Update | Delete, change: Change) -> Record:
-    """Returns a record with what the log has of a row whose key or partition is unknown.
+    """Returns a record of a row whose key or partition is unknown, with the values that the log has of it.
 
     An operator may set this record aside (`dead-letter`). Its key is empty.
     """
@@ -346,7 +346,7 @@ def _envelope(
 
 
 def provenance(origin: Origin, binding: Binding, op: Op, change: Change, position: Position) -> Provenance:
-    """Returns who made the change (the entity's default if no stamp says it), and where the change was read."""
+    """Returns the stamp of the change (the entity's default if there is none), and where the change was read."""
     return Provenance(
         stamp=change.stamp or binding.entity.default_stamp,
         source=Source(
@@ -382,21 +382,21 @@ def _decided(
     position: Position,
     published: list[Record],
     what: str,
-    otherwise: str,
+    alternative: str,
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
     """Applies an operator's decision on a row that stopped the service: no records, or `published` as dead letters.
 
     Without a decision it raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the
-    service continue, followed by `otherwise`.
+    service continue, followed by `alternative`.
     """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):
         raise ChangelogError(
             Kind.STOP,
             what,
-            hint=f"`changelog accept {position} --as {choices}` {otherwise}".rstrip(),
+            hint=f"`changelog accept {position} --as {choices}` {alternative}".rstrip(),
             position=position,
             choices=choices.split("|"),
         )

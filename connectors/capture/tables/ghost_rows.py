@@ -1,4 +1,4 @@
-"""Makes the deletes of ghosts. A ghost is a key that the changelog has and its table lacks."""
+"""Makes the deletes of ghosts. A ghost is a key that the changelog has and its table lacks (`key_lookup`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,8 +35,8 @@ def deleted(origin: Origin, binding: Binding, ghost: Ghost, change: Change) -> R
 def _fitting(binding: Binding, ghost: Ghost) -> tuple[Raw | Missing, tuple[str, ...]]:
     """Returns the members of the ghost's state that fit the entity's present columns, as a JSON object.
 
-    The second result has the names of the present columns that are left out, except those that the state lacked anyway
-    because they were unavailable.
+    The second result has the names of the present columns that the object lacks, without those that were already
+    unavailable in the ghost's state.
     """
     shape = dict(binding.shape.fields)
     try:

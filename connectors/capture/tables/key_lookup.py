@@ -1,11 +1,12 @@
 """Looks single keys up in a table. An operator's signal names them, or a sweep of the changelog finds them.
 
-A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts.
+A ghost is a key that the changelog has and its table may lack. A sweep searches the changelog for ghosts. The lookup
+then shows which ghosts the table really lacks.
 
-A `Lookup` is one of the tasks that `Windows` hands out in parts; the other kind of task reads a whole table. The parts
-of a lookup are groups of keys. For each part the reader writes a message into the database's log. Where the message
-arrives in the stream, the rows of the part's keys are published, and so is a delete for each ghost that the table
-lacks. A part that was handed out and given back is handed out again.
+A `Lookup` is one of the tasks that `Windows` hands out in parts; the other kind of task reads a complete table. The
+parts of a lookup are groups of keys. For each part, the reader writes a message into the database's log. When the
+message arrives in the stream, the service publishes the rows of the part's keys, and a delete for each ghost that the
+table lacks. A part that was handed out and given back is handed out once more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +42,7 @@ class Ghost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """A part of a lookup: some keys. `ghosts` maps those that are ghosts to their `Ghost`.
+    """A part of a lookup: some keys. `ghosts` has a `Ghost` for each key that is a ghost.
 
     If the table lacks a ghost, a delete is published for it.
     """
@@ -51,10 +52,10 @@ class Keys:
 
 
 class Lookup:
-    """The keys of one entity that are left to look up.
+    """The keys of one entity that are still to be looked up.
 
-    If it is `sweeping`, it gets ghosts with `offer` until `end` is called. A part has at most `keys_max` keys. Its
-    callers hold the lock of the `Windows` that it is part of.
+    If it is `sweeping`, `offer` adds ghosts until `end` is called. A part has at most `keys_max` keys. Callers hold the
+    lock of the `Windows` to which the lookup belongs.
     """
 
     generation = 0
@@ -65,7 +66,7 @@ class Lookup:
         self.entity, self.sweeping = entity, sweeping
         self._keys_max = keys_max
         self.more = False
-        """Whether the sweep ended before it found all ghosts. Then the source, opened again, must sweep again."""
+        """Whether the sweep ended before it found all ghosts. If so, the next opening of the source sweeps again."""
         self.failed = False
         """Whether the changelog could not be read."""
         self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
@@ -80,9 +81,9 @@ class Lookup:
         self._left |= {ghost.key: ghost for ghost in ghosts}
 
     def end(self, *, more: bool = False, failed: bool = False) -> None:
-        """Says that no more ghosts will be offered."""
+        """Records that no more ghosts will be offered."""
         self.more, self.failed = more, failed
-        self._offering = False  # set last, so that whoever sees a complete sweep sees `more` and `failed`
+        self._offering = False  # set last, so that a thread that sees a complete sweep also sees `more` and `failed`
 
     @property
     def idle(self) -> bool:
@@ -105,7 +106,7 @@ class Lookup:
         return tuple(self._absent)
 
     def next_range(self) -> Keys | None:
-        """Hands out the next keys; None while all keys that are left are handed out."""
+        """Hands out the next keys; returns None while all remaining keys are handed out."""
         keys = self._parts.pop() if self._parts else self._next_keys()
         if not keys:
             return None
@@ -117,22 +118,22 @@ class Lookup:
         return tuple(key for key in self._left if key not in self._out)[: self._keys_max]
 
     def admit(self, _taken: Keys, _fingerprint: object) -> bool:
-        """Always true: a row can be read by its key whatever the table's columns and storage are."""
+        """Returns True: a row can always be read by its key, even if the table's columns or storage have changed."""
         return True
 
     def give_back(self, taken: Keys) -> None:
-        """Takes back keys that were handed out, so that they are handed out again."""
+        """Takes back keys that were handed out, so that they are handed out once more."""
         self._out.difference_update(taken.keys)
 
     def divide(self, taken: Keys) -> None:
-        """Plans to hand out the keys again in smaller parts, because their rows are too large to be read at once."""
+        """Takes the keys back, to hand them out in smaller parts, because their rows are too large to read at once."""
         size = max(1, len(taken.keys) // 4)
         self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
 
     def publish(self, taken: Keys, gone: Sequence[str]) -> None:
-        """Notes that the rows of these keys are published, so that the keys are no longer `left`.
+        """Records that the rows of these keys are published, and removes the keys from `left`.
 
-        The table lacked those in `gone`; `absent` gets them unless this is a sweep.
+        `gone` has those keys that the table lacked. They are added to `absent`, unless this is a sweep.
         """
         self.give_back(taken)
         self._withdrawn = {key: self._left.pop(key) for key in taken.keys}

@@ -9,15 +9,15 @@ equal to its table again. It has up to three stages:
        └─────▶ keys ──────────────────┘  (only those of the signal's keys that the table lacked)
                the signal's keys are looked up
 
-**Why the sweep is exact.** Once the table was read, each of its rows has a row in the changelog at or after `start`. So
+**Why the sweep is exact.** Once the table is read, each of its rows has a row in the changelog at or after `start`. So
 if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
-Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, under the
-rule of the windows (`windows`), and deleted if the table still lacks it.
+Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, in a
+window like any other read of the table (`windows`). It is deleted if the table still lacks it.
 
-**Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and reading the
-same rows twice changes no state. `revision` counts the changes of the plan (of what to read) after which the source
-must be opened again, because a plan takes effect only once it is durable. What the source still reads by the old plan
-is not counted as progress (`checkpointing`).
+**Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and to read the
+same rows twice changes no state. The plan of a repair says which tables and keys to read. A new plan takes effect only
+when it is durable and the source is opened again; `revision` counts such plans. Reads by the old plan do not count as
+progress of the new one (`checkpointing`).
 """
 
 from collections.abc import Collection, Mapping
@@ -39,13 +39,15 @@ Windows = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What remains to be done to repair one entity.
+    """The remaining work of repairing one entity.
 
-    `ids` are the ids of the signals that asked for the repair. `start` is the text of the position at which it began.
-    `table` says that the table is still to be read again. `keys` are still to be looked up in the table; the keys in
-    `absent` were looked up, and the table lacks them. `sweep` says that, once the table is read, the changelog is
-    searched for keys whose last row is older than `start`. Those that the table lacks are deleted, and so are the keys
-    in `absent`, if the changelog has them.
+    - `ids`: the ids of the signals that asked for the repair.
+    - `start`: the text of the position at which the repair began.
+    - `table`: whether the table is still to be read again.
+    - `keys`: the keys that are still to be looked up in the table. `absent`: the keys that were looked up, and that the
+      table lacks; they are deleted if the changelog has them.
+    - `sweep`: whether, once the table is read, the changelog is searched for keys whose last row is older than `start`.
+      Those that the table lacks are deleted.
     """
 
     ids: tuple[str, ...]
@@ -108,7 +110,7 @@ class Repairs:
         }
 
     def knows(self, id_: str) -> bool:
-        """Whether a signal with this id was obeyed already, as far as the stored outcomes show."""
+        """Returns whether a signal with this id was obeyed already, as far as the stored outcomes show."""
         return id_ in self.ended or any(id_ in repair.ids for repair in self.open.values())
 
     def anew(self) -> "Repairs":
@@ -116,19 +118,20 @@ class Repairs:
         return replace(self, revision=self.revision + 1)
 
     def of(self, entities: Collection[str]) -> "Repairs":
-        """Returns the repairs and pauses of these entities only, and all outcomes."""
+        """Returns only the repairs and the pauses of these entities, but all outcomes."""
         open_repairs = {entity: repair for entity, repair in self.open.items() if entity in entities}
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """Returns the repairs with `outcome` for these signals; only the last ENDED_MAX outcomes are kept."""
+        """Returns the repairs with `outcome` for these signals, and without all but the last ENDED_MAX outcomes."""
         ended = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(ended.items())[-ENDED_MAX:]))
 
     def progressed(self, windows: Windows, reached: "Reached") -> "Repairs":
-        """Returns the repairs that remain after an opening of the source came as far as `windows` and `reached` say.
+        """Returns the repairs that remain after the progress of one opening of the source.
 
-        They have a new revision if this opening has nothing left to do and only another one can continue a sweep.
+        `windows` has the progress of tables, and `reached` that of the repairs. The repairs have a new revision if this
+        opening has nothing left to do and only another opening can continue a sweep.
         """
         repairs = self
         for entity, old_repair in self.open.items():
@@ -151,16 +154,16 @@ class Repairs:
         return frozenset(changed_entities) | (self.paused ^ before.paused)
 
     def sweeps(self, windows: Windows) -> frozenset[str]:
-        """Returns the entities to sweep now: those that wait for a sweep, are read completely, and are not paused."""
+        """Returns the entities to sweep now: their next stage is the sweep, and their table is read and not paused."""
         entities = (entity for entity, repair in self.open.items() if repair.stage == "sweep")
         return frozenset(entity for entity in entities if is_complete(windows.get(entity))) - self.paused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedUp:
-    """How far an opening of the source came with the keys of an entity.
+    """The progress that one opening of the source made with the keys of an entity.
 
-    `left` are the keys that are still to be looked up, `absent` those that were looked up and that the table lacks.
+    `left` are the keys that are still to be looked up. `absent` are those that were looked up and that the table lacks.
     """
 
     left: tuple[str, ...]
@@ -169,12 +172,12 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How far an opening of the source came with the repairs.
+    """The progress that one opening of the source made with the repairs.
 
     `revision` is the revision of the repairs with which the source opened. `idle` says that this opening has nothing
     left to do. `looked_up` has the progress of key lookups by entity. `sweeping` has the entities that this opening
-    sweeps or has swept. `swept` has those that it has swept, and whether another sweep must follow. For the entities
-    in `failed`, the changelog could not be read.
+    sweeps or has swept. `swept` has those that it has swept, each with whether another sweep must follow. For the
+    entities in `failed`, the changelog could not be read.
     """
 
     revision: int
@@ -198,7 +201,7 @@ def _progressed(old_repair: Repair, stored: Mapping[str, Any] | None, reached: R
 
 
 def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position) -> tuple[Repairs, Windows]:
-    """Returns the repairs and the progress of tables after the signal, which came at `position`.
+    """Obeys a signal that arrived at `position`. Returns the new repairs and the new progress of tables.
 
     A signal whose id is known changes nothing. Raises ChangelogError (USAGE) if the changelog does not have the
     signal's entity.
@@ -220,10 +223,10 @@ def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position)
 
 
 def over_gap(repairs: Repairs, entities: Collection[str], position: Position) -> tuple[Repairs, Windows]:
-    """Returns the repairs and the progress of tables after a gap: log that was lost, and may have held any change.
+    """Returns the new repairs and the new progress of tables after a gap: a lost part of the log, with unknown changes.
 
-    The new repairs read all tables from their start at `position`, and delete the keys that the tables lack. This also
-    does what earlier signals asked for.
+    The new repairs begin at `position`. They read all tables from the start, and delete the keys that the tables lack.
+    So they also complete the repairs that earlier signals asked for.
     """
     new_repairs = {}
     for entity in entities:
@@ -234,10 +237,10 @@ def over_gap(repairs: Repairs, entities: Collection[str], position: Position) ->
 
 
 def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Repairs:
-    """Returns the repairs after `entities` came back into the configuration.
+    """Returns the repairs after `entities` were removed from the configuration and added to it again.
 
-    The changelog has rows from before they left. Deletes since then were not read from the log, so a sweep has to find
-    the keys that were deleted. The tables are read from the position `start` on.
+    The changelog has rows from before the removal. Deletes in between were not read from the log, so a sweep has to
+    find the keys that were deleted. The repairs begin at the position `start`.
     """
     opened = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
     return replace(repairs, open={**opened, **repairs.open})
@@ -290,7 +293,7 @@ def _repaired(
         if _fits(repairs, entity, repair_of_keys):
             return replace(repairs, open={**repairs.open, entity: repair_of_keys}).anew(), windows
         sweeps = True
-    # Reads again what an earlier repair has read already, because the reason for this signal may be newer than that.
+    # The table is read from its start even if an earlier repair has read a part of it: the signal may have a new cause.
     repair = replace(old_repair, ids=ids, start=position, table=True, sweep=old_repair.sweep or sweeps)
     new_windows = {**windows, entity: _read_again(windows[entity])}
     if repair.sweep:
@@ -301,11 +304,11 @@ def _repaired(
 def read_again(
     repairs: Repairs, windows: Windows, entity: str, start: str, *, sweep: bool, part: Mapping[str, Any] | None
 ) -> tuple[Repairs, Windows]:
-    """Returns the repairs and the progress of tables after changes of a table, before `start`, that are not in the log.
+    """Returns the new repairs and the new progress of tables after changes of a table that are not in the log.
 
-    `part` has the members of an entry of `windows` for a part of the table, if only this part must be read again. It is
-    empty if no part must be read again, and None if the whole table must be. `sweep` says that keys that the table
-    lacks are deleted.
+    The changes were made before `start`. `part` is None if the whole table must be read again, and empty if nothing
+    must be. If only a part of the table must be read again, `part` has the members of an entry of `windows` that
+    describe this part. `sweep` says that keys that the table lacks are deleted.
     """
     old_repair, old_entry = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
     if part is None:
@@ -326,7 +329,7 @@ def read_again(
 
 
 def _fits(repairs: Repairs, entity: str, new_repair: Repair) -> bool:
-    """Whether the pending keys are few enough to be stored in every checkpoint."""
+    """Returns whether the pending keys are few enough to be stored in every checkpoint."""
     other_bytes = sum(repair.nbytes for name, repair in repairs.open.items() if name != entity)
     return (
         len(new_repair.keys) + len(new_repair.absent) <= KEYS_MAX and other_bytes + new_repair.nbytes <= KEYS_BYTES_MAX

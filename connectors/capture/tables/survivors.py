@@ -38,7 +38,7 @@ If a key is given, there must be one entity, and only the rows of this key are y
 """
 
 FOLDED_MAX = 2_000_000
-"""How many keys a fold keeps before it gives some of them up; they take about 200 MB."""
+"""The most keys in a fold; they take about 200 MB. A fold with more keys gives some of them up."""
 
 GHOSTS_MAX = 100_000
 """The most ghosts in memory at once."""
@@ -58,8 +58,8 @@ _DEPTH_MAX = 24
 class GhostPortion:
     """Some ghosts, by entity, and the entities of which no later portion has ghosts.
 
-    If such an entity is in `whole`, all its ghosts were given. If it is in `cut`, it has more ghosts than were given;
-    only another call of `older_than` can find them.
+    If such an entity is in `whole`, all its ghosts were yielded. If it is in `cut`, it has further ghosts, which only
+    another call of `older_than` can find.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -69,7 +69,7 @@ class GhostPortion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one fold covers: some entities, or those keys of one entity whose hash modulo `modulus` is `remainder`."""
+    """The scope of one fold: some entities, or the keys of one entity whose hash modulo `modulus` is `remainder`."""
 
     entities: Sequence[str]
     remainder: int = 0
@@ -121,11 +121,11 @@ def older_than(
         is_single = len(fold.entities) == 1
         portion = ghost_keys.slice(0, ghosts_max if is_single or ghost_keys.num_rows <= ghosts_max else 0)
         ghosts = _read_ghosts(read, portion, fold.names, GHOSTS_BYTES_MAX)
-        all_given = sum(map(len, ghosts.values())) == ghost_keys.num_rows
-        if not all_given and not is_single:
+        is_complete = sum(map(len, ghosts.values())) == ghost_keys.num_rows
+        if not is_complete and not is_single:
             parts += _halves(fold.entities)
             continue
-        cut = frozenset(() if all_given else fold.entities)
+        cut = frozenset(() if is_complete else fold.entities)
         parts = [part for part in parts if cut.isdisjoint(part.entities)]
         entities_in_parts = {entity for part in parts for entity in part.entities}
         yield GhostPortion(ghosts=ghosts, whole=frozenset(fold.entities) - cut - entities_in_parts, cut=cut)
@@ -144,7 +144,7 @@ class _Fold:
     the greatest position.
 
     If there are more keys than `folded_max`, the fold gives up its largest entity, repeatedly; when one entity is left,
-    it gives up half of that entity's keys, repeatedly. `rest` has what was given up, as parts to be folded later.
+    it gives up half of that entity's keys, repeatedly. `rest` has the parts that were given up, to be folded later.
     """
 
     def __init__(self, part: _Part, folded_max: int) -> None:

@@ -1,21 +1,21 @@
-"""How far the reading of a table has come, as a checkpoint stores it. This module knows what all sources share.
+"""The progress of reading a table, as a checkpoint stores it. This module knows the members that all sources share.
 
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
 - `complete`: whether the table was read completely.
 - `stale`: the columns whose values in older rows of the changelog are out of date, because the table's rows got new
-  values without a change in the log, as by a new column with a default. It is absent if there are none. If only a part
-  of the table is read again, the entry keeps `stale`, also after that part is read.
-- `again`: why the table is read again after it was read completely: the columns that made it necessary, or
-  `ALL_COLUMNS`. It is absent once the table is complete, and while a table is read for the first time.
+  values without a change in the log, for example from the default of a new column. It is absent if there are none. If
+  only a part of the table is read again, the entry keeps `stale`, also after that part is read.
+- `again`: the columns because of which a complete table is read again, or `ALL_COLUMNS`. It is absent once the table is
+  complete again, and while a table is read for the first time.
 - `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and once
   the table is complete. Each leaf has these members:
     - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.
     - `left`: the ranges still to read, as `[first, end)` pairs. A bound is the number of a page, or a list that begins
       with that number if the bound is inside the page. `end` is None if the range goes to the end of the leaf.
 
-While a table is not complete, its source may add further members to the entry and to each leaf, by which it sees that
-the table is still the same one.
+While a table is not complete, its source may add further members to the entry and to each leaf. They identify the
+table, so that the source notices if the table was replaced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,17 +29,17 @@ ALL_COLUMNS = "*"
 
 
 def is_complete(stored: Mapping[str, Any] | None) -> bool:
-    """Whether the entry says that the table was read completely."""
+    """Returns whether the entry says that the table was read completely."""
     return stored is not None and bool(stored.get("complete"))
 
 
 def was_complete(stored: Mapping[str, Any] | None) -> bool:
-    """Whether the entry says that the table was read completely at least once; it may be being read again now."""
+    """Returns whether the table was read completely at least once, even if it is now read again."""
     return is_complete(stored) or (stored is not None and "again" in stored)
 
 
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entry without its progress, so that reading starts over. That of a complete table stays as it is.
+    """Returns the entry without its progress, so that reading starts over. Does not change the entry of a complete table.
 
     This is for a changelog that continues from another server, where the stored ranges mean nothing.
     """

@@ -1,7 +1,8 @@
-"""Windows: rows of tables are read while changes stream, and published in the stream, each at one place.
+"""Windows: reads of tables while changes stream. The rows that are read are published in the stream.
 
-A chunk is a part of a table, or some of its keys. It is read under a snapshot of the database. Then a message is
-written into the database's log. When that message arrives in the stream, the chunk's rows are published there:
+A window reads one chunk: a part of a table, or the rows of some keys. The chunk is read under a snapshot of the
+database. Then a message is written into the database's log. When that message arrives in the stream, the chunk's rows
+are published there:
 
                      the chunk's rows are published here
                                     │
@@ -28,11 +29,11 @@ began (`_unmentioned`). Otherwise the last row of the key came from the stream, 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
 keys began. A transaction below it may have been delivered earlier, when nobody recorded its keys; or only a part of it
 is delivered, if its table joined the publication while the transaction ran. So if the snapshot of a chunk does not see
-such a transaction, the chunk is read again later. It would not be enough to wait for the commit of the transaction in
-the stream: that rules out the first case, but in the second case the stream lacks changes of the transaction.
+such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the transaction
+arrives in the stream: in the second case, the stream lacks changes of the transaction.
 
 **Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because then every later
-snapshot sees them as well. For entities that are swept, touched keys are kept to the end, without their transactions.
+snapshot sees them as well. For entities that are swept, only the transactions are forgotten, and the keys are kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _KEPT_ROWS_MAX = 200_000
-"""How many touched keys are kept before those whose transactions every snapshot sees are looked for and forgotten."""
+"""If more touched keys than this are in memory, those whose transactions every snapshot sees are forgotten."""
 
 
 class Visibility(Protocol):
@@ -71,7 +72,7 @@ class Visibility(Protocol):
 
 
 class Rows(Protocol):
-    """The rows of a chunk, complete except for their place in the stream."""
+    """The rows of a chunk, complete except for their positions in the stream."""
 
     @property
     def nbytes(self) -> int:
@@ -93,14 +94,14 @@ class Rows(Protocol):
 
 
 class Task(Protocol):
-    """What is left to read of one entity, handed out part by part.
+    """The remaining work of reading one entity, which is handed out in parts.
 
-    Only the task knows what a part is, and what a fingerprint is, which identifies the columns and the storage that a
-    part is read from.
+    A fingerprint identifies the columns and the storage from which a part is read. Each kind of task has its own types
+    of parts and fingerprints.
     """
 
     generation: int
-    """Counts how often the task started again; parts of an earlier generation are not published."""
+    """The number of times that the task started over. Parts of an earlier generation are not published."""
 
     @property
     def entity(self) -> str:
@@ -111,13 +112,13 @@ class Task(Protocol):
         """Whether all parts are published."""
 
     def next_range(self) -> Any:
-        """Hands out the next part; None while all remaining parts are handed out."""
+        """Hands out the next part; returns None while all remaining parts are handed out."""
 
     def admit(self, taken: Any, fingerprint: Any) -> bool:
-        """Whether the part may be read from a table with this fingerprint."""
+        """Returns whether the part may be read from a table with this fingerprint."""
 
     def give_back(self, taken: Any) -> None:
-        """Takes the part back, so that it is handed out again."""
+        """Takes the part back, so that it is handed out once more."""
 
     def divide(self, taken: Any) -> None:
         """Takes the part back, to hand it out as smaller parts, because it is too large to be read at once."""
@@ -236,7 +237,7 @@ class Windows:
             self._changed.notify_all()
             if chunk is None or chunk.rows is None or chunk.snapshot is None:
                 return None
-            task, rows, chunk.rows = chunk.task, chunk.rows, None  # a reader may hold the chunk for long after this
+            task, rows, chunk.rows = chunk.task, chunk.rows, None  # frees the rows, even if a reader holds the chunk
             if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
@@ -255,7 +256,7 @@ class Windows:
             raise
 
     def withdraw(self) -> None:
-        """Undoes the last `signal`: its rows are not published, because the changelog stops before them."""
+        """Undoes the last `signal`: its rows are not published, because an error stops the changelog before them."""
         with self._changed:
             assert self._last is not None
             self.changes += 1
@@ -306,7 +307,7 @@ class Windows:
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
     def _remember(self, swept: Sequence[_Touched]) -> None:
-        """Keeps each of these keys once, to the end; all of them belong to entities that are swept."""
+        """Keeps each of these keys once, and never forgets it; all of them belong to entities that are swept."""
         if not swept:
             return
         columns = {
@@ -323,12 +324,12 @@ class Windows:
     # For the reader threads.
 
     def glance(self, snapshot: Visibility) -> None:
-        """Takes a new snapshot, so that touched keys can be forgotten even if no chunk is read."""
+        """Records a new snapshot, so that touched keys can be forgotten even if no chunk is read."""
         with self._changed:
             self._latest = snapshot
 
     def offered(self, change: Callable[[], None]) -> None:
-        """Calls `change`, which gives a task more to hand out, or completes it; then wakes the readers."""
+        """Calls `change`, which adds parts to a task or completes it; then wakes the readers."""
         with self._changed:
             change()
             self.changes += 1
@@ -337,8 +338,8 @@ class Windows:
     def take(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
         """Waits for memory and for work, and returns the next chunk with its nonce; None if there is no more.
 
-        `tables` has the table of each entity. A chunk that another reader has may be given back, so the wait ends only
-        when every task is complete, or at `close`.
+        `tables` has the table of each entity. Another reader may give its chunk back, so the wait ends only when every
+        task is complete, or at `close`.
         """
         with self._changed:
             while not self._closed and not self.complete:
@@ -410,7 +411,7 @@ class Windows:
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """The transactions that must end before the chunk can be read that was tried last."""
+        """The transactions that must end before the chunk that was last tried can be read."""
         return self._waiting
 
     def progress(self) -> dict[str, Any]:
