@@ -1,6 +1,6 @@
-"""`[tables]`, `[entities.X]`, and the sections that may also be given for one entity: provenance, schemas and drift.
+"""The sections `[tables]`, `[entities.X]`, `[provenance]`, `[schemas]` and `[drift]`.
 
-An entity is a published table.
+The last three may also be set for one entity. An entity is a published table.
 """
 
 from typing import Literal
@@ -32,14 +32,17 @@ class StampConfig(Section):
 
 
 class ProvenanceConfig(Section):
-    """`[provenance]`: what to do about changes without a stamp. `[entities.X.provenance]` replaces it for an entity."""
+    """`[provenance]`: how the service handles changes without a stamp, which says who made a change.
+
+    `[entities.X.provenance]` replaces this section for one entity.
+    """
 
     missing: Literal["default", "warn", "stop"] = "default"
     default: StampConfig = StampConfig()
 
 
 class SchemasConfig(Section):
-    """`[schemas]`: what the service does when columns are altered. `[entities.X.schemas]` replaces it for an entity."""
+    """`[schemas]`: how the service handles altered columns. `[entities.X.schemas]` replaces it for one entity."""
 
     compatibility: Mode = Mode.FULL_TRANSITIVE
     on_incompatible: Literal["stop", "publish"] = "stop"
@@ -47,7 +50,10 @@ class SchemasConfig(Section):
 
 
 class DriftConfig(Section):
-    """`[drift]`: what is done about drift. Keys of `[entities.X.drift]` replace these keys for one entity."""
+    """`[drift]`: how drift is repaired: differences between the changelog and a table.
+
+    Keys of `[entities.X.drift]` replace these keys for one entity.
+    """
 
     republish_keys_max: int = Field(default=1000, ge=0, le=10_000_000)
     rebuild_ppm: float = Field(default=1000.0, ge=0, le=1_000_000)
@@ -57,7 +63,7 @@ class DriftConfig(Section):
 
 
 class EntityConfig(Section):
-    """`[entities.X]`: one entity. Without `table`, it adds settings to the entity X that `[tables]` makes."""
+    """`[entities.X]`: one entity. Without `table`, the section adds settings to the entity X that `[tables]` makes."""
 
     table: Text | None = None
     key: Columns | None = None

@@ -1,4 +1,4 @@
-"""Building blocks for the sections of the configuration: a strict base class, and texts and numbers within bounds."""
+"""The base class of the sections of the configuration, and the types of their values: texts and numbers in bounds."""
 
 from typing import Annotated
 

@@ -39,7 +39,7 @@ class KafkaConfig(Section):
 
 
 def codec_problems(sink: KafkaConfig) -> Iterator[tuple[str, str]]:
-    """Yields each setting of `[sink]` that does not fit the codec, with what is wrong and how to correct it."""
+    """Yields each setting of `[sink]` that does not fit the codec, and a text with the problem and the correction."""
     if sink.codec == "avro" and sink.registry is None:
         yield "registry", 'is missing, and codec = "avro" needs one; add registry = "http://HOST:8081"'
     if sink.codec == "json":

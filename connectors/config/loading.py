@@ -27,8 +27,8 @@ NOWHERE: Loc = ()
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """Returns the configuration in the file `path`. `environ` has the variables that override it or that it refers to.
 
-    Relative paths in the file are relative to its folder. If anything is wrong, raises one ChangelogError (USAGE) with
-    a line for each problem: the setting, what is wrong with it, and what would be right.
+    Relative paths in the file are relative to its folder. If there are problems, raises one ChangelogError (USAGE) with
+    a line for each problem: the setting, the problem, and the correction.
     """
     tree = _read(path)
     problems: dict[Loc, str] = {}
@@ -50,7 +50,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
-    """Raises one ChangelogError (USAGE) with a line for each of `problems`; returns if there are none."""
+    """Raises one ChangelogError (USAGE) with a line for each of `problems`; raises nothing if there are none."""
     if len(problems) == 1:
         raise ChangelogError(Kind.USAGE, f"{where}: {problems[0]}")
     if problems:
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
-    """Sets the values of overriding environment variables in the tree. Returns the variable of each place it set."""
+    """Sets the values of overriding environment variables in the tree. Returns the variable of each setting it set."""
     origins: dict[Loc, str] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         node, loc = tree, NOWHERE
@@ -92,7 +92,10 @@ def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[L
 
 
 def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
-    """Returns the key that a segment of a variable's name means; the segment is in upper case and has no hyphens."""
+    """Returns the key that a segment of a variable's name means, in the key's own spelling.
+
+    The segment is in upper case, and has underscores in place of hyphens.
+    """
     plain = segment.lower()
     candidates = {key.lower().replace("-", "_"): key for key in (*known_keys(loc), *node)}
     return candidates.get(plain, plain)
@@ -103,7 +106,7 @@ def _parse_value(text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            pass  # it is not JSON, so it stays a text; the validation of its field accepts or refuses it
+            pass  # it is not JSON, so it stays a text, which the validation accepts or refuses
     return text
 
 

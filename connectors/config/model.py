@@ -1,4 +1,4 @@
-"""The whole configuration, as `changelog.connectors.config.load` returns it."""
+"""The complete configuration, as `changelog.connectors.config.load` returns it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -61,7 +61,7 @@ class ServiceConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration file; frozen. By default, the slot and the publication have the name of the service."""
+    """The complete configuration file. By default, the slot and the publication have the name of the service."""
 
     name: Name
     source: PostgresConfig

@@ -1,4 +1,4 @@
-"""Turns the errors of validation into a place in the configuration file, and a text that says what would be right."""
+"""Turns each error of validation into a place in the configuration file and a text that says how to correct it."""
 
 import difflib
 from types import UnionType
@@ -18,7 +18,7 @@ _KINDS = (("files",), ("kafka",))
 def place(details: ErrorDetails) -> Loc:
     """Returns the place of an error in the file.
 
-    That is the location that pydantic gives, without the parts that are in no file: `[key]`, and the kind of the sink.
+    That is pydantic's location without the parts that are not in the file: `[key]`, and the kind of the sink.
     """
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "union_tag_invalid":
@@ -27,7 +27,7 @@ def place(details: ErrorDetails) -> Loc:
 
 
 def remedy(details: ErrorDetails) -> str:
-    """Says what is wrong and what would be right. The text never has the value itself, which may be a secret."""
+    """Returns a text with the problem and the correction. It never has the value itself, which may be a secret."""
     match details["type"]:
         case "missing":
             return "is missing; add it"
@@ -67,9 +67,10 @@ def known_keys(loc: Loc) -> list[str]:
 
 
 def _below(annotation: Any, part: str | int) -> list[Any]:
-    """Returns the types that the key `part` may have in a table of type `annotation`.
+    """Returns the types that the value of the key `part` may have in a table of type `annotation`.
 
-    pydantic's locations have the kind of the sink as a part. For that part, returns the section of this kind itself.
+    `part` may also be the kind of the sink, which pydantic adds to its locations. For that, returns the section of the
+    kind.
     """
     fields = _fields(annotation)
     if fields:

@@ -15,8 +15,8 @@ class NestedConfig(Section):
     """`[views.X.nested.MEMBER]`: the array MEMBER of a document, with the rows of `entity` that belong to the document.
 
     `on` says which rows belong to it: `{"guest_id": "id"}` selects the rows whose column `guest_id` equals the column
-    `id` of the enclosing row. For an array of the document, that is the document's row. For an array inside
-    another array, it is the row of the outer array's element.
+    `id` of the enclosing row. For an array of the document, the enclosing row is the document's row. For an array
+    inside another array, it is the row of the outer array's element.
     """
 
     entity: EntityName

@@ -1,4 +1,4 @@
-"""Serves `GET /live`, `/ready` and `/metrics` over HTTP, for whatever monitors the service."""
+"""Serves `GET /live`, `/ready` and `/metrics` over HTTP, for programs that monitor the service."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from typing import Any, Self
 from changelog.envelope.errors import ChangelogError, Kind
 
 LIVE_WITHIN_S = 120.0
-"""A publish loop that has not completed a turn for this long counts as stuck."""
+"""A publish loop counts as stuck if it has completed no turn for this long."""
 
 REQUEST_TIMEOUT_S = 10.0
 

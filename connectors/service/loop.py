@@ -1,7 +1,7 @@
-"""The publish loop, which takes rows from a source to a sink. Only this module decides in which order things happen.
+"""The publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
 
-A *piece* is what one read of the source returns: rows, and the checkpoint that is true once they are durable. A
-*commit* stores the rows of one or more pieces at once, with the last checkpoint.
+A *piece* is the result of one read of the source: rows, and the checkpoint that is true once they are durable. A
+*commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
 """
 
 import time
@@ -23,7 +23,7 @@ READ_TIMEOUT_S = 0.2
 GATHER_S_MAX = 0.05
 """The longest time for which one read may gather transactions, which are then decoded together.
 
-It is part of the time for which a commit gathers rows.
+This time is a part of the time for which a commit gathers rows.
 """
 
 DRAIN_S_MAX = 10.0
@@ -39,9 +39,11 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 class Cadence:
     """When a commit is stored.
 
-    A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes. A checkpoint
-    without rows is stored after `idle_seconds`, or earlier if it is `idle_log_bytes` of the database's log after the
-    previous one; after `seconds` if table reads or repairs made progress; and at once if it is urgent.
+    A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
+
+    A checkpoint without rows is stored at once if it is urgent, and after `seconds` if table reads or repairs made
+    progress. Any other is stored after `idle_seconds`, or earlier if the database's log has grown by `idle_log_bytes`
+    since the previous checkpoint.
 
     While there is a backlog (the last piece had `backlog_rows` or more), a commit gathers rows for `patience` times the
     duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if they are
@@ -62,16 +64,16 @@ class Observer:
     """Receives the loop's events. This base class ignores them."""
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-        """A commit became durable; the sink took `seconds` for it. `rows` have only the columns of `summary_of`."""
+        """Called when a commit is durable; the sink took `seconds` for it. `rows` have the columns of `summary_of`."""
 
     def turned(self, through: str) -> None:
-        """The loop completed a turn; the log before `through` is durable in the sink or has nothing to publish."""
+        """Called after each turn of the loop. The log before `through` is durable, or has nothing to publish."""
 
     def started(self, checkpoint: Checkpoint | None) -> None:
-        """The source was opened with this checkpoint, None for a new changelog."""
+        """Called when the source was opened with this checkpoint, None for a new changelog."""
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-        """The source or the sink was lost; the source will be opened again after `wait_s` seconds."""
+        """Called when the source or the sink is lost. The source is opened again after `wait_s` seconds."""
 
 
 @dataclass(slots=True)
@@ -134,9 +136,8 @@ def publish(
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. The wait doubles, up to BACKOFF_S_MAX, until something is committed or the source has streamed for
-    longer than the wait. Each opening of the source recovers the sink again, because another instance may have
-    published while the source was released. Raises ChangelogError of every other kind, after it has stored all rows
-    before the error.
+    longer than the wait. Each opening of the source recovers the sink once more, because another instance may have
+    published in between. On any other ChangelogError, it stores all rows before the error, and then raises it.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
@@ -144,7 +145,7 @@ def publish(
     while not stop.is_set():
         run.progressed, run.streamed_s = False, 0.0
         try:
-            run.through(open_source, stop)
+            run.publish_from(open_source, stop)
         except ChangelogError as error:
             if error.kind not in RETRIED:
                 raise
@@ -159,8 +160,8 @@ class _Run:
     """The state of `publish` over all openings of the source.
 
     `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
-    `_held` says that the sink is recovered and no error has left its state unknown since. `_stored` is the last
-    checkpoint in the sink, as far as this process knows, and `_took_s` the duration of the last commit.
+    `_held` says that the sink was recovered, and that no later error has left its state unknown. `_stored` is the last
+    checkpoint in the sink, as far as this process knows. `_took_s` is the duration of the last commit in seconds.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class _Run:
         self._has_backlog = False
         self._next = _Commit(clock())
 
-    def through(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
+    def publish_from(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
         """Opens the source, and publishes from it until `stop` is set or an error is raised."""
         source = open_source(self._recover)
         try:
@@ -192,7 +193,7 @@ class _Run:
             source.close()
 
     def abandon(self) -> None:
-        """Drops the uncommitted rows before a wait, because they can block other users of the sink meanwhile."""
+        """Drops the uncommitted rows before a wait, during which they could block other users of the sink."""
         if not self._held:
             return
         try:
@@ -203,7 +204,7 @@ class _Run:
                 raise
 
     def _recover(self) -> Checkpoint | None:
-        """Recovers the sink, in which another instance may have published, and returns its last checkpoint."""
+        """Recovers the sink, to which another instance may have published, and returns its last checkpoint."""
         self._held = False
         self._stored = self._sink.recover()
         self._held = True
@@ -230,7 +231,7 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns the `through` before which the log is durable in the changelog or has nothing to publish."""
+        """Returns the `through` before which the log is durable in the sink, or has nothing to publish."""
         newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 

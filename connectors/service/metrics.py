@@ -23,7 +23,7 @@ class Metrics:
         )
         self.lag_seconds = Gauge(
             "changelog_lag_seconds",
-            "Seconds since the server's log ended where the changelog is now; 0 if the changelog is complete.",
+            "Seconds since the server's log ended where the changelog ends now; 0 if the changelog is complete.",
             registry=registry,
         )
         self.commit_seconds = Histogram(
@@ -73,5 +73,5 @@ class Metrics:
         self.position = Info("changelog_position", "The position of the last stored row.", registry=registry)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format 0.0.4."""
+        """Returns all metrics in Prometheus' text format 0.0.4."""
         return prometheus_client.generate_latest(self.registry)

@@ -39,7 +39,7 @@ LAG_SAMPLES_MAX = 17_280  # one day of samples
 STOPPED_AT_ONCE = 143
 RECONNECTING = "reconnecting"
 LOG_AGAIN_S = (SAMPLE_S, 300.0)
-"""How often the same wait is logged: again after the first interval, then at growing intervals up to the second."""
+"""The first and the longest interval between two log lines about the same wait. The intervals grow in between."""
 
 
 _UPDATE = pa.scalar(Op.UPDATE.value)
@@ -103,7 +103,7 @@ class Service:
         self._stop.set()
 
     def _open(self, sink: Sink, recover: Recover) -> Source:
-        """Opens the source for the entities as the tables are now, and prepares the sink for them."""
+        """Resolves the entities from the present tables, prepares the sink for them, and opens the source."""
         resolved = read_entities(self._config, self._database)
         sink.prepare(resolved)
         self._watch.source = self._database.open(
@@ -120,7 +120,7 @@ class Service:
     def _health(self) -> Iterator[HealthServer]:
         """Serves `/live`, `/ready` and `/metrics`.
 
-        If the address is taken, the error says so, or that a service with the same name is already running.
+        If the address is in use, the error says so, or it says that a service with the same name is already running.
         """
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
@@ -149,7 +149,7 @@ class Service:
         self._stop.set()
 
     def _sample(self) -> None:
-        """Updates the metrics that have to be queried from the server, every `SAMPLE_S`."""
+        """Updates, every `SAMPLE_S`, the metrics for which the server has to be queried."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
             try:
@@ -179,10 +179,11 @@ class Lag:
     def sample(self, now: float, end: str, through: str) -> float:
         """Takes a sample and returns the lag in seconds.
 
-        The lag is the time since the last sample at which the log ended at or before `through`, up to which the
-        changelog is complete. If there is no such sample, it is the time since the oldest sample. `end` is the end of
-        the log at the time `now`; if `through` is there, the lag is 0. Both places are a `Checkpoint.through`, or
-        empty, which sorts before all others.
+        `end` is the end of the log at the time `now`. The changelog is complete up to `through`. Both are places as in
+        `Checkpoint.through`, or empty, which sorts before all places.
+
+        The lag is 0 if `through` has reached `end`. Otherwise it is the time since the last sample at which the log
+        ended at or before `through`. If there is no such sample, it is the time since the oldest sample.
         """
         self._ends.append((now, end))
         if through >= end:
@@ -219,7 +220,7 @@ class _Watch(Observer):
                 _log.info("snapshot waits for older transactions to end", transactions=self._logged_waiting)
 
     def waits(self, reason: str | None) -> None:
-        """Records why the server sends nothing; None if it sends, or if the reason is unknown.
+        """Records why the server sends nothing. `reason` is None if the server sends, or if the reason is unknown.
 
         The sampler calls this every few seconds.
         """

@@ -1,4 +1,4 @@
-"""Reports the progress of reading tables in metrics and in the log; a terminal shows it with `show.SnapshotBar`."""
+"""Reports the progress of reading tables in metrics and in the log. On a terminal, `show.SnapshotBar` shows it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from changelog.connectors.capture.tables.table_progress import pages_read
 from changelog.connectors.service.metrics import Metrics
 
 LOG_AGAIN_S = 30.0
-"""How often the progress is logged."""
+"""The seconds between two log lines about the progress."""
 
 _log = structlog.get_logger("service")
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 class Manager:
     """A service manager that listens at `address`.
 
-    It may end a service that sends no message for `watchdog_s` seconds; None means that it does not watch the service.
+    The manager may end a service that sends no message for `watchdog_s` seconds. If `watchdog_s` is None, it does not
+    watch the service.
     """
 
     address: str
@@ -29,9 +30,9 @@ class Manager:
 
     @contextlib.contextmanager
     def watching(self, live: Callable[[], bool]) -> Iterator[None]:
-        """Tells the manager that the service is ready, that it is alive, and at the end of the context that it stops.
+        """Tells the manager that the service is ready, then repeatedly that it is alive, and at the end that it stops.
 
-        It says that the service is alive only while `live` returns true.
+        No message says that the service is alive while `live` returns False.
         """
         self._notify("READY=1")
         ended = threading.Event()

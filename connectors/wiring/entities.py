@@ -21,8 +21,8 @@ _TABLE = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 def parse_table(text: str) -> TableName:
     """Returns the schema and the name of the table that `text` names; the schema is `public` if `text` has none.
 
-    Upper and lower case differ. A schema or a name that has a dot or a quote is in quotes, as in SQL. Raises ValueError
-    if `text` is not the name of a table.
+    Letters keep their case, with or without quotes. A schema or a name that has a dot or a quote is in quotes, as in
+    SQL. Raises ValueError if `text` is not the name of a table.
     """
     match = _TABLE.fullmatch(text)
     if match is None:
@@ -39,8 +39,8 @@ def table_text(table: TableName) -> str:
 def entity_name(table: TableName) -> str:
     """Returns the name of a table's entity if the configuration gives it no name; empty if no name can be made.
 
-    For a table in the schema `public`, it is made from the table's name; for another table, from `SCHEMA-NAME`. So it
-    depends on nothing but the table, and a table that is created later renames no entity.
+    For a table in the schema `public`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
+    It depends only on the table itself, so a table that is created later does not rename an entity.
     """
     schema, name = table
     text = name if schema == "public" else f"{schema}-{name}"
@@ -49,33 +49,33 @@ def entity_name(table: TableName) -> str:
 
 
 def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
-    """Returns the entities that `config` makes of `tables`, which are those of the database, sorted by name.
+    """Returns the entities that `config` makes of `tables`, the tables of the database. They are sorted by name.
 
     Raises one ChangelogError (USAGE) that lists all problems: names that the database does not have, tables without a
     key, and settings that contradict each other.
     """
     by_name = {(table.schema, table.name): table for table in tables}
     problems: list[str] = []
-    bound = _bind(config, by_name, problems)
+    table_of = _bind(config, by_name, problems)
     entities = []
-    for name, table in sorted(bound.items()):
-        chosen = config.entities.get(name, EntityConfig())
-        own = list(_entity_problems(chosen, table))
-        problems += [f"entities.{name}{text}" for text in own]
-        if not own:
-            entities.append(_entity(name, chosen, table, config))
-    if not bound and not problems:
+    for name, table in sorted(table_of.items()):
+        settings = config.entities.get(name, EntityConfig())
+        entity_problems = list(_entity_problems(settings, table))
+        problems += [f"entities.{name}{text}" for text in entity_problems]
+        if not entity_problems:
+            entities.append(_entity(name, settings, table, config))
+    if not table_of and not problems:
         problems.append("tables.include: matches no table")
     raise_problems("configuration", problems)
     return entities
 
 
 def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str]) -> dict[str, TableInfo]:
-    """Returns the table of each entity, by the entity's name: first as [entities.NAME] says, then as [tables] matches.
+    """Returns the table of each entity, by the entity's name. [entities.NAME] goes before the patterns of [tables].
 
-    It adds what is wrong to `problems`.
+    It adds the errors that it finds to `problems`.
     """
-    bound: dict[str, TableInfo] = {}
+    table_of: dict[str, TableInfo] = {}
     owners: dict[TableName, str] = {}
     for name, entity in config.entities.items():
         if entity.table is None:
@@ -90,20 +90,20 @@ def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str
         elif table in owners:
             problems.append(f"entities.{name}.table: {table_text(table)} is already the table of {owners[table]}")
         else:
-            bound[name] = tables[table]
+            table_of[name] = tables[table]
             owners[table] = name
     for table in sorted(_matching(config, tables) - owners.keys()):
         name = entity_name(table)
-        if not name or name in RESERVED or name in bound:
+        if not name or name in RESERVED or name in table_of:
             problems.append(
                 f"tables: {table_text(table)} cannot be the entity {name!r}, because that name is "
                 f"{'taken' if name else 'empty'}; name the entity: [entities.NAME] table = '{table_text(table)}'"
             )
         else:
-            bound[name] = tables[table]
-    lost = [name for name, entity in config.entities.items() if entity.table is None and name not in bound]
-    problems += [f'entities.{name}: no table has this name; add table = "SCHEMA.TABLE"' for name in lost]
-    return bound
+            table_of[name] = tables[table]
+    without_table = [name for name, entity in config.entities.items() if entity.table is None and name not in table_of]
+    problems += [f'entities.{name}: no table has this name; add table = "SCHEMA.TABLE"' for name in without_table]
+    return table_of
 
 
 def _matching(config: Config, tables: dict[TableName, TableInfo]) -> set[TableName]:
@@ -124,61 +124,61 @@ def _absent(table: TableName, tables: dict[TableName, TableInfo]) -> str:
     return f"the database has no table {table_text(table)}; {advice}"
 
 
-def _entity_problems(chosen: EntityConfig, table: TableInfo) -> Iterator[str]:
-    """Yields what is wrong with the configuration `chosen` of one entity, or with its table.
+def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
+    """Yields the problems of one entity's `settings`, or of its table.
 
     Each text begins with the path of the setting below [entities.NAME], such as `.key`.
     """
     columns = {column.name: column for column in table.columns}
-    named = {
-        "key": chosen.key or (),
-        "partition_by": chosen.partition_by or (),
-        "columns": [name for name in chosen.columns if name != "*"],
-        "exclude_columns": chosen.exclude_columns,
-        "mask": list(chosen.mask),
+    columns_by_path = {
+        "key": settings.key or (),
+        "partition_by": settings.partition_by or (),
+        "columns": [name for name in settings.columns if name != "*"],
+        "exclude_columns": settings.exclude_columns,
+        "mask": list(settings.mask),
     }
-    missing = [(path, name) for path, names in named.items() for name in names if name not in columns]
+    missing = [(path, name) for path, names in columns_by_path.items() for name in names if name not in columns]
     for path, name in missing:
         yield f".{path}: {_text(table)} has no column {name}; it has {', '.join(columns)}"
     if missing:
         return
-    key = _key(chosen, table)
+    key = _key(settings, table)
     if not key:
         yield f': {_text(table)} has no primary key; add key = ["COLUMN"], or exclude the table'
         return
-    trouble = table.key_problem(key)
-    if trouble is not None:
-        yield f".key: {trouble}"
-    partition_by = chosen.partition_by or key
+    key_problem = table.key_problem(key)
+    if key_problem is not None:
+        yield f".key: {key_problem}"
+    partition_by = settings.partition_by or key
     for name in partition_by:
         if name not in key and not columns[name].not_null:
             yield f".partition_by: column {name} of {_text(table)} may be null; make it NOT NULL"
     for name in dict.fromkeys((*key, *partition_by)):
-        if name in chosen.mask:
+        if name in settings.mask:
             yield f".mask: {name} is a key or partition column, which cannot be masked"
-        chosen_column = "*" in chosen.columns or name in chosen.columns
-        if name in key and (not chosen_column or name in chosen.exclude_columns):
+        is_included = "*" in settings.columns or name in settings.columns
+        if name in key and (not is_included or name in settings.exclude_columns):
             yield f".columns: key column {name} must be published"
 
 
-def _entity(name: str, chosen: EntityConfig, table: TableInfo, config: Config) -> Entity:
-    key = _key(chosen, table)
-    stamps = chosen.provenance or config.provenance
-    schemas = chosen.schemas or config.schemas
+def _entity(name: str, settings: EntityConfig, table: TableInfo, config: Config) -> Entity:
+    key = _key(settings, table)
+    stamps = settings.provenance or config.provenance
+    schemas = settings.schemas or config.schemas
     return Entity(
         name=name,
         table=(table.schema, table.name),
         key=key,
-        partition_by=chosen.partition_by or key,
-        partitions=chosen.partitions,
-        columns=None if "*" in chosen.columns else chosen.columns,
-        exclude_columns=chosen.exclude_columns,
-        where=chosen.where,
-        masks=chosen.mask,
-        immutable=chosen.immutable,
-        on_change_of_immutable=chosen.on_change_of_immutable,
-        on_truncate=chosen.on_truncate,
-        on_unlogged=chosen.on_unlogged,
+        partition_by=settings.partition_by or key,
+        partitions=settings.partitions,
+        columns=None if "*" in settings.columns else settings.columns,
+        exclude_columns=settings.exclude_columns,
+        where=settings.where,
+        masks=settings.mask,
+        immutable=settings.immutable,
+        on_change_of_immutable=settings.on_change_of_immutable,
+        on_truncate=settings.on_truncate,
+        on_unlogged=settings.on_unlogged,
         missing_stamp=stamps.missing,
         default_stamp=Stamp(
             api_version=stamps.default.api_version,
@@ -193,8 +193,8 @@ def _entity(name: str, chosen: EntityConfig, table: TableInfo, config: Config) -
     )
 
 
-def _key(chosen: EntityConfig, table: TableInfo) -> tuple[str, ...]:
-    return chosen.key or table.primary_key
+def _key(settings: EntityConfig, table: TableInfo) -> tuple[str, ...]:
+    return settings.key or table.primary_key
 
 
 def _text(table: TableInfo) -> str:

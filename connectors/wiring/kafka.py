@@ -24,12 +24,12 @@ from changelog.envelope.errors import ChangelogError
 
 
 def client(sink: KafkaConfig) -> Client:
-    """Returns how to reach the cluster."""
+    """Returns the address of the cluster and the options for its clients."""
     return Client(bootstrap_servers=sink.bootstrap_servers, options=sink.client)
 
 
 def values(config: Config, sink: KafkaConfig) -> Values:
-    """Returns the codec for the values of messages: Avro if there is a registry, otherwise JSON."""
+    """Returns the codec for the values of messages: Avro if existing is a registry, otherwise JSON."""
     if sink.registry is None:
         return JSON
     return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)
@@ -81,11 +81,11 @@ def findings(
     begun: Iterable[str],
     lag_s: float | None,
 ) -> Iterator[Finding]:
-    """Yields what `check` reports about the broker: whether it was reached, its topics, and the rights of our user.
+    """Yields the findings of `check` about the broker: whether it was reached, its topics, and the rights of our user.
 
     `running` says that the service runs now. Then the right to begin transactions is not tested, because the test would
-    shut the service's producer out. `begun` has the entities that the changelog was begun with. `lag_s` is the
-    changelog's lag in seconds, None if it is unknown.
+    shut the service's producer out. `begun` has the entities that the changelog already has. `lag_s` is the changelog's
+    lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)
     required = topics.topics_of(config.prefix, entities, settings.entities)
@@ -97,10 +97,10 @@ def findings(
     if reached.status == "fail":
         return
     yield from topic_check.delta_findings(settings.client, config.prefix, [entity.name for entity in entities])
-    there = topics.read(settings.client.admin(), required)
-    if there:
-        yield from rights.topic_rights(settings.client, list(there))
-    if positions_topic(config.prefix) in there:
+    existing = topics.read(settings.client.admin(), required)
+    if existing:
+        yield from rights.topic_rights(settings.client, list(existing))
+    if positions_topic(config.prefix) in existing:
         yield _sources(settings, [entity.name for entity in entities])
     if not running:
         yield rights.transaction_rights(settings.client, settings.transactional_id)

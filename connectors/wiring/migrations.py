@@ -1,4 +1,4 @@
-"""Opens the planning of migrations for the source that the configuration names, if its kind offers planning.
+"""Opens the planner of migrations for the source that the configuration names. Not every kind of source has one.
 
 Only `changelog schemas plan` imports this module. The service imports neither this module nor the servers that this
 module starts.
@@ -15,7 +15,7 @@ from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:
-    """Returns what plans migrations of the database that the configuration names. It does not connect yet."""
+    """Returns the planner of migrations for the database that the configuration names. It does not connect yet."""
     return PostgresMigrations(postgres_settings(config))
 
 

@@ -25,9 +25,9 @@ def open_sink(
 ) -> Sink:
     """Returns the sink that the configuration names. It holds nothing before `recover` is called.
 
-    Once `stopping` returns True, the sink waits no longer than it must. With `over_gap`, it does not refuse a store
-    that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of each
-    fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `extra_needed` does.
+    Once `stopping` returns True, the sink waits only a few seconds for its store. With `over_gap`, it does not refuse a
+    store that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of
+    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `extra_needed` does.
     """
     if isinstance(config.sink, FilesConfig):
         return FileSink(config.sink.path, over_gap=over_gap, reach=reach)

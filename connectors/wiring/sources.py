@@ -22,7 +22,7 @@ def database(
     """Returns the database that the configuration names. It does not connect yet.
 
     Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
-    being opened, because that may rightly take long.
+    being opened, because this may take long without any failure.
     """
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
 
@@ -36,14 +36,14 @@ def candidate(dsn: str) -> Candidate:
 
 
 def event_trigger_script() -> str:
-    """Returns SQL that an administrator may run, so that the log itself reports changes of tables and publications."""
+    """Returns SQL that an administrator may run. Then the log itself reports changes of tables and publications."""
     return PostgresCandidate.event_trigger_script()
 
 
 def postgres_settings(
     config: Config, *, stopping: Callable[[], bool] = lambda: False, alive: Callable[[], None] = lambda: None
 ) -> Settings:
-    """Returns the settings of the PostgreSQL source. `stopping` and `alive` are those of `database`."""
+    """Returns the settings of the PostgreSQL source. `stopping` and `alive` are as in `database`."""
     return Settings(
         name=config.name,
         dsn=config.source.dsn,
@@ -66,7 +66,7 @@ def postgres_settings(
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:
     """Returns the entities that the configuration makes of the tables that the database has now.
 
-    Raises ChangelogError: what reading the tables raises, and USAGE as `resolve` does.
+    Raises ChangelogError: the errors of reading the tables, and USAGE as `resolve` does.
     """
     return resolve(config, of.tables())
 

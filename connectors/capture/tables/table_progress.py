@@ -39,7 +39,7 @@ def was_complete(stored: Mapping[str, Any] | None) -> bool:
 
 
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the entry without its progress, so that reading starts over. Does not change the entry of a complete table.
+    """Returns the entry without its progress, so that reading starts over. A complete table keeps its entry.
 
     This is for a changelog that continues from another server, where the stored ranges mean nothing.
     """
