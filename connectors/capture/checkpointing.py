@@ -63,13 +63,13 @@ def resumed(
     windows = {} if stored is None else stored.windows
     if not joined:
         windows = {name: from_start(entry) for name, entry in windows.items()}
-    before = replace(stored or Checkpoint(position=None, through=through, epoch=epoch), through=through, epoch=epoch)
-    repairs = Repairs.parse(before.repairs).of(settings)
+    base = replace(stored or Checkpoint(position=None, through=through, epoch=epoch), through=through, epoch=epoch)
+    repairs = Repairs.parse(base.repairs).of(settings)
     added = [entity.name for entity in entities if entity.name not in windows]
     if stored is not None and added:
-        repairs = returned(repairs, {*held()}.intersection(added), before.complete_before)
+        repairs = returned(repairs, {*held()}.intersection(added), base.complete_before)
     return replace(
-        before,
+        base,
         windows={entity.name: windows.get(entity.name, {"complete": False}) for entity in entities},
         settings=settings,
         repairs=repairs.to_json(),

@@ -30,9 +30,9 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
     changes = [
         f"entity {name} was removed"
         if name not in shapes
-        else f"entity {name} has another {_differences(before, shapes[name])}"
-        for name, before in stored.settings.items()
-        if shapes.get(name) != before
+        else f"entity {name} has other settings: {_differences(stored_shape, shapes[name])}"
+        for name, stored_shape in stored.settings.items()
+        if shapes.get(name) != stored_shape
     ]
     if not changes:
         return
@@ -44,8 +44,8 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
         )
     if not accept:
         repartitioned = any(
-            shapes.get(name) and _partitioning(before) != _partitioning(shapes[name])
-            for name, before in stored.settings.items()
+            shapes.get(name) and _partitioning(stored_shape) != _partitioning(shapes[name])
+            for name, stored_shape in stored.settings.items()
         )
         note = (
             ", and a key's rows may be in two partitions, where only their positions tell the order"
@@ -64,5 +64,5 @@ def _partitioning(shape: Mapping[str, object]) -> tuple[object, object]:
     return shape.get("partition_by"), shape.get("partitions")
 
 
-def _differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
-    return ", ".join(name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name))
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    return ", ".join(name for name in dict.fromkeys([*new, *old]) if old.get(name) != new.get(name))

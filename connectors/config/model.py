@@ -78,8 +78,10 @@ class Config(Section):
 
     def drift_of(self, entity: str) -> DriftConfig:
         """Returns the settings of `[entities.X.drift]`; those that it lacks are taken from `[drift]`."""
-        own = self.entities[entity].drift if entity in self.entities else None
-        return self.drift.model_copy(update=own.model_dump(exclude_unset=True)) if own else self.drift
+        entity_drift = self.entities[entity].drift if entity in self.entities else None
+        if entity_drift is None:
+            return self.drift
+        return self.drift.model_copy(update=entity_drift.model_dump(exclude_unset=True))
 
     @property
     def slot(self) -> str:

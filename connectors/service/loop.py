@@ -258,9 +258,9 @@ class _Run:
         if piece.rows:
             with self._sinking(_REFUSALS):
                 self._sink.add(piece.rows)
-        before = self._next.count
+        count_before = self._next.count
         self._next.add(piece, self._clock() - self._gather_read_s())
-        self._has_backlog = self._next.count - before >= self._cadence.backlog_rows
+        self._has_backlog = self._next.count - count_before >= self._cadence.backlog_rows
 
     def _timeout_s(self) -> float:
         if not self._next.rows:

@@ -285,7 +285,7 @@ def change_key(site: Site, service: Running) -> Running:
     site.sql("ALTER TABLE item ADD UNIQUE (code)")
     site.configure("code")
     refused = site.service().ended()
-    assert "another key" in str(refused)
+    assert "other settings: key" in str(refused)
     service = site.service(accept=True)
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     service.until(caught_up(site))

@@ -170,16 +170,16 @@ class AssemblyRun:
             raise ChangelogError(
                 Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
             )
-        before, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
+        ordinal, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
         last = self._spans[-1] if self._spans else None
-        if last is not None and (last.transaction, last.ordinal + last.rows) == (opened.transaction, before):
+        if last is not None and (last.transaction, last.ordinal + last.rows) == (opened.transaction, ordinal):
             self._spans[-1] = replace(last, rows=last.rows + rows)
             return
         self._spans.append(
             Span(
                 transaction=opened.transaction,
                 stamp=opened.stamp,
-                ordinal=before,
+                ordinal=ordinal,
                 rows=rows,
                 published=opened.published,
             )

@@ -178,11 +178,12 @@ class Template:
         holder = after if after is not None else before
         assert holder is not None
         keys = self._keys(data, buffer, binding.key, holder)
-        placed = keys if binding.placed_by_key else self._keys(data, buffer, binding.partition, holder)
+        partition_keys = keys if binding.placed_by_key else self._keys(data, buffer, binding.partition, holder)
         if before is not None and after is not None:
             moved = pc.not_equal(keys, self._keys(data, buffer, binding.key, before))
             if not binding.placed_by_key:
-                moved = pc.or_(moved, pc.not_equal(placed, self._keys(data, buffer, binding.partition, before)))
+                old_partition_keys = self._keys(data, buffer, binding.partition, before)
+                moved = pc.or_(moved, pc.not_equal(partition_keys, old_partition_keys))
             if pc.any(moved).as_py():
                 stayed = ~moved.to_numpy(zero_copy_only=False)
                 good[index] = stayed
@@ -190,15 +191,15 @@ class Template:
         pool = Pool(data)
         base = pool.add(self._constants)
         plans = [None if side is None else self._object(pool, base, data, buffer, side) for side in (before, after)]
-        whole = pool.buffer()
-        original, current = (None if plan is None else splice(whole, len(index), plan) for plan in plans)
+        pool_buffer = pool.buffer()
+        original, current = (None if plan is None else splice(pool_buffer, len(index), plan) for plan in plans)
         return Texts(
             binding=binding,
             op=op,
             places=index,
             left=left,
             keys=keys,
-            partitions=partitions(placed, binding.entity.partitions),
+            partitions=partitions(partition_keys, binding.entity.partitions),
             current=current,
             original=original,
         )

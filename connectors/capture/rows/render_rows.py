@@ -60,10 +60,10 @@ def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
     """
     if not count:
         return [*spans], []
-    *whole, last = spans
+    *earlier, last = spans
     rows_before = last.rows - count
     split_off = [replace(last, ordinal=last.ordinal + rows_before, rows=count)]
-    return [*whole, replace(last, rows=rows_before)] if rows_before else whole, split_off
+    return [*earlier, replace(last, rows=rows_before)] if rows_before else earlier, split_off
 
 
 class Meta:

@@ -205,8 +205,8 @@ def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> li
     current = _side(binding, row.new, row.old if whole else None)
     original = None if row.old is None else _old_side(binding, row.old, whole=whole)
     if old_place == new_place:
-        known: _Side | Missing = original if original is not None and whole else MISSING
-        envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, known)
+        whole_original: _Side | Missing = original if original is not None and whole else MISSING
+        envelope = _envelope(origin, binding, Op.UPDATE, change, change.position(), current, whole_original)
         return [Record(entity=entity, place=new_place, envelope=envelope)]
     delete = _envelope(origin, binding, Op.DELETE, change, change.position(), None, original or MISSING)
     create = _envelope(origin, binding, Op.CREATE, change, change.position(1), current, MISSING)
@@ -267,8 +267,8 @@ def place(binding: Binding, values: Tuple, other: Tuple | None = None) -> Place:
         change = f"or name the new key in [entities.{binding.entity.name}] and run `changelog run --accept-config`"
         raise _NoPlaceError(binding.lost, change)
     key = key_text(_texts(binding, binding.key, values, other))
-    placed = key if binding.placed_by_key else key_text(_texts(binding, binding.partition, values, other))
-    return Place(key=key, partition=partition(placed.encode(), binding.entity.partitions))
+    partition_key = key if binding.placed_by_key else key_text(_texts(binding, binding.partition, values, other))
+    return Place(key=key, partition=partition(partition_key.encode(), binding.entity.partitions))
 
 
 def _texts(binding: Binding, fields: Sequence[Field], values: Tuple, other: Tuple | None) -> list[str]:
@@ -316,11 +316,11 @@ def _old_side(binding: Binding, old: Tuple, *, whole: bool) -> _Side:
     if whole:
         return _side(binding, old, None)
     # The row is not whole, so a null may mean that the log did not send the value. Columns of an identity are NOT NULL.
-    known = [
+    values = [
         value if value is not None and (binding.full or place in binding.identity) else UNCHANGED
         for place, value in enumerate(old)
     ]
-    return _side(binding, known, None)
+    return _side(binding, values, None)
 
 
 def _envelope(

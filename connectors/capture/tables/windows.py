@@ -169,8 +169,8 @@ class _Touched:
     xids: Ints
 
     def where(self, chosen: Mask) -> "_Touched":
-        picked = pa.array(chosen)
-        return _Touched(entities=self.entities.filter(picked), keys=self.keys.filter(picked), xids=self.xids[chosen])
+        mask = pa.array(chosen)
+        return _Touched(entities=self.entities.filter(mask), keys=self.keys.filter(mask), xids=self.xids[chosen])
 
 
 class Windows:

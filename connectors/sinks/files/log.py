@@ -81,8 +81,8 @@ def follow(
     sequence = 0
     while True:
         if not sequence or log_file(path, sequence + 1).exists():
-            sequence, reached = yield from _pass(path, selection)
-            selection = replace(selection, after=reached)
+            sequence, read_to = yield from _pass(path, selection)
+            selection = replace(selection, after=read_to)
         if not wait():
             return
 
@@ -249,7 +249,7 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
     if manifest:
         yield from _archived(path, manifest, selection)
     live = _live(path, manifest)
-    reached = _later(selection.after, manifest)
+    read_to = _later(selection.after, manifest)
     if selection.after is not None:
         live = live[bisect_right(live, selection.after, key=lambda sequence: _position(log_file(path, sequence))) :]
     to_read = live
@@ -260,9 +260,9 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
         file = log_file(path, sequence)
         # Only the last position is needed: the checkpoint of many tables takes longer to parse than the rows to read.
         if sequence == to_read[-1]:
-            reached = _position(file)
+            read_to = _position(file)
         yield from _rows(file, selection)
-    return (live[-1] if live else 0), reached
+    return (live[-1] if live else 0), read_to
 
 
 def _later(after: Position | None, manifest: Manifest | None) -> Position | None:

@@ -23,13 +23,13 @@ def test_what_is_as_it_was_goes_on() -> None:
 
 
 def test_what_changed_is_named() -> None:
-    assert refused(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has another partitions")
+    assert refused(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has other settings: partitions")
 
 
 def test_another_codec_is_a_change_in_either_direction() -> None:
     avro = {**ORDER, "codec": "avro"}
-    assert refused(ORDER, avro).endswith("entity order has another codec")
-    assert refused(avro, ORDER).endswith("entity order has another codec")
+    assert refused(ORDER, avro).endswith("entity order has other settings: codec")
+    assert refused(avro, ORDER).endswith("entity order has other settings: codec")
 
 
 def test_a_change_is_accepted_but_not_in_mid_transaction() -> None:

@@ -27,7 +27,9 @@ def test_that_a_key_may_be_in_two_partitions_is_said_before_it_is_accepted(
     changed: dict[str, object], parted: bool
 ) -> None:
     shapes = {"order": {**SHAPE, **changed}, "guest": SHAPE}
-    with pytest.raises(ChangelogError, match=f"entity order has another {next(iter(changed))}; put it back") as caught:
+    with pytest.raises(
+        ChangelogError, match=f"entity order has other settings: {next(iter(changed))}; put it back"
+    ) as caught:
         check_settings(STORED, shapes, accept=False)
     assert caught.value.kind is Kind.SETTINGS
     assert ("a key's rows may be in two partitions" in str(caught.value)) is parted

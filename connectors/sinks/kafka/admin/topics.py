@@ -238,8 +238,8 @@ def entities(admin: Admin, prefix: str) -> dict[str, int]:
 
 def missing(client: Client, topics: Iterable[Topic]) -> list[Topic]:
     """Returns those of `topics` that do not exist."""
-    known = client.admin().topics()
-    return [topic for topic in topics if topic.name not in known]
+    existing = client.admin().topics()
+    return [topic for topic in topics if topic.name not in existing]
 
 
 def lost(topic: Topic) -> ChangelogError:
@@ -253,19 +253,19 @@ def lost(topic: Topic) -> ChangelogError:
 
 def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
     """Returns the state of each of `topics` that exists, by name."""
-    known = admin.topics()
-    existing = [topic.name for topic in topics if topic.name in known]
+    metadata = admin.topics()
+    existing = [topic.name for topic in topics if topic.name in metadata]
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in existing]
     answers = admin.describe_configs(resources, request_timeout=TIMEOUT_S) if resources else {}
     settings = {
         resource.name: _answer(future, "asking Kafka for the topics' settings") for resource, future in answers.items()
     }
-    replicated = {name: _fewest_in_sync(known[name]) for name in existing}
+    replica_counts = {name: _fewest_in_sync(metadata[name]) for name in existing}
     return {
         name: TopicState(
-            partitions=len(known[name].partitions),
-            in_sync=replicated[name][0],
-            replicas=replicated[name][1],
+            partitions=len(metadata[name].partitions),
+            in_sync=replica_counts[name][0],
+            replicas=replica_counts[name][1],
             settings={entry.name: entry.value for entry in settings[name].values() if entry.value is not None},
         )
         for name in existing
@@ -340,13 +340,13 @@ def refuse_repartitioned(
     """
     for entity in entities:
         name = topic_name(prefix, entity.name)
-        before = started_with.get(entity.name, {}).get("partitions", entity.partitions)
-        if before != entity.partitions and name not in recreated:
+        old_partitions = started_with.get(entity.name, {}).get("partitions", entity.partitions)
+        if old_partitions != entity.partitions and name not in recreated:
             raise ChangelogError(
                 Kind.SETTINGS,
                 f"[entities.{entity.name}] partitions is {entity.partitions}, but topic {name} was begun with "
-                f"{before}: a key's changes would be in two partitions",
-                hint=f"set partitions = {before}; if the topic has another number by now, {REPARTITION}",
+                f"{old_partitions}: a key's changes would be in two partitions",
+                hint=f"set partitions = {old_partitions}; if the topic has another number by now, {REPARTITION}",
             )
 
 

@@ -84,13 +84,13 @@ class AvroValues:
             raise ChangelogError(error.kind, message, hint=error.hint, position=first) from error
 
     def _encoder(self, entity: str, shape: Struct) -> ColumnarEncoder:
-        known = self._encoders.get(entity)
-        if known is None or known[0] != shape:
+        cached = self._encoders.get(entity)
+        if cached is None or cached[0] != shape:
             schema = value_schema(entity, shape, self._keys[entity], self._prefix)
             id_ = self._registry.id_of(subject(self._prefix, entity), schema)
             header = bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
-            known = self._encoders[entity] = shape, ColumnarEncoder(AvroCodec(schema), header)
-        return known[1]
+            cached = self._encoders[entity] = shape, ColumnarEncoder(AvroCodec(schema), header)
+        return cached[1]
 
     def _codec(self, id_: int) -> AvroCodec:
         if id_ not in self._codecs:

@@ -47,17 +47,17 @@ class JsonValues:
         """See `Values`."""
         original = batch.column("original")
         truncated = pc.equal(batch.column("op"), _TRUNCATE)
-        before = pc.if_else(truncated, _NULL, original)
-        joined = pc.binary_join_element_wise(
+        original_or_null = pc.if_else(truncated, _NULL, original)
+        texts = pc.binary_join_element_wise(
             _PROVENANCE,
             batch.column("provenance"),
             _CURRENT,
             pc.fill_null(batch.column("current"), _NULL),
-            pc.fill_null(pc.binary_join_element_wise(_ORIGINAL, before, _NOTHING), _NOTHING),
+            pc.fill_null(pc.binary_join_element_wise(_ORIGINAL, original_or_null, _NOTHING), _NOTHING),
             _END,
             _NOTHING,
         )
-        values: list[bytes] = joined.cast(_BINARY).to_pylist()
+        values: list[bytes] = texts.cast(_BINARY).to_pylist()
         return values
 
     def decode(self, value: bytes) -> Envelope:

@@ -32,14 +32,14 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
         consumer.assign([TopicPartition(*part, span.start) for part, span in pending.items()])
         while pending:
             first = consumer.poll(_POLL_S)
-            arrived = [] if first is None else [first, *consumer.consume(READ_MESSAGES - 1, 0)]
-            before = set(pending)
-            messages = _settle(arrived, pending, doing)
+            answers = [] if first is None else [first, *consumer.consume(READ_MESSAGES - 1, 0)]
+            was_pending = set(pending)
+            messages = _settle(answers, pending, doing)
             if not messages and pending and time.monotonic() >= deadline:
                 raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
-            done = before - pending.keys()
-            if done and pending:
-                consumer.pause([TopicPartition(*part) for part in done])
+            complete = was_pending - pending.keys()
+            if complete and pending:
+                consumer.pause([TopicPartition(*part) for part in complete])
             yield messages
             if messages:  # after `yield`, because the caller may have taken long to process them
                 deadline = time.monotonic() + SILENCE_S
@@ -48,10 +48,13 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
         consumer.unassign()
 
 
-def _settle(arrived: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
-    """Returns the messages that are in pending spans, and removes the spans that are now complete from `pending`."""
+def _settle(answers: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
+    """Returns the messages in pending spans, and removes the spans that are now complete from `pending`.
+
+    An answer is a message, the end of a partition, or an error.
+    """
     selected = []
-    for message in arrived:
+    for message in answers:
         part, error = part_of(message), message.error()
         span = pending.get(part)
         if error is None and span is not None:
