@@ -32,7 +32,7 @@ class StampConfig(Section):
 
 
 class ProvenanceConfig(Section):
-    """`[provenance]`: how the service handles changes without a stamp, which says who made a change.
+    """`[provenance]`: how the service handles changes without a stamp. A stamp says who made a change.
 
     `[entities.X.provenance]` replaces this section for one entity.
     """
@@ -50,7 +50,7 @@ class SchemasConfig(Section):
 
 
 class DriftConfig(Section):
-    """`[drift]`: how drift is repaired: differences between the changelog and a table.
+    """`[drift]`: how differences between the changelog and a table (drift) are repaired.
 
     Keys of `[entities.X.drift]` replace these keys for one entity.
     """

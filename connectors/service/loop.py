@@ -37,7 +37,7 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """When a commit is stored.
+    """Says when a commit is stored.
 
     A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
 
@@ -64,7 +64,7 @@ class Observer:
     """Receives the loop's events. This base class ignores them."""
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-        """Called when a commit is durable; the sink took `seconds` for it. `rows` have the columns of `summary_of`."""
+        """Called when a commit is durable; the sink took `seconds` for it. `rows` are results of `summary_of`."""
 
     def turned(self, through: str) -> None:
         """Called after each turn of the loop. The log before `through` is durable, or has nothing to publish."""

@@ -67,9 +67,9 @@ class Log(Protocol):
     Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
     restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
     rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
-    The rows of one partition come in their order, and so do all rows of one key, even if the key moved between
-    partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is no
-    changelog.
+    The rows of one partition come in order. If `key` is given to `read`, its rows come in order even if the key moved
+    between partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is
+    no changelog.
     """
 
     @property

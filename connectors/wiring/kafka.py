@@ -29,7 +29,7 @@ def client(sink: KafkaConfig) -> Client:
 
 
 def values(config: Config, sink: KafkaConfig) -> Values:
-    """Returns the codec for the values of messages: Avro if existing is a registry, otherwise JSON."""
+    """Returns the codec for the values of messages: Avro if a registry is configured, otherwise JSON."""
     if sink.registry is None:
         return JSON
     return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)

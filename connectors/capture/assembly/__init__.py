@@ -1,1 +1,1 @@
-"""Assembles what a decoder reads from a log into rows of the changelog, and places table reads among them."""
+"""Makes rows of the changelog from the rows that a decoder reads from a log, and inserts the rows of table reads."""

@@ -219,7 +219,7 @@ class AssemblyRun:
     def describe(self, entity: Entity, look: Look) -> None:
         """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # even if it did not change, because rows of a table read may have had another look
+        self.look(entity, look)  # even if it did not change, because rows of a table read may have changed the look
 
     def look(self, entity: Entity, look: Look) -> None:
         """Records that the next rows of an entity have the columns of `look`."""

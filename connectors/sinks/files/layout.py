@@ -44,7 +44,7 @@ MARKED = "marked"
 """The member of a checkpoint's `sink` that lists the log files with rows of `schemas` or `gaps`.
 
 A reader of these two entities reads only the files in the list. The footer of a file with such a row already lists that
-file itself, so a copy of the log has both the row and its place in the list, or neither."""
+file itself. So a copy of the log has either both the row and the entry in the list, or neither."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
 _REMOVE_RESUME = "remove it: changes after the newest log file are read again"

@@ -154,8 +154,8 @@ class FileLog:
     def _refuse_unknown(self, *entities: str) -> None:
         """Raises USAGE if the changelog has no entity of one of these names.
 
-        An entity that has no rows yet is known because the checkpoint has its settings. An entity that has left the
-        configuration is known because the changelog still has its rows.
+        An entity that has no rows yet is known because the checkpoint has its settings. An entity that was removed
+        from the configuration is known because the changelog still has its rows.
         """
         unknown = set(entities) - OF_CHANGELOG
         checkpoint = self.checkpoint() if unknown else None

@@ -91,11 +91,13 @@ class FileSink:
     def recover(self) -> Checkpoint | None:
         """Takes the lock, if this sink does not hold it yet, and returns the newest checkpoint; None if the log is new.
 
-        If the newest file is damaged, the sink ignores it and sets it aside at the next commit, not now: the caller
-        first checks whether the source still has the database's log from the returned checkpoint on, and may stop. With
-        `over_gap`, all damaged files at the end are set aside at once. Raises ChangelogError: IN_USE if another process
-        holds the lock; GAP if the resume record follows a log file and no whole file is left, or if the two newest
-        files are damaged; MALFORMED if an earlier file is missing or the resume record is damaged.
+        If the newest file is damaged, the sink ignores it, and sets it aside only at the next commit. Before that
+        commit, the caller checks whether the source still has the database's log after the returned checkpoint, and may
+        stop. With `over_gap`, all damaged files at the end are set aside at once.
+
+        Raises ChangelogError: IN_USE if another process holds the lock; GAP if the resume record follows a log file and
+        no whole file is left, or if the two newest files are damaged; MALFORMED if an earlier file is missing or the
+        resume record is damaged.
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
@@ -315,7 +317,7 @@ def _write(out: pa.NativeFile, rows: Sequence[pa.RecordBatch], metadata: dict[by
                 writer.write_table(group.combine_chunks())
         writer.add_key_value_metadata(metadata)
     if table.nbytes > ROW_GROUP_BYTES:
-        pa.default_memory_pool().release_unused()  # otherwise the pool retains several times the largest row's size
+        pa.default_memory_pool().release_unused()  # or the pool would retain several times the largest row's size
 
 
 def _groups(rows: pa.Table) -> Iterator[pa.Table]:

@@ -30,9 +30,9 @@ class AvroValues:
     """Encodes values with the Avro schema that is made from the columns of an entity. Implements `Values`.
 
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
-    entity change in the stream, so does its schema; then `registry` looks up the new schema, registers it or refuses
-    it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If the batch has no columns
-    for an entity, for example the entity of dead letters, the values of this entity are encoded as JSON.
+    entity change in the stream, its schema changes, too; then `registry` looks up the new schema, and registers or
+    refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If the batch has no
+    columns for an entity, for example the entity of dead letters, the values of this entity are encoded as JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
