@@ -1,4 +1,4 @@
-"""A checkpoint while a source is open: when the source has to open again, and what still counts until then."""
+"""Changes of the checkpoint while a source is open: when the source must open again, and what counts until then."""
 
 from dataclasses import replace
 from typing import Any
@@ -50,10 +50,10 @@ def test_a_source_opens_again_only_once_the_signal_is_durable() -> None:
     assert not state.is_outdated(sweeping=False)
     state.confirm(state.checkpoint)
     assert state.is_outdated(sweeping=False)
-    assert not opened(state.checkpoint).is_outdated(sweeping=False), "the next opening does what is stored"
+    assert not opened(state.checkpoint).is_outdated(sweeping=False), "the next opening follows the stored plan"
 
 
-def test_a_sweep_is_waited_for_unless_somebody_wants_it_to_end() -> None:
+def test_a_sweep_finishes_first_unless_a_signal_interrupts_it() -> None:
     state = opened()
     state.obey(signal("rebuild"), AT)
     state.confirm(state.checkpoint)
@@ -63,7 +63,7 @@ def test_a_sweep_is_waited_for_unless_somebody_wants_it_to_end() -> None:
     assert state.is_outdated(sweeping=True)
 
 
-def test_what_the_old_plan_reads_counts_but_of_what_is_planned_anew() -> None:
+def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None:
     state = opened()
     state.progress({"guest": {"complete": False, "part": 2}}, Reached(revision=0))
     assert state.checkpoint.windows["guest"] == {"complete": False, "part": 2}
@@ -83,7 +83,7 @@ def test_what_the_old_plan_reads_counts_but_of_what_is_planned_anew() -> None:
         (signal("rebuild", service="another"), None, 0),
     ],
 )
-def test_what_is_no_signal_for_us_changes_nothing(content: bytes, secret: bytes | None, ignored: int) -> None:
+def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: bytes | None, ignored: int) -> None:
     passed: list[str] = []
     state = opened(secret=secret, reached=passed)
     state.obey(content, AT)
@@ -91,7 +91,7 @@ def test_what_is_no_signal_for_us_changes_nothing(content: bytes, secret: bytes 
     assert state.signals.take() == ignored
 
 
-def test_rows_move_the_position_and_what_the_source_noticed_changes_the_plan() -> None:
+def test_rows_advance_the_position_and_settle_changes_the_plan() -> None:
     state = opened()
     rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
     state.deliver(Assembled(rows=[rows], partial=True))
@@ -106,7 +106,7 @@ def test_rows_move_the_position_and_what_the_source_noticed_changes_the_plan() -
     assert state.replanned == {"order"}
 
 
-def test_the_log_is_never_reached_backwards_and_its_place_says_the_epoch() -> None:
+def test_through_never_goes_back_and_determines_the_epoch() -> None:
     state = Checkpointing(
         STORED,
         name="booking",
@@ -123,7 +123,7 @@ def test_the_log_is_never_reached_backwards_and_its_place_says_the_epoch() -> No
 
 
 @pytest.mark.parametrize("value", [{"seen": 1}, None])
-def test_a_member_of_the_source_is_left_out_where_there_is_nothing_to_keep(value: object) -> None:
+def test_an_empty_member_of_the_source_is_removed(value: object) -> None:
     state = opened()
     state.remember("looks", {"seen": 0})
     state.remember("looks", value)
@@ -132,7 +132,7 @@ def test_a_member_of_the_source_is_left_out_where_there_is_nothing_to_keep(value
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_changelog_is_resumed_with_the_entities_and_settings_of_now(joined: bool) -> None:
+def test_a_changelog_is_resumed_with_the_present_entities_and_settings(joined: bool) -> None:
     stored = replace(STORED, decisions=Decisions({Position(1, 5, 0): "skip"}), partial=True)
     entities = [entity("guest"), entity("ticket")]
     checkpoint = resumed(
@@ -152,7 +152,7 @@ def test_a_changelog_is_resumed_with_the_entities_and_settings_of_now(joined: bo
     assert checkpoint.repairs == stored.repairs
 
 
-def test_an_entity_that_comes_back_is_swept_from_where_its_table_is_read_again() -> None:
+def test_an_entity_that_is_configured_again_is_read_and_swept() -> None:
     stored = Checkpoint(position=None, through=commit_text(9), epoch=1, windows={"order": {"complete": True}})
     checkpoint = resumed(
         stored,
@@ -170,7 +170,7 @@ def test_an_entity_that_comes_back_is_swept_from_where_its_table_is_read_again()
     assert repair["sweep"]
 
 
-def test_a_new_changelog_begins_with_every_table_to_be_read() -> None:
+def test_a_new_changelog_reads_every_table() -> None:
     checkpoint = resumed(
         None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False, held=set
     )

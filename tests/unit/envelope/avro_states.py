@@ -1,4 +1,4 @@
-"""Random JSON states of a shape, as sources write them: compact, the columns in their order."""
+"""Random JSON states of a shape, as sources write them: compact, and with the columns in order."""
 
 import base64
 import copy
@@ -62,7 +62,7 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """JSON values of a type, with those that its Avro type does not hold."""
+    """JSON values of a type, including values that its Avro type cannot hold, such as NaN for a decimal."""
     match type_:
         case Primitive():
             return _TOKENS[type_]
@@ -74,11 +74,11 @@ def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
             return row | st.lists(row, min_size=1, max_size=2).map(_list) | st.just(b'"[0:1]={1,2}"')
         case Map(value=value):
             return st.dictionaries(texts, tokens(value) | st.just(b"null"), max_size=3).map(
-                lambda found: json_object([(quoted(name), each) for name, each in found.items()])
+                lambda members: json_object([(quoted(name), item) for name, item in members.items()])
             )
         case Struct(fields=fields):
-            return st.tuples(*(tokens(each) | st.just(b"null") for _, each in fields)).map(
-                lambda found: json_object([(quoted(name), each) for (name, _), each in zip(fields, found, strict=True)])
+            return st.tuples(*(tokens(item) | st.just(b"null") for _, item in fields)).map(
+                lambda items: json_object([(quoted(name), item) for (name, _), item in zip(fields, items, strict=True)])
             ) | strings(st.just("(1,2"))
 
 
@@ -100,7 +100,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
     op = draw(st.sampled_from(Op))
     current, unavailable = draw(states(shape, key))
     original, unavailable_original = draw(states(shape, key))
-    there = op in (Op.UPDATE, Op.DELETE)
+    has_original = op in (Op.UPDATE, Op.DELETE)
     source = Source(
         connector="postgres",
         name="booking",
@@ -111,7 +111,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
         transaction=str(draw(st.integers(0, 2**64 - 1))),
         committed_at=draw(st.datetimes(timezones=st.just(UTC))),
         unavailable=() if op in (Op.DELETE, Op.TRUNCATE) else unavailable,
-        unavailable_original=unavailable_original if there else (),
+        unavailable_original=unavailable_original if has_original else (),
         mask=draw(st.none() | st.just("00ff")),
         id=draw(st.none() | texts),
     )
@@ -129,13 +129,13 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
                 source=source,
             ),
             current=None if op in (Op.DELETE, Op.TRUNCATE) else Raw(current),
-            original=Raw(original) if there else None if op is Op.TRUNCATE else MISSING,
+            original=Raw(original) if has_original else None if op is Op.TRUNCATE else MISSING,
         ),
     )
 
 
 def before_contexts(schema: Schema) -> Schema:
-    """The schema of the same entity as versions had it whose stamps had no context."""
+    """The entity's schema as older versions wrote it, before stamps had a context."""
     old = copy.deepcopy(schema)
     provenance = old["fields"][0]["type"]
     fields = [field for field in provenance["fields"] if field["name"] != "context"]
@@ -145,7 +145,7 @@ def before_contexts(schema: Schema) -> Schema:
 
 
 def written_before_contexts(body: bytes, schema: Schema) -> bytes:
-    """The same message as such a version wrote it."""
+    """The same message as a version without contexts wrote it."""
     out = io.BytesIO()
     datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
     fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)
@@ -158,5 +158,5 @@ def _list(items: list[bytes]) -> bytes:
 
 def _point(value: int, scale: int) -> str:
     digits = str(abs(value)).rjust(scale + 1, "0")
-    whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
-    return ("-" if value < 0 else "") + whole + ("." if scale else "") + fraction
+    integer, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    return ("-" if value < 0 else "") + integer + ("." if scale else "") + fraction

@@ -1,4 +1,4 @@
-"""The reader of checkpoints as it was in the last program that knew only format 1."""
+"""The code that reads checkpoints in the last version that knew only format 1."""
 
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parent / "golden" / "checkpoint_format_1.py.txt"
 
 
 def reader() -> ModuleType:
-    """That program's module of checkpoints."""
+    """Returns that version's checkpoint module."""
     module = ModuleType("changelog.envelope.checkpoint_format_1")
     exec(compile(SOURCE.read_text(), SOURCE, "exec"), module.__dict__)
     return module

@@ -25,12 +25,12 @@ HOSTILE_CONTEXTS = (
     '{"a":1,"a":{"a":2},"A":[]}',
     '{"half":"\\ud800","pair":"\\ud83d\\ude00","nul":"\\u0000","slash":"\\/","é":"日本 😀 \u2028"}',
     f'{{"deep":{"[" * 31}{"]" * 31}}}',
-    # What our own readers look for in a provenance, and where it ends.
+    # Texts that our own readers search for in a provenance.
     '{"x":1,"source":{"connector":"x","op":"create","position":"00000001/0000000000000001/00000000"}}',
     '{"unavailable":["id","status"],"jsonNull":["id"],"committedAt":"2026-11-21T03:10:02.886044Z"}',
     '{"context":{"context":{}},"identifier":"\\"","id":"e-1","mask":"m"}',
 )
-"""Objects that a stamp takes, each of them hard for somebody."""
+"""Valid contexts of a stamp that are easily mishandled, for example because of blanks, escapes or repeated names."""
 
 _tokens = st.sampled_from(
     [*HOSTILE_CONTEXTS, "null", "true", "-1.50", "1e-400", "9" * 40, '"\\uDC00"', '"\\u0000"', '"{"', "[ ]", '"\\\\"']

@@ -1,4 +1,4 @@
-"""Avro: the round trip gives the same canonical text, by rows and by columns the same bytes."""
+"""Avro: a round trip returns the same canonical text, and encoding by rows or by columns gives the same bytes."""
 
 import io
 from collections.abc import Iterator
@@ -76,19 +76,19 @@ def codec_of(shape: Struct) -> AvroCodec:
     return AvroCodec(avro.value_schema("order", shape, [shape.fields[0][0]], "booking"))
 
 
-def check(shape: Struct, found: list[Record]) -> None:
-    """Each comes back as it was, and fastavro reads it by the schema as anybody would."""
+def check(shape: Struct, expected: list[Record]) -> None:
+    """Checks that both encoders give the same bytes, and that our decoder and fastavro can read them."""
     schema = avro.value_schema("order", shape, [shape.fields[0][0]], "booking")
     codec, parsed = AvroCodec(schema), fastavro.parse_schema(schema)
-    bodies = [codec.encode(each.envelope) for each in found]
-    for each, body in zip(found, bodies, strict=True):
-        again = codec.decode(body)
-        assert again.provenance == each.envelope.provenance
-        assert same(again.current, each.envelope.current)
-        assert same(again.original, each.envelope.original)
-        read = stock(body, parsed)
-        assert read["provenance"]["source"]["op"] == each.envelope.provenance.source.op
-    assert ColumnarEncoder(codec, b"head").encode(batch.from_records(found)) == [b"head" + body for body in bodies]
+    bodies = [codec.encode(row.envelope) for row in expected]
+    for row, body in zip(expected, bodies, strict=True):
+        decoded = codec.decode(body)
+        assert decoded.provenance == row.envelope.provenance
+        assert same(decoded.current, row.envelope.current)
+        assert same(decoded.original, row.envelope.original)
+        datum = read_by_fastavro(body, parsed)
+        assert datum["provenance"]["source"]["op"] == row.envelope.provenance.source.op
+    assert ColumnarEncoder(codec, b"head").encode(batch.from_records(expected)) == [b"head" + body for body in bodies]
 
 
 def same(left: Raw | None | Missing, right: Raw | None | Missing) -> bool:
@@ -97,7 +97,7 @@ def same(left: Raw | None | Missing, right: Raw | None | Missing) -> bool:
     return left is right
 
 
-def stock(body: bytes, schema: Any) -> Any:
+def read_by_fastavro(body: bytes, schema: Any) -> Any:
     stream = io.BytesIO(body)
     datum = fastavro.schemaless_reader(stream, schema, None)
     assert stream.read() == b""
@@ -108,35 +108,38 @@ def stock(body: bytes, schema: Any) -> Any:
 def test_contexts_in_columns_among_rows_without_one(identifier: str) -> None:
     shape = Struct(fields=(("id", P.LONG),))
     rows = [records.record(Op.CREATE, f'{{"id":{n}}}', commit=n + 1) for n in range(2 * len(HOSTILE_CONTEXTS))]
-    check(shape, [_said(row, identifier, (*HOSTILE_CONTEXTS, None)[n % 9]) for n, row in enumerate(rows)])
-    check(shape, [_said(row, identifier, HOSTILE_CONTEXTS[n % 8]) for n, row in enumerate(rows)])
-    moved = [_said(row, identifier, HOSTILE_CONTEXTS[n % 8], table="x" * n) for n, row in enumerate(rows)]
+    check(shape, [_with_context(row, identifier, (*HOSTILE_CONTEXTS, None)[n % 9]) for n, row in enumerate(rows)])
+    check(shape, [_with_context(row, identifier, HOSTILE_CONTEXTS[n % 8]) for n, row in enumerate(rows)])
+    moved = [_with_context(row, identifier, HOSTILE_CONTEXTS[n % 8], table="x" * n) for n, row in enumerate(rows)]
     check(shape, moved)
 
 
-def _said(row: Record, identifier: str, context: str | None, table: str = "public.orders") -> Record:
-    told = row.envelope.provenance
-    stamp, source = replace(told.stamp, identifier=identifier, context=context), replace(told.source, table=table)
-    return replace(row, envelope=replace(row.envelope, provenance=replace(told, stamp=stamp, source=source)))
+def _with_context(row: Record, identifier: str, context: str | None, table: str = "public.orders") -> Record:
+    provenance = row.envelope.provenance
+    stamp, source = (
+        replace(provenance.stamp, identifier=identifier, context=context),
+        replace(provenance.source, table=table),
+    )
+    return replace(row, envelope=replace(row.envelope, provenance=replace(provenance, stamp=stamp, source=source)))
 
 
-def test_what_an_older_version_wrote_is_read() -> None:
-    """Its provenance had no context, and a reader of it passes ours over."""
+def test_older_versions_and_this_one_read_each_others_messages() -> None:
+    """The older provenance has no context, and readers with the older schema skip the context that we write."""
     shape = Struct(fields=(("id", P.LONG),))
-    now = avro.value_schema("order", shape, ["id"], "booking")
-    old = before_contexts(now)
+    new_schema = avro.value_schema("order", shape, ["id"], "booking")
+    old_schema = before_contexts(new_schema)
     row = records.record(Op.CREATE, '{"id":42}')
-    body = AvroCodec(now).encode(row.envelope)
-    assert AvroCodec(now).decode(body) == row.envelope
-    older, newer = fastavro.parse_schema(old), fastavro.parse_schema(now)
-    written = written_before_contexts(body, now)
+    body = AvroCodec(new_schema).encode(row.envelope)
+    assert AvroCodec(new_schema).decode(body) == row.envelope
+    older, newer = fastavro.parse_schema(old_schema), fastavro.parse_schema(new_schema)
+    written = written_before_contexts(body, new_schema)
     assert len(written) == len(body) - 1
-    assert AvroCodec(old).decode(written) == row.envelope
-    stamped = _said(row, "i", '{"ticket":"PAY-7"}').envelope
-    seen: Any = fastavro.schemaless_reader(io.BytesIO(AvroCodec(now).encode(stamped)), newer, older)
-    assert "context" not in seen["provenance"]
-    assert seen["current"] == {"id": 42}
-    assert problems(now, [("before", old)], Mode.FULL_TRANSITIVE) == []
+    assert AvroCodec(old_schema).decode(written) == row.envelope
+    stamped = _with_context(row, "i", '{"ticket":"PAY-7"}').envelope
+    datum: Any = fastavro.schemaless_reader(io.BytesIO(AvroCodec(new_schema).encode(stamped)), newer, older)
+    assert "context" not in datum["provenance"]
+    assert datum["current"] == {"id": 42}
+    assert problems(new_schema, [("before", old_schema)], Mode.FULL_TRANSITIVE) == []
 
 
 @settings(few, max_examples=20)
@@ -148,17 +151,17 @@ def test_any_shape(data: st.DataObject) -> None:
 
 @few
 @given(st.lists(record(WIDE, "id"), min_size=1, max_size=8))
-def test_columns_of_every_plain_type(found: list[Record]) -> None:
-    check(WIDE, found)
+def test_columns_of_every_plain_type(rows: list[Record]) -> None:
+    check(WIDE, rows)
 
 
 @few
 @given(st.lists(record(NESTED, "id"), min_size=1, max_size=8))
-def test_nested_columns(found: list[Record]) -> None:
-    check(NESTED, found)
+def test_nested_columns(rows: list[Record]) -> None:
+    check(NESTED, rows)
 
 
-def test_what_a_stock_reader_sees() -> None:
+def test_fastavro_reads_native_values() -> None:
     state = (
         '{"id":42,"status":null,"amount":"-13.50","whole":"7","huge":"NaN","paid":true,"n":-1,"ratio":1.5,'
         '"score":"NaN","day":"infinity","at":"03:10:02.5","seen":"2026-11-21T03:10:02.500000",'
@@ -167,10 +170,10 @@ def test_what_a_stock_reader_sees() -> None:
     )
     envelope = records.record(Op.CREATE, state).envelope
     schema = avro.value_schema("order", WIDE, ["id"], "booking")
-    read = stock(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
-    assert read["original"] is None
-    assert read["provenance"]["source"]["committedAt"] == envelope.provenance.source.committed_at
-    current = read["current"]
+    datum = read_by_fastavro(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
+    assert datum["original"] is None
+    assert datum["provenance"]["source"]["committedAt"] == envelope.provenance.source.committed_at
+    current = datum["current"]
     assert current.pop("score") != current.get("score")
     assert str(current.pop("ref")) == "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
     assert current == {
@@ -195,17 +198,17 @@ def test_arrays_of_several_dimensions_are_json_text() -> None:
     shape = Struct(fields=(("id", P.INT), ("grid", Array(element=P.INT)), ("days", Array(element=P.DATE))))
     schema = avro.value_schema("order", shape, ["id"], "booking")
     envelope = records.record(Op.CREATE, '{"id":1,"grid":[[1,2],[3,4]],"days":["2026-11-21",null,"infinity"]}').envelope
-    read = stock(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
-    assert read["current"] == {"id": 1, "grid": "[[1,2],[3,4]]", "days": [date(2026, 11, 21), None, "infinity"]}
+    datum = read_by_fastavro(AvroCodec(schema).encode(envelope), fastavro.parse_schema(schema))
+    assert datum["current"] == {"id": 1, "grid": "[[1,2],[3,4]]", "days": [date(2026, 11, 21), None, "infinity"]}
 
 
-def test_null_and_unavailable_are_two_things() -> None:
+def test_null_and_unavailable_are_distinguished() -> None:
     codec = codec_of(NESTED)
     state = '{"id":"1","doc":null,"tags":[],"labels":{},"line":null,"docs":[null]}'
     envelope = records.record(Op.CREATE, state, unavailable=("note",)).envelope
-    again = codec.decode(codec.encode(envelope))
-    assert again == envelope
-    assert bytes(again.current or b"").decode() == state
+    decoded = codec.decode(codec.encode(envelope))
+    assert decoded == envelope
+    assert bytes(decoded.current or b"").decode() == state
 
 
 @pytest.mark.parametrize(
@@ -236,8 +239,8 @@ def test_a_state_of_another_shape_is_refused(state: str, message: str) -> None:
 
 def test_members_in_another_order_or_with_blanks_are_read() -> None:
     codec = codec_of(Struct(fields=(("id", P.INT), ("n", P.STRING))))
-    plain, other = (records.record(Op.CREATE, text) for text in ('{"id":1,"n":"x"}', '{ "n" : "x" , "id" : 1 }'))
-    values = ColumnarEncoder(codec, b"").encode(batch.from_records([plain, other, plain]))
+    plain, reordered = (records.record(Op.CREATE, text) for text in ('{"id":1,"n":"x"}', '{ "n" : "x" , "id" : 1 }'))
+    values = ColumnarEncoder(codec, b"").encode(batch.from_records([plain, reordered, plain]))
     assert values == [codec.encode(plain.envelope)] * 3
 
 
@@ -250,21 +253,21 @@ def test_many_rows_and_slices_of_batches() -> None:
         '"a \\"name\\"":"{1}"}}'
     )
     states = [state.format(number, "x" * (number % 300)) for number in range(avro_columns.ROWS_MAX + 5)]
-    found = [records.record(Op.UPDATE, text, text, commit=number) for number, text in enumerate(states)]
-    rows = batch.from_records(found).slice(3)
-    assert ColumnarEncoder(codec, b"").encode(rows) == [codec.encode(each.envelope) for each in found[3:]]
+    all_rows = [records.record(Op.UPDATE, text, text, commit=number) for number, text in enumerate(states)]
+    rows = batch.from_records(all_rows).slice(3)
+    assert ColumnarEncoder(codec, b"").encode(rows) == [codec.encode(row.envelope) for row in all_rows[3:]]
 
 
 def test_a_commit_time_in_another_zone() -> None:
     codec = codec_of(Struct(fields=(("id", P.INT),)))
     envelope = records.record(Op.CREATE, '{"id":1}').envelope
     source = envelope.provenance.source
-    moved = source.committed_at.astimezone(timezone(timedelta(hours=5)))
-    assert moved.utcoffset()
-    again = codec.decode(codec.encode(_at(envelope, moved)))
-    assert again.provenance.source.committed_at == source.committed_at
+    local_time = source.committed_at.astimezone(timezone(timedelta(hours=5)))
+    assert local_time.utcoffset()
+    decoded = codec.decode(codec.encode(_at(envelope, local_time)))
+    assert decoded.provenance.source.committed_at == source.committed_at
     with pytest.raises(ValueError, match="needs a zone"):
-        codec.encode(_at(envelope, moved.replace(tzinfo=None)))
+        codec.encode(_at(envelope, local_time.replace(tzinfo=None)))
 
 
 def _at(envelope: Envelope, moment: datetime) -> Envelope:
@@ -280,5 +283,5 @@ def test_damaged_bytes_are_malformed_or_another_envelope(data: st.DataObject) ->
     body = bytearray(codec.encode(records.record(Op.UPDATE, state, state).envelope))
     for place in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=2)):
         body[place] = data.draw(st.integers(0, 255))
-    with suppress(ChangelogError):  # and nothing else
+    with suppress(ChangelogError):  # no other error may be raised
         assert isinstance(codec.decode(bytes(body[: data.draw(st.integers(0, len(body)))])), Envelope)

@@ -79,7 +79,7 @@ column_types: st.SearchStrategy[ColumnType] = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), _structs(column_types), max_size=3))
-def test_shapes_go_with_a_batch(shapes: dict[str, Struct]) -> None:
+def test_a_batch_carries_shapes(shapes: dict[str, Struct]) -> None:
     rows = batch.with_shapes(batch.from_records([record(), record()]), shapes)
     assert batch.shapes(rows) == batch.shapes(rows.slice(1)) == shapes
     assert rows.schema.equals(batch.SCHEMA)
@@ -87,23 +87,23 @@ def test_shapes_go_with_a_batch(shapes: dict[str, Struct]) -> None:
 
 
 @given(st.none() | st.integers(1, 2**32 - 1))
-def test_the_number_of_a_relation_goes_with_a_batch(number: int | None) -> None:
+def test_a_batch_carries_the_number_of_its_relation(number: int | None) -> None:
     shapes = {"order": Struct(fields=(("id", Primitive.INT),))}
     rows = batch.with_shapes(batch.from_records([record(), record()]), shapes, relation=number)
     assert batch.relation(rows) == batch.relation(rows.slice(1)) == number
     assert batch.shapes(rows) == shapes
 
 
-def test_a_batch_of_several_relations_says_none() -> None:
+def test_a_batch_without_a_relation_has_no_number() -> None:
     rows = batch.from_records([record()])
     assert batch.relation(rows) is None
     assert batch.relation(batch.with_encoded_shapes(rows, batch.encode_shapes({}))) is None
 
 
-def test_a_batch_that_says_no_shapes_has_none() -> None:
+def test_a_batch_without_shapes_gives_an_empty_mapping() -> None:
     assert batch.shapes(batch.from_records([record()])) == {}
-    other = batch.from_records([record()]).replace_schema_metadata({b"pandas": b"{}"})
-    assert batch.shapes(other) == {}
+    foreign = batch.from_records([record()]).replace_schema_metadata({b"pandas": b"{}"})
+    assert batch.shapes(foreign) == {}
 
 
 def test_shapes_are_small_readable_json() -> None:
@@ -121,6 +121,6 @@ def test_shapes_are_small_readable_json() -> None:
 
 
 @pytest.mark.parametrize("value", ["money", 1, None, {"decimal": [1]}, {"list": "int"}, {"struct": [["a"]]}])
-def test_what_is_no_type_is_refused(value: object) -> None:
+def test_an_invalid_type_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"not a column type|not a field|not a valid Primitive"):
         types.from_json(value)

@@ -34,7 +34,7 @@ def test_one_text_for_all_spellings(raw: str, text: str) -> None:
     ("a", "b"),
     [("1", "1.0"), ("1", "true"), ("1", '"1"'), ("0", "-0"), ("1e0", "1"), ("null", '"null"'), ("[1,2]", "[2,1]")],
 )
-def test_what_differs(a: str, b: str) -> None:
+def test_different_values_are_not_equal(a: str, b: str) -> None:
     assert not canonical.equal(a, b)
 
 
@@ -52,7 +52,7 @@ def test_members_keep_their_order_unless_sorted(value: object) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"NaN", b"-Infinity", b"01", b'"\n"', b'"\xff"', b"1 2", b"\xef\xbb\xbf1"])
-def test_what_is_not_json_is_malformed(raw: bytes) -> None:
+def test_invalid_json_is_malformed(raw: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         canonical.parse(raw)
     assert caught.value.kind is Kind.MALFORMED

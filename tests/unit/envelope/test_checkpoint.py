@@ -1,4 +1,4 @@
-"""The recovery record as JSON: of this program, and of older ones."""
+"""Checkpoints as JSON: those of this version, and those of older versions."""
 
 import json
 from dataclasses import replace
@@ -41,41 +41,41 @@ def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_the_golden_record_of_each_format_says_the_same(number: int) -> None:
-    """`format-1.json` was written by the last program of format 1, `format-2.json` by the first of format 2."""
+def test_the_golden_record_of_each_format_gives_the_same_checkpoint(number: int) -> None:
+    """The last version with format 1 wrote `format-1.json`; the first version with format 2 wrote `format-2.json`."""
     assert Checkpoint.from_json((GOLDEN / f"format-{number}.json").read_bytes()) == FULL
 
 
-def test_what_is_written_is_the_golden_record_of_format_2() -> None:
+def test_a_checkpoint_is_written_as_the_golden_record_of_format_2() -> None:
     assert json.loads(FULL.to_json()) == json.loads((GOLDEN / "format-2.json").read_bytes())
 
 
-def test_a_record_of_format_1_goes_on_as_format_2() -> None:
+def test_a_record_of_format_1_is_rewritten_as_format_2() -> None:
     stored = Checkpoint.from_json((GOLDEN / "format-1.json").read_bytes())
     assert json.loads(stored.to_json())["format"] == 2
     assert Checkpoint.from_json(stored.to_json()) == stored
 
 
-def test_a_checkpoint_from_before_changes_of_columns_could_be_accepted_has_none() -> None:
-    written = json.loads(FULL.to_json())
-    del written["accepted"]
-    assert Checkpoint.from_json(json.dumps(written).encode()) == replace(FULL, accepted={})
+def test_a_checkpoint_without_accepted_changes_is_read() -> None:
+    members = json.loads(FULL.to_json())
+    del members["accepted"]
+    assert Checkpoint.from_json(json.dumps(members).encode()) == replace(FULL, accepted={})
 
 
 @pytest.mark.parametrize("name", ["repairs", "source", "sink"])
-def test_a_checkpoint_from_before_a_later_member_has_an_empty_one(name: str) -> None:
-    written = json.loads(FULL.to_json())
-    del written[name]
-    checkpoint = Checkpoint.from_json(json.dumps(written).encode())
+def test_a_member_that_older_versions_did_not_write_is_empty(name: str) -> None:
+    members = json.loads(FULL.to_json())
+    del members[name]
+    checkpoint = Checkpoint.from_json(json.dumps(members).encode())
     assert getattr(checkpoint, name) == {}
-    assert json.loads(checkpoint.to_json()) == written
+    assert json.loads(checkpoint.to_json()) == members
 
 
 @pytest.mark.parametrize("name", ["repairs", "source", "sink", "accepted", "stop"])
 def test_a_record_of_format_1_may_lack_a_later_member(name: str) -> None:
-    written = json.loads((GOLDEN / "format-1.json").read_bytes())
-    del written[name]
-    checkpoint = Checkpoint.from_json(json.dumps(written).encode())
+    members = json.loads((GOLDEN / "format-1.json").read_bytes())
+    del members[name]
+    checkpoint = Checkpoint.from_json(json.dumps(members).encode())
     assert checkpoint.source["system_identifier"] == "7594081"
     assert (checkpoint.source.get("database"), checkpoint.through) == (
         None if name == "source" else "app",
@@ -83,7 +83,7 @@ def test_a_record_of_format_1_may_lack_a_later_member(name: str) -> None:
     )
 
 
-def test_a_stop_is_kept_until_the_log_is_past_it() -> None:
+def test_a_stop_is_kept_until_through_passes_it() -> None:
     assert FULL.stopping(None) == FULL
     assert FULL.stop is not None
     commit = FULL.stop.position.commit
@@ -94,7 +94,7 @@ def test_a_stop_is_kept_until_the_log_is_past_it() -> None:
     assert FULL.stopping(other).stop == other
 
 
-def test_of_an_error_that_nobody_can_pass_no_stop_is_kept() -> None:
+def test_an_error_that_no_operator_can_pass_gives_no_stop() -> None:
     at = Position(1, 2, 4)
     assert Stop.of(ChangelogError(Kind.MALFORMED, "bytes", position=at)) is None
     assert Stop.of(ChangelogError(Kind.STOP, "a row", hint="do this", position=at, choices=["skip"])) == Stop(
@@ -117,7 +117,7 @@ def test_a_decision_holds_from_its_position_to_the_end_of_the_transaction() -> N
 
 
 @pytest.mark.parametrize("suffix", ["", ":gtid-3"])
-def test_what_a_source_adds_to_the_commit_is_its_own(suffix: str) -> None:
+def test_a_source_may_append_text_to_the_commit(suffix: str) -> None:
     checkpoint = replace(FULL, through=commit_text(0x20) + suffix)
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
     assert checkpoint.complete_before == Position(2, 0x20, 0)
@@ -131,7 +131,7 @@ def test_a_checkpoint_of_a_newer_program_is_refused() -> None:
     assert caught.value.kind is Kind.PRECONDITION
 
 
-def test_the_program_that_knew_only_format_1_refuses_format_2_in_one_line() -> None:
+def test_the_last_version_of_format_1_refuses_format_2_in_one_line() -> None:
     older: ModuleType = reader()
     assert older.Checkpoint.from_json((GOLDEN / "format-1.json").read_bytes()).system_identifier == "7594081"
     with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught:
@@ -155,7 +155,7 @@ def test_the_program_that_knew_only_format_1_refuses_format_2_in_one_line() -> N
         (GOLDEN / "format-1.json").read_bytes().replace(b'"16/B374D848"', b"16"),
     ],
 )
-def test_what_is_no_checkpoint_is_malformed(text: bytes) -> None:
+def test_an_invalid_checkpoint_is_malformed(text: bytes) -> None:
     with pytest.raises(ChangelogError, match="cannot be read") as caught:
         Checkpoint.from_json(text)
     assert caught.value.kind is Kind.MALFORMED

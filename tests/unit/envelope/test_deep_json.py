@@ -1,4 +1,4 @@
-"""Objects taken apart without recursion, against the decoder where it follows."""
+"""`members`, which splits a JSON object without recursion. Where nesting is not too deep, it must agree with `json`."""
 
 import json
 
@@ -24,23 +24,23 @@ def test_an_object_has_the_members_that_a_decoder_finds(value: object, indent: i
         text.decode()
     except UnicodeDecodeError:
         return
-    found = {name: json.loads(part) for name, part in members(text).items()}
-    assert found == value
+    values = {name: json.loads(part) for name, part in members(text).items()}
+    assert values == value
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"1", b"{", b'{"a":[}', b'{"a":1}}', b'"{}"'])
-def test_what_is_no_object_is_refused(text: bytes) -> None:
+def test_any_text_but_an_object_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match="not a JSON object"):
         members(text)
 
 
 @pytest.mark.parametrize("depth", [10, 2_000, 100_000])
-def test_values_of_any_depth_are_told_apart(depth: int) -> None:
+def test_members_of_any_depth_are_separated(depth: int) -> None:
     deep = b"[" * depth + b'"}"' + b"]" * depth
     text = b'{"id": 1, "half": "\\ud800", "deep": %b, "last":{}}' % deep
-    found = {"id": b"1", "half": b'"\\ud800"', "deep": deep, "last": b"{}"}
-    assert members(text) == found
-    assert json_codec.members(text) == found
+    expected = {"id": b"1", "half": b'"\\ud800"', "deep": deep, "last": b"{}"}
+    assert members(text) == expected
+    assert json_codec.members(text) == expected
 
 
 def test_a_message_of_any_depth_is_read_as_it_was_written() -> None:

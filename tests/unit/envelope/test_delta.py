@@ -80,7 +80,7 @@ def test_the_patch_of_each_kind_of_change(envelope: Envelope, patch: str) -> Non
 
 
 def text_from(envelope: Envelope) -> str:
-    """The same patch, by way of the texts."""
+    """The same patch, made from the JSON texts of the states."""
     source = envelope.provenance.source
     current, original = (
         None if isinstance(state, Missing | None) else bytes(state) for state in (envelope.current, envelope.original)
@@ -106,7 +106,7 @@ flat = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=Fals
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Two states, most of whose columns are alike, in the spellings that there are."""
+    """Two states that differ in a few columns, as JSON texts that may differ in escapes and blanks."""
     before = draw(st.dictionaries(names, flat | values, max_size=5))
     after = dict(before)
     for name in draw(st.lists(names | st.sampled_from([*before, "a"]), max_size=3)):
@@ -151,11 +151,11 @@ def test_changes_are_the_diff(pair: tuple[bytes, bytes], left_out: frozenset[str
         ('{"a":"x","b":"y"}', '{"a":"y","b":"x"}'),
     ],
 )
-def test_texts_that_look_like_others(a: str, b: str) -> None:
+def test_similar_texts_are_not_confused(a: str, b: str) -> None:
     patch = changes(a.encode(), b.encode())
     assert text_of(parse(patch)) == text_of(diff(parse(a), parse(b)))
-    found, told = patch_columns.changes(pa.array([a]), pa.array([b]))
-    assert found.to_pylist() == [patch.decode()] * int(told[0])
+    patches, is_plain = patch_columns.changes(pa.array([a]), pa.array([b]))
+    assert patches.to_pylist() == [patch.decode()] * int(is_plain[0])
 
 
 plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "", "x", "é", "a b", "late, or not"])
@@ -163,23 +163,23 @@ plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "
 
 @st.composite
 def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """A row before and after, as it is written; a few of its values are less plain."""
+    """The states of a row before and after a change, as sources write them. A few values need escapes."""
     table = draw(st.sampled_from([("a", "b~", "a longer name"), ("a", "é/"), ("%d",)]))
     before, after = ({name: draw(plain | tricky) for name in table} for _ in range(2))
-    kept = draw(st.sets(st.sampled_from(table)))
-    return dumps(before), dumps(after | {name: before[name] for name in kept})
+    unchanged = draw(st.sets(st.sampled_from(table)))
+    return dumps(before), dumps(after | {name: before[name] for name in unchanged})
 
 
 @given(st.lists(rows_of_a_table() | pairs(), max_size=8), st.integers(0, 2))
 def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped: int) -> None:
     original, current = (pa.array([pair[side].decode() for pair in states], pa.utf8())[skipped:] for side in (0, 1))
-    patches, told = patch_columns.changes(original, current)
-    wanted = [changes(*pair) for pair, each in zip(states[skipped:], told, strict=True) if each]
-    assert patches.cast(pa.binary()).to_pylist() == wanted
+    patches, plain_rows = patch_columns.changes(original, current)
+    expected = [changes(*pair) for pair, is_plain in zip(states[skipped:], plain_rows, strict=True) if is_plain]
+    assert patches.cast(pa.binary()).to_pylist() == expected
 
 
-def test_columns_tell_what_is_plain() -> None:
-    """Else the other test would compare nothing."""
+def test_columns_report_which_pairs_are_plain() -> None:
+    """If no pair were plain, the test above would compare nothing."""
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
         ('{"a":1,"long name":"x\\n"}', '{"a":1,"long name":"x"}', False),
@@ -191,9 +191,9 @@ def test_columns_tell_what_is_plain() -> None:
         ('{"b":"[{"}', '{"b":"[{"}', False),
         ('{"b":1}', '{"b":1}', True),
     ]
-    original, current, plain = zip(*states, strict=True)
-    patches, told = patch_columns.changes(pa.array(original), pa.array(current))
-    assert told.tolist() == list(plain)
+    original, current, expected = zip(*states, strict=True)
+    patches, is_plain = patch_columns.changes(pa.array(original), pa.array(current))
+    assert is_plain.tolist() == list(expected)
     assert patches.to_pylist()[1:] == [
         '[{"op":"test","path":"/b","value":null},{"op":"replace","path":"/b","value":true}]',
         '[{"op":"test","path":"/a","value":1},{"op":"replace","path":"/a","value":-2.5}]',
@@ -202,17 +202,17 @@ def test_columns_tell_what_is_plain() -> None:
     ]
 
 
-def test_a_name_that_is_longer_than_what_is_left_is_another() -> None:
+def test_names_that_are_prefixes_of_each_other_are_distinguished() -> None:
     names = ["a" * length for length in (1, 4, 5, 6, 7, 8, 14, 16, 40)]
     for long in names:
         for short in names:
             sides = [pa.array([f'{{"{name}":{value}}}' for name in (long, short)]) for value in (1, 2)]
-            patches, told = patch_columns.changes(*sides)
-            assert told.all()
+            patches, is_plain = patch_columns.changes(*sides)
+            assert is_plain.all()
             assert [json.loads(patch)[0]["path"] for patch in patches.to_pylist()] == [f"/{long}", f"/{short}"]
 
 
-def test_numbers_stand_as_they_are_spelt() -> None:
+def test_numbers_keep_their_spelling() -> None:
     patch = changes(b'{"n":1.50,"m":[1]}', b'{"n":1e400,"m":[1,-0]}')
     assert patch == (
         b'[{"op":"test","path":"/n","value":1.50},{"op":"replace","path":"/n","value":1e400},'
@@ -233,7 +233,7 @@ def test_a_change_without_its_state_is_refused(op: Op) -> None:
             make(message(op))
 
 
-# What one key may go through, and what each change leaves as the state that a reader can know.
+# Random histories of one key, with the row after each change as far as a reader can know it.
 columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
 
 
@@ -258,11 +258,11 @@ def steps(draw: st.DrawFn, row: Any, commit: int) -> tuple[Envelope, Any]:
         return message(Op.DELETE, None, old if how == "delete" else MISSING, commit=commit), MISSING
     if how == "read":
         return message(Op.READ, old, commit=commit), row
-    new = row | draw(columns.map(lambda found: {name: found[name] for name in COLUMNS[:2]}))
-    kept = ("long",) if how == "toast" or draw(st.booleans()) else ()
-    current = text({name: value for name, value in new.items() if name not in kept})
+    new = row | draw(columns.map(lambda values: {name: values[name] for name in COLUMNS[:2]}))
+    unavailable = ("long",) if how == "toast" or draw(st.booleans()) else ()
+    current = text({name: value for name, value in new.items() if name not in unavailable})
     original = MISSING if how == "unknown" else old
-    return message(Op.UPDATE, current, original, commit=commit, unavailable=kept), new
+    return message(Op.UPDATE, current, original, commit=commit, unavailable=unavailable), new
 
 
 @given(histories(), st.data())
@@ -277,9 +277,9 @@ def test_folding_gives_the_row_at_each_point(history: list[tuple[Envelope, Any]]
 @given(histories(), st.data())
 def test_repeats_change_nothing(history: list[tuple[Envelope, Any]], data: st.DataObject) -> None:
     deltas = [delta_of(envelope) for envelope, _ in history]
-    again = data.draw(st.integers(0, len(deltas) - 1))
-    until = data.draw(st.integers(again + 1, len(deltas)))
-    repeated = [*deltas[:until], *deltas[again:]]
+    repeat_from = data.draw(st.integers(0, len(deltas) - 1))
+    repeat_until = data.draw(st.integers(repeat_from + 1, len(deltas)))
+    repeated = [*deltas[:repeat_until], *deltas[repeat_from:]]
     assert same(fold(repeated), history[-1][1])
 
 
@@ -304,38 +304,38 @@ def is_lossy(delta: Delta) -> bool:
 
 
 def test_a_missing_delta_is_noticed() -> None:
-    made = message(Op.CREATE, '{"a":1}', commit=1)
-    later = message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=3)
-    gone = message(Op.DELETE, None, '{"a":2}', commit=3)
-    for last in (later, gone):
-        for first in ([made], []):
+    create = message(Op.CREATE, '{"a":1}', commit=1)
+    update = message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=3)
+    delete = message(Op.DELETE, None, '{"a":2}', commit=3)
+    for last in (update, delete):
+        for first in ([create], []):
             with pytest.raises(ChangelogError, match="a patch does not apply: operation 1 of 2 fails"):
-                fold([delta_of(each) for each in (*first, last)])
+                fold([delta_of(envelope) for envelope in (*first, last)])
 
 
-def test_a_column_that_is_not_known_is_learnt() -> None:
-    moved = message(Op.CREATE, '{"a":1}', commit=1, unavailable=("long",))
-    within = message(Op.UPDATE, '{"a":2,"long":{"x":2}}', '{"a":1,"long":{"x":1}}', commit=2)
-    whole = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":2,"long":{"x":2}}', commit=3)
-    deltas = [delta_of(each) for each in (moved, within, whole)]
+def test_an_unknown_column_is_learnt_once_its_whole_value_changes() -> None:
+    create = message(Op.CREATE, '{"a":1}', commit=1, unavailable=("long",))
+    nested_update = message(Op.UPDATE, '{"a":2,"long":{"x":2}}', '{"a":1,"long":{"x":1}}', commit=2)
+    full_update = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":2,"long":{"x":2}}', commit=3)
+    deltas = [delta_of(envelope) for envelope in (create, nested_update, full_update)]
     assert same(fold(deltas[:2]), {"a": 2})
     assert same(fold(deltas), {"a": 2, "long": "y"})
-    gone = delta_of(message(Op.DELETE, None, '{"a":2,"long":{"x":2}}', commit=3))
-    assert fold([*deltas[:2], gone]) is MISSING
+    delete = delta_of(message(Op.DELETE, None, '{"a":2,"long":{"x":2}}', commit=3))
+    assert fold([*deltas[:2], delete]) is MISSING
 
 
 def test_a_column_that_was_added_is_learnt_when_it_changes() -> None:
-    made = message(Op.CREATE, '{"a":1}', commit=1)
-    changed = message(Op.UPDATE, '{"a":1,"b":5}', '{"a":1,"b":null}', commit=2)
-    deltas = [delta_of(each) for each in (made, changed)]
+    create = message(Op.CREATE, '{"a":1}', commit=1)
+    update = message(Op.UPDATE, '{"a":1,"b":5}', '{"a":1,"b":null}', commit=2)
+    deltas = [delta_of(envelope) for envelope in (create, update)]
     assert same(fold(deltas), {"a": 1, "b": 5})
     assert same(back(deltas[1:], {"a": 1, "b": 5}), {"a": 1, "b": None})
 
 
 def test_a_column_whose_original_is_unavailable_is_not_known_afterwards() -> None:
-    made = message(Op.CREATE, '{"a":1,"long":"x"}', commit=1)
-    changed = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":1}', commit=2, unavailable_original=("long",))
-    deltas = [delta_of(each) for each in (made, changed)]
+    create = message(Op.CREATE, '{"a":1,"long":"x"}', commit=1)
+    update = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":1}', commit=2, unavailable_original=("long",))
+    deltas = [delta_of(envelope) for envelope in (create, update)]
     assert same(fold(deltas), {"a": 2})
     assert same(back(deltas[1:], {"a": 2, "long": "y"}), {"a": 1})
 
@@ -348,21 +348,21 @@ def test_a_truncate_ends_an_entity() -> None:
 
 
 def test_events_without_a_position_are_all_kept() -> None:
-    made, then = (delta_of(message(op, text)) for op, text in ((Op.CREATE, '{"a":1}'), (Op.READ, '{"a":2}')))
+    create, read = (delta_of(message(op, text)) for op, text in ((Op.CREATE, '{"a":1}'), (Op.READ, '{"a":2}')))
     unplaced = [
-        replace(each, provenance=replace(each.provenance, source=replace(each.provenance.source, position=UNPLACED)))
-        for each in (made, then)
+        replace(delta, provenance=replace(delta.provenance, source=replace(delta.provenance.source, position=UNPLACED)))
+        for delta in (create, read)
     ]
     assert same(fold(unplaced), {"a": 2})
-    assert same(fold([made, then]), {"a": 1})
+    assert same(fold([create, read]), {"a": 1})
 
 
 @given(envelopes())
-def test_a_delta_survives_its_writing(envelope: Envelope) -> None:
+def test_a_delta_survives_serialization(envelope: Envelope) -> None:
     delta = delta_of(envelope)
-    read = delta_codec.decode(delta_codec.encode(delta))
-    assert read.provenance == delta.provenance
-    assert dumps(read.patch) == dumps(delta.patch)
+    decoded = delta_codec.decode(delta_codec.encode(delta))
+    assert decoded.provenance == delta.provenance
+    assert dumps(decoded.patch) == dumps(delta.patch)
 
 
 SCHEMA: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
@@ -372,37 +372,40 @@ SCHEMA: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpa
 def test_avro_fits_the_schema(envelope: Envelope) -> None:
     delta = delta_of(envelope)
     stream = io.BytesIO(delta_codec.avro(delta.provenance, delta.patch))
-    read: Any = fastavro.schemaless_reader(stream, SCHEMA, None)
+    datum: Any = fastavro.schemaless_reader(stream, SCHEMA, None)
     assert stream.read() == b""
     source = delta.provenance.source
-    assert read["provenance"]["source"]["position"] == str(source.position)
-    assert read["provenance"]["source"]["committedAt"] == source.committed_at
-    assert read["provenance"]["source"]["unavailable"] == list(source.unavailable)
-    assert [operation["reset"] for operation in read["patch"]] == [bool(each.get("reset")) for each in delta.patch]
-    for made, each in zip(delta.patch, read["patch"], strict=True):
-        assert (each["op"], each["path"]) == (made["op"], made["path"])
-        assert each["value"] == (dumps(made["value"]).decode() if "value" in made else None)
+    assert datum["provenance"]["source"]["position"] == str(source.position)
+    assert datum["provenance"]["source"]["committedAt"] == source.committed_at
+    assert datum["provenance"]["source"]["unavailable"] == list(source.unavailable)
+    for operation, avro in zip(delta.patch, datum["patch"], strict=True):
+        assert (avro["op"], avro["path"], avro["reset"]) == (
+            operation["op"],
+            operation["path"],
+            bool(operation.get("reset")),
+        )
+        assert avro["value"] == (dumps(operation["value"]).decode() if "value" in operation else None)
 
 
 @pytest.mark.parametrize("junk", [b"", b"{}", b'{"provenance":{},"patch":[]}', b'{"provenance":{},"patch":{}}'])
-def test_what_is_no_delta_is_refused(junk: bytes) -> None:
+def test_an_invalid_delta_is_refused(junk: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         delta_codec.decode(junk)
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_half_a_surrogate_pair_is_carried() -> None:
+def test_an_unpaired_surrogate_is_preserved() -> None:
     envelope = message(Op.CREATE, '{"a":"\\ud800"}')
     encoded = delta_codec.encode(delta_of(envelope))
     assert delta_codec.encode(delta_codec.decode(encoded)) == encoded
     assert fold([delta_codec.decode(encoded)]) == parse(Raw('{"a":"\\ud800"}'))
 
 
-def test_what_was_changed_before_its_row_was_read_is_left_out() -> None:
-    """Also of a row that was deleted then; and once a state is known, nothing is."""
-    read = [message(Op.READ, '{"a":2}', commit=3), message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=4)]
-    before = [message(Op.UPDATE, '{"a":2}', '{"a":1}', commit=1), message(Op.DELETE, None, '{"a":9}', commit=2)]
-    deltas = [delta_of(each) for each in [*before, *read]]
+def test_changes_before_a_row_was_read_are_left_out() -> None:
+    """Deletions before that are left out too. After the first whole state, nothing is left out."""
+    after = [message(Op.READ, '{"a":2}', commit=3), message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=4)]
+    before_read = [message(Op.UPDATE, '{"a":2}', '{"a":1}', commit=1), message(Op.DELETE, None, '{"a":9}', commit=2)]
+    deltas = [delta_of(envelope) for envelope in [*before_read, *after]]
     assert list(foldable(deltas)) == deltas[2:]
     assert list(foldable(deltas[2:])) == deltas[2:]
     assert list(foldable(deltas[:2])) == []

@@ -45,7 +45,7 @@ def provenance(source: Source) -> Provenance:
     return Provenance(stamp=Stamp(api_version="v2", service_name="order-api", identifier="req-8f1c"), source=source)
 
 
-def test_the_contracts_message() -> None:
+def test_the_example_message_of_the_contract() -> None:
     envelope = Envelope(
         provenance=provenance(source()),
         current=Raw('{"id":42,"status":"PAID","amount":"13.50"}'),
@@ -55,7 +55,7 @@ def test_the_contracts_message() -> None:
     assert json_codec.decode(UPDATE) == envelope
 
 
-def test_source_fields_that_say_something_follow_the_commit_time() -> None:
+def test_optional_source_fields_follow_the_commit_time() -> None:
     full = source(
         unavailable=("a",),
         unavailable_original=("b", "c"),
@@ -77,7 +77,7 @@ def test_source_fields_that_say_something_follow_the_commit_time() -> None:
         (None, None, b'"current":null,"original":null}'),
     ],
 )
-def test_absent_null_and_state_are_three_things(current: Raw | None, original: Raw | None, tail: bytes) -> None:
+def test_absent_null_and_state_are_distinguished(current: Raw | None, original: Raw | None, tail: bytes) -> None:
     envelope = Envelope(provenance=provenance(source()), current=current, original=original)
     text = json_codec.encode(envelope)
     assert text.endswith(b"," + tail)
@@ -92,7 +92,7 @@ def test_absent_null_and_state_are_three_things(current: Raw | None, original: R
         '{"s":"\\ud800", "\\\\ud800":"\\\\\\uDC00"}',
     ],
 )
-def test_a_state_is_never_rendered_again(state: str) -> None:
+def test_a_state_keeps_its_bytes(state: str) -> None:
     envelope = Envelope(provenance=provenance(source()), current=Raw(state), original=Raw(state))
     decoded = json_codec.decode(json_codec.encode(envelope))
     assert isinstance(decoded.current, Raw)
@@ -101,7 +101,7 @@ def test_a_state_is_never_rendered_again(state: str) -> None:
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
-def test_a_context_stands_before_the_source_as_it_is(context: str) -> None:
+def test_a_context_is_written_before_the_source_unchanged(context: str) -> None:
     plain = provenance(source(json_null=("é",)))
     stamped = replace(plain, stamp=replace(plain.stamp, context=context))
     text = json_codec.provenance_json(stamped)
@@ -153,7 +153,7 @@ def test_times_have_microseconds_and_z() -> None:
         json_codec.time_text(datetime(2026, 1, 2))  # noqa: DTZ001
 
 
-def test_members_of_later_versions_are_passed_over() -> None:
+def test_members_of_later_versions_are_ignored() -> None:
     later = UPDATE.replace(b'"current"', b'"later":[{}],"current"').replace(b'"op"', b'"more":{"x":1},"op"')
     assert json_codec.decode(later) == json_codec.decode(UPDATE)
 
@@ -175,14 +175,14 @@ def test_members_of_later_versions_are_passed_over() -> None:
         UPDATE.replace(b'"current"', b'"now"'),
     ],
 )
-def test_what_is_no_envelope_is_malformed(text: bytes) -> None:
+def test_an_invalid_envelope_is_malformed(text: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         json_codec.decode(text)
     assert caught.value.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize(("depth", "closed", "kind"), [(200_000, 200_000, None), (200_000, 1, Kind.MALFORMED)])
-def test_a_state_nests_as_deep_as_it_is(depth: int, closed: int, kind: Kind | None) -> None:
+def test_a_state_may_nest_to_any_depth(depth: int, closed: int, kind: Kind | None) -> None:
     text = UPDATE.replace(b"42", b"[" * depth + b"]" * closed)
     if kind is None:
         assert json_codec.encode(json_codec.decode(text)) == text
@@ -192,7 +192,7 @@ def test_a_state_nests_as_deep_as_it_is(depth: int, closed: int, kind: Kind | No
     assert caught.value.kind is kind
 
 
-def test_what_nests_too_deep_beside_the_states_is_refused() -> None:
+def test_deep_nesting_outside_the_states_is_refused() -> None:
     deep = b'"provenance":{"more":' + b"[" * 200_000 + b"]" * 200_000 + b","
     with pytest.raises(ChangelogError) as caught:
         json_codec.decode(UPDATE.replace(b'"provenance":{', deep))
@@ -200,12 +200,12 @@ def test_what_nests_too_deep_beside_the_states_is_refused() -> None:
 
 
 @given(st.integers(0, len(UPDATE) - 1), st.binary(min_size=1, max_size=2))
-def test_damaged_bytes_raise_nothing_else(at: int, damage: bytes) -> None:
+def test_damaged_bytes_raise_only_changelog_errors(at: int, damage: bytes) -> None:
     with suppress(ChangelogError):
         json_codec.decode(UPDATE[:at] + damage + UPDATE[at + len(damage) :])
 
 
-def test_an_event_that_a_service_published_has_an_id_in_place_of_a_position() -> None:
+def test_an_event_that_a_service_published_has_an_id_instead_of_a_position() -> None:
     direct = Envelope(
         provenance=provenance(replace(source(op=Op.CREATE), position=UNPLACED, id="e-1")),
         current=Raw("{}"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from changelog.envelope.key import key_text, murmur2, partition, partitions
 
-# Kafka's own: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
+# From Kafka's own test: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
 JAVA = {
     "21": -973932308,
     "foobar": -790332482,
@@ -22,11 +22,11 @@ def test_murmur2_is_that_of_the_java_client(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 
-# No published vectors: given by a transcription of `Utils.murmur2` in Java, run on a Java virtual machine.
+# Kafka publishes no vectors for these texts. We computed them in Java with a transcription of `Utils.murmur2`.
 @pytest.mark.parametrize(
     ("key", "signed"), [("", 275646681), ("é", 186971271), ("日本語", 1431860170), ("😀", 131881617)]
 )
-def test_murmur2_of_the_empty_and_of_non_ascii(key: str, signed: int) -> None:
+def test_murmur2_of_the_empty_text_and_of_non_ascii(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 
@@ -41,9 +41,9 @@ def test_the_column_form_equals_the_scalar(keys: list[str], count: int, data: st
     expected = [partition(key.encode(), count) for key in keys[start:]]
     for type_ in (pa.utf8(), pa.large_utf8(), pa.binary()):
         column = pa.array([key.encode() for key in keys], pa.binary()).cast(type_).slice(start)
-        found = partitions(column, count)
-        assert found.dtype == np.int32
-        assert found.tolist() == expected
+        numbers = partitions(column, count)
+        assert numbers.dtype == np.int32
+        assert numbers.tolist() == expected
 
 
 def test_the_column_form_takes_keys_of_all_lengths() -> None:

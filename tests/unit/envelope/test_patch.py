@@ -39,14 +39,14 @@ def test_jsonpatch_agrees(original: Any, current: Any) -> None:
 
 
 @given(sides, sides)
-def test_patches_of_others_apply(original: Any, current: Any) -> None:
+def test_patches_of_jsonpatch_apply(original: Any, current: Any) -> None:
     theirs = list(jsonpatch.make_patch(original, current))
     assume(all(operation["op"] in ("add", "replace", "remove") for operation in theirs))
     assert apply(theirs, original) == jsonpatch.apply_patch(copy.deepcopy(original), theirs)
 
 
 @given(sides, sides)
-def test_a_patch_survives_its_writing(original: Any, current: Any) -> None:
+def test_a_patch_survives_serialization(original: Any, current: Any) -> None:
     a, b = parse(dumps(original)), parse(dumps(current))
     patch = parse(dumps(diff(a, b)))
     assert same(apply(patch, a), b)
@@ -54,7 +54,7 @@ def test_a_patch_survives_its_writing(original: Any, current: Any) -> None:
 
 
 @given(documents, documents)
-def test_what_is_taken_away_is_tested_before(original: Any, current: Any) -> None:
+def test_a_value_is_tested_before_it_is_replaced_or_removed(original: Any, current: Any) -> None:
     patch = diff(original, current)
     for before, operation in zip([{}, *patch], patch, strict=False):
         assert operation["op"] in ("test", "add", "replace", "remove")
@@ -103,13 +103,13 @@ def test_numbers_are_equal_by_token(tokens: tuple[str, str]) -> None:
             apply([{"op": "test", "path": "", "value": a}], b)
 
 
-def test_plain_numbers_are_the_tokens_they_are_written_as() -> None:
+def test_python_numbers_are_compared_as_json_tokens() -> None:
     assert not diff({"a": 1, "b": [1.5]}, parse('{"a":1,"b":[1.5]}'))
     assert diff({"a": -0.0}, {"a": 0.0})
     assert diff({"a": 1}, {"a": True})
 
 
-def test_number_tokens_are_kept() -> None:
+def test_numbers_keep_their_tokens() -> None:
     a, b = parse('{"n":1.50}'), parse('{"n":123456789012345678901234567890.10}')
     assert dumps(diff(a, b)) == (
         b'[{"op":"test","path":"/n","value":1.50},'
@@ -139,7 +139,7 @@ def test_an_array_that_changed_throughout_is_replaced_as_a_whole() -> None:
     ]
 
 
-def test_beyond_the_bound_elements_are_compared_in_place() -> None:
+def test_elements_of_an_array_with_too_many_edits_are_compared_by_index() -> None:
     a = [{"id": n, "text": "x" * 100, "n": 0} for n in range(EDITS_MAX)]
     b = [{**item, "n": 1} for item in a]
     patch = diff(a, b)
@@ -156,7 +156,7 @@ def test_one_moved_element_costs_one_removal_and_one_insertion(items: list[int],
     assert len(diff(texts, moved)) <= 3 + (abs(start - end) == 1)
 
 
-def test_what_nests_deep_is_replaced_as_a_whole() -> None:
+def test_a_deeply_nested_value_is_replaced_as_a_whole() -> None:
     a, b = (parse('{"a":' * 400 + leaf + "}" * 400) for leaf in "12")
     patch = diff(a, b)
     assert len(patch) == 2
@@ -164,7 +164,7 @@ def test_what_nests_deep_is_replaced_as_a_whole() -> None:
     assert not diff(a, a)
 
 
-def test_half_a_surrogate_pair_is_carried() -> None:
+def test_an_unpaired_surrogate_is_preserved() -> None:
     a, b = parse('{"a":"\\ud800","\\udc00":1}'), parse('{"a":"x"}')
     patch = parse(dumps(diff(a, b)))
     assert same(apply(patch, a), b)
@@ -226,7 +226,7 @@ def test_a_root_that_is_missing() -> None:
         [{}],
     ],
 )
-def test_what_does_not_say_what_it_takes_away_cannot_be_inverted(patch: list[dict[str, Any]]) -> None:
+def test_a_patch_without_the_removed_values_cannot_be_inverted(patch: list[dict[str, Any]]) -> None:
     with pytest.raises(ChangelogError, match="lacks the value that it removes") as caught:
         invert(patch)
     assert caught.value.kind is Kind.MALFORMED

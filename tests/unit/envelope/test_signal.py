@@ -1,4 +1,4 @@
-"""Signals: what was sent is what is read, and nothing else is."""
+"""Signals: an encoded signal is parsed as it was, and everything else is refused."""
 
 import hmac
 from collections.abc import Callable
@@ -55,29 +55,29 @@ signings = st.builds(
 
 
 @given(signal=repairs | others, signing=st.none() | signings)
-def test_what_was_encoded_is_parsed(signal: Signal, signing: Signing | None) -> None:
+def test_an_encoded_signal_is_parsed(signal: Signal, signing: Signing | None) -> None:
     content = encode(signal, signing)
     assert content.startswith(b"{")
     assert parse(content, signing) == signal
-    assert parse(content, None) == signal  # where no secret is set, a signed one is taken, too
+    assert parse(content, None) == signal  # without a secret, a signed signal is accepted too
 
 
 @given(content=st.binary(max_size=200))
-def test_anything_else_is_refused(content: bytes) -> None:
+def test_random_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         parse(content, None)
     assert caught.value.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize("do", get_args(Do))
-def test_every_deed_has_a_signal(do: Do) -> None:
+def test_every_action_has_a_signal(do: Do) -> None:
     assert parse(encode(Signal(do=do, id="a", entity="order"), SIGNING), SIGNING).do == do
 
 
 def test_a_signature_is_of_this_content_and_this_secret() -> None:
     signed = encode(ORDER, SIGNING)
-    another = encode(ORDER, replace(SIGNING, secret=b"another secret of 16"))
-    for content in (encode(ORDER, None), another, signed.replace(b'"1"', b'"2"')):
+    with_other_secret = encode(ORDER, replace(SIGNING, secret=b"another secret of 16"))
+    for content in (encode(ORDER, None), with_other_secret, signed.replace(b'"1"', b'"2"')):
         with pytest.raises(ChangelogError) as caught:
             parse(content, SIGNING)
         assert caught.value.kind is Kind.ACCESS
@@ -97,7 +97,7 @@ def test_a_signature_is_for_one_transaction_of_one_cluster() -> None:
             parse(forged, signing)
 
 
-def test_a_signal_of_an_older_sender_is_refused_with_what_to_do() -> None:
+def test_a_signal_of_an_older_version_is_refused_with_a_remedy() -> None:
     mac = hmac.new(SECRET, b'{"do":"pause","id":"a"}', "sha256").hexdigest()
     with pytest.raises(ChangelogError, match=r"not signed for a transaction.* send it with this version") as caught:
         parse(b'{"do":"pause","id":"a","mac":"%s"}' % mac.encode(), SIGNING)
@@ -107,8 +107,8 @@ def test_a_signal_of_an_older_sender_is_refused_with_what_to_do() -> None:
 
 def test_a_signature_does_not_depend_on_how_the_object_is_written() -> None:
     wire = msgspec.json.decode(encode(ORDER, SIGNING))
-    again = msgspec.json.format(msgspec.json.encode(dict(reversed(wire.items()))))
-    assert parse(again, SIGNING) == ORDER
+    reformatted = msgspec.json.format(msgspec.json.encode(dict(reversed(wire.items()))))
+    assert parse(reformatted, SIGNING) == ORDER
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_signature_does_not_depend_on_how_the_object_is_written() -> None:
         lambda wire: wire.update(padding="x" * NBYTES_MAX),
     ],
 )
-def test_a_signal_that_cannot_be_done_is_refused(change: Callable[[dict[str, object]], object]) -> None:
+def test_an_invalid_signal_is_refused(change: Callable[[dict[str, object]], object]) -> None:
     wire = msgspec.json.decode(encode(ORDER, None))
     change(wire)
     with pytest.raises(ChangelogError) as caught:
@@ -137,7 +137,7 @@ def test_a_signal_that_cannot_be_done_is_refused(change: Callable[[dict[str, obj
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_half_a_character_is_refused_and_not_stumbled_over() -> None:
+def test_unpaired_surrogates_and_deep_nesting_are_refused() -> None:
     for content in (
         rb'{"do":"republish","id":"a","entity":"order","keys":["\ud800"]}',
         rb'{"do":"republish","id":"a","entity":"order","mac":"\ud800"}',
@@ -168,6 +168,6 @@ def test_keys_are_divided_by_number_and_by_bytes() -> None:
 
 
 @given(keys=st.lists(st.text(st.characters(codec="utf-8"), max_size=50)))
-def test_the_largest_escapes_fit(keys: list[str]) -> None:
+def test_divided_keys_fit_however_they_are_escaped(keys: list[str]) -> None:
     for run in divide(keys):
         assert len(encode(Signal(do="republish", id="a", entity="e", keys=run), SIGNING)) <= NBYTES_MAX

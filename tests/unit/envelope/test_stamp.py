@@ -14,8 +14,8 @@ ONLY = Stamp(api_version="", service_name="s", identifier="")
 
 def test_a_stamp_is_read() -> None:
     payload = '{"apiVersion": "v2", "serviceName": "ördér-api", "identifier": "req-8f1c"}'.encode()
-    whole = Stamp(api_version="v2", service_name="ördér-api", identifier="req-8f1c")
-    assert stamp.parse(payload) == ParsedStamp(stamp=whole)
+    expected = Stamp(api_version="v2", service_name="ördér-api", identifier="req-8f1c")
+    assert stamp.parse(payload) == ParsedStamp(stamp=expected)
 
 
 def test_only_the_service_has_to_be_named() -> None:
@@ -41,14 +41,14 @@ def test_only_the_service_has_to_be_named() -> None:
         b'{"serviceName":' + b"[" * 4000,
     ],
 )
-def test_what_is_no_stamp_says_why(payload: bytes) -> None:
+def test_an_invalid_stamp_comes_with_its_problem(payload: bytes) -> None:
     reading = stamp.parse(payload)
     assert reading.stamp is None
     assert reading.problem
 
 
 @pytest.mark.parametrize(
-    ("more", "kept", "problem"),
+    ("more", "expected", "problem"),
     [
         (b'"user":"u"', ONLY, "user is not a known member"),
         (b'"identifier":7,"apiVersion":"v2"', replace(ONLY, api_version="v2"), "identifier is not a string"),
@@ -61,8 +61,8 @@ def test_what_is_no_stamp_says_why(payload: bytes) -> None:
         (b'"%b":1' % (b"x" * 99), ONLY, f"{'x' * 40} is not a known member"),
     ],
 )
-def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, kept: Stamp, problem: str) -> None:
-    assert stamp.parse(b'{%b,"serviceName":"s"}' % more) == ParsedStamp(stamp=kept, problem=problem)
+def test_every_valid_member_is_kept_and_the_others_are_named(more: bytes, expected: Stamp, problem: str) -> None:
+    assert stamp.parse(b'{%b,"serviceName":"s"}' % more) == ParsedStamp(stamp=expected, problem=problem)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_context_is_kept_as_it_was_written(context: str) -> None:
         (f'{{"a":{"[" * 400_000}{"]" * 400_000}}}', "context has more than 4096 bytes"),
     ],
 )
-def test_a_context_that_is_none_is_left_out_and_the_others_are_kept(context: str, problem: str) -> None:
+def test_an_invalid_context_is_dropped_and_the_other_members_are_kept(context: str, problem: str) -> None:
     payload = f'{{"serviceName":"s","context":{context},"identifier":"i"}}'.encode()
     assert stamp.parse(payload) == ParsedStamp(stamp=replace(ONLY, identifier="i"), problem=problem)
 
@@ -113,7 +113,7 @@ def test_a_context_has_at_most_4_kib() -> None:
     assert reading.stamp.context == context
 
 
-def test_a_text_that_is_half_a_character_is_left_out() -> None:
+def test_a_text_with_an_unpaired_surrogate_is_dropped() -> None:
     payload = b'{"serviceName":"s","identifier":"\\ud800","context":{"half":"\\udc00"}}'
     assert stamp.parse(payload) == ParsedStamp(
         stamp=replace(ONLY, context='{"half":"\\udc00"}'), problem="identifier is not a string"
@@ -121,20 +121,20 @@ def test_a_text_that_is_half_a_character_is_left_out() -> None:
 
 
 @given(stamps)
-def test_a_message_says_what_its_stamp_says(made: Stamp) -> None:
-    problem = None if made.context is None else stamp.context_problem(made.context)
-    if made.service_name and problem is None:
-        assert stamp.parse(stamp.content(made)) == ParsedStamp(stamp=made)
+def test_a_written_stamp_is_read_back(written: Stamp) -> None:
+    problem = None if written.context is None else stamp.context_problem(written.context)
+    if written.service_name and problem is None:
+        assert stamp.parse(stamp.content(written)) == ParsedStamp(stamp=written)
     else:
         with pytest.raises(ValueError, match=problem or "serviceName"):
-            stamp.content(made)
+            stamp.content(written)
 
 
 NO_CONTEXTS = ["", "x", "{", "{} {}", "{} ", '{},"identifier":"x"', '{"a":NaN}', '{"a":"\ud800"}']
 
 
 @pytest.mark.parametrize("context", NO_CONTEXTS)
-def test_what_is_no_context_makes_no_message(context: str) -> None:
+def test_an_invalid_context_is_not_written(context: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         stamp.content(replace(ONLY, context=context))
 

@@ -1,4 +1,4 @@
-"""Versions of an entity's columns: what is announced, what stops, and who may let it pass."""
+"""Versions of an entity's columns: which are announced, which stop the service, and how operators accept them."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -47,7 +47,7 @@ def _entity(
 
 
 def _first(commit: int = 1, ordinal: int = 2, op: Op = Op.UPDATE) -> Provenance:
-    """Of the first row of a version."""
+    """The provenance of the first row of a version."""
     return record(op, "{}", "{}", commit=commit, ordinal=ordinal, unavailable=("amount",)).envelope.provenance
 
 
@@ -60,7 +60,7 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*looks: Struct, **accepted: Position) -> Versions:
-    """Of a changelog that had these columns, one after the other, whatever that broke."""
+    """The versions of a changelog that had these columns one after another, even if they were incompatible."""
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in looks]
     return _versions(known, **accepted)
@@ -97,8 +97,8 @@ def test_the_first_version_is_created_and_each_next_one_updates_it() -> None:
     first = _announce(versions, OLD)
     second = _announce(versions, WIDER)
     third = _announce(versions, OLD)
-    assert [each.version.number for each in (first, second, third)] == [1, 2, 3]
-    ops = [each.record.envelope.provenance.source.op for each in (first, second, third)]
+    assert [announced.version.number for announced in (first, second, third)] == [1, 2, 3]
+    ops = [announced.record.envelope.provenance.source.op for announced in (first, second, third)]
     assert ops == [Op.CREATE, Op.UPDATE, Op.UPDATE]
     assert first.record.envelope.original is MISSING
     for before, after in ((first, second), (second, third)):
@@ -116,7 +116,7 @@ def test_a_version_names_the_settings_as_a_checkpoint_stores_them(codec: str) ->
     assert settings_id(moved.shape()) != version.settings
 
 
-def test_a_version_stands_where_its_first_row_does_and_says_nothing_of_the_row() -> None:
+def test_a_version_has_the_position_of_its_first_row_but_not_its_stamp() -> None:
     announced = _announce(_versions(), OLD, first=_first(commit=5, ordinal=4))
     provenance = announced.record.envelope.provenance
     assert (announced.record.entity, announced.record.place.key, announced.record.place.partition) == (
@@ -128,18 +128,18 @@ def test_a_version_stands_where_its_first_row_does_and_says_nothing_of_the_row()
     assert provenance.source == replace(_first(commit=5, ordinal=4).source, op=Op.CREATE, unavailable=())
 
 
-def test_a_version_says_all_there_is_to_say() -> None:
+def test_all_members_of_a_version() -> None:
     versions = Versions([], accepted={}, filled=lambda entity, columns: {"stock"} & {*columns})
     _announce(versions, OLD)
     entity = _entity(on_incompatible="publish")
     columns = Struct(fields=(("id", Primitive.LONG), ("sum", Primitive.INT), ("stock", Primitive.INT)))
-    found = _state(_announce(versions, columns, entity))
-    breaks = found.pop("breaks")
-    assert found == {
+    state = _state(_announce(versions, columns, entity))
+    breaks = state.pop("breaks")
+    assert state == {
         "entity": "order",
         "version": 2,
         "key": ["id"],
-        "settings": found["settings"],
+        "settings": state["settings"],
         "cluster": "",
         "columns": [["id", "long"], ["sum", "int"], ["stock", "int"]],
         "relation": 7,
@@ -152,39 +152,39 @@ def test_a_version_says_all_there_is_to_say() -> None:
         "restated": ["sum", "stock"],
     }
     assert breaks
-    assert all(each.keys() == {"rule", "path", "breaks", "against", "text"} for each in breaks)
-    assert {each["against"] for each in breaks} == {"version 1"}
+    assert all(rule_break.keys() == {"rule", "path", "breaks", "against", "text"} for rule_break in breaks)
+    assert {rule_break["against"] for rule_break in breaks} == {"version 1"}
 
 
 def test_only_added_columns_are_looked_up() -> None:
-    asked: list[Sequence[str]] = []
+    lookups: list[Sequence[str]] = []
 
     def filled(entity: Entity, columns: Sequence[str]) -> Collection[str]:
-        asked.append(columns)
+        lookups.append(columns)
         return columns
 
     versions = Versions([], accepted={}, filled=filled)
     for columns in (OLD, TEXT, OLD, WIDER):
         _announce(versions, columns, _entity(on_incompatible="publish"))
-    assert asked == [["note"]]
+    assert lookups == [["note"]]
 
 
 @settings(deadline=None)
 @given(st.lists(shapes, min_size=1, max_size=3), st.sampled_from(Mode))
-def test_a_version_is_read_as_it_was_announced(columns: Sequence[Struct], mode: Mode) -> None:
+def test_an_announced_version_is_read_back(columns: Sequence[Struct], mode: Mode) -> None:
     entity = _entity(mode, "publish", key=columns[0].fields[0][0])
     versions, known = _versions(), []
-    for number, each in enumerate(columns, 1):
-        announced = _announce(versions, each, entity, relation=number)
+    for number, shape in enumerate(columns, 1):
+        announced = _announce(versions, shape, entity, relation=number)
         current = announced.record.envelope.current
         assert current is not None
         known.append(Version.parse(current))
         assert known[-1] == announced.version
-        assert (known[-1].columns, known[-1].relation, known[-1].key) == (each, number, entity.key)
-        assert _versions(known).has(entity, Look(columns=each, relation=number))
-    again = _versions(known).announce(entity, Look(columns=OLD, relation=9), _first())
-    assert again.version.number == len(columns) + 1
-    assert _bytes(again.record.envelope.original) == known[-1].state
+        assert (known[-1].columns, known[-1].relation, known[-1].key) == (shape, number, entity.key)
+        assert _versions(known).has(entity, Look(columns=shape, relation=number))
+    following = _versions(known).announce(entity, Look(columns=OLD, relation=9), _first())
+    assert following.version.number == len(columns) + 1
+    assert _bytes(following.record.envelope.original) == known[-1].state
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_version_is_read_as_it_was_announced(columns: Sequence[Struct], mode: 
         b'{"entity":"order","version":1,"key":[],"columns":null,"relation":1,"restated":[],"breaks":[]}',
     ],
 )
-def test_what_is_no_version_is_malformed(state: bytes) -> None:
+def test_an_invalid_version_is_malformed(state: bytes) -> None:
     with pytest.raises(ChangelogError, match="is not a version") as caught:
         Version.parse(state)
     assert caught.value.kind is Kind.MALFORMED
@@ -210,16 +210,16 @@ def test_what_is_no_version_is_malformed(state: bytes) -> None:
 def test_a_version_is_known_by_its_columns_their_order_its_table_and_its_key() -> None:
     versions = _after(OLD)
     assert versions.has(_entity(), Look(columns=OLD, relation=7))
-    assert versions.has(_entity(), Look(columns=OLD))  # of whatever table
+    assert versions.has(_entity(), Look(columns=OLD))  # in any table
     turned = Struct(fields=OLD.fields[::-1])
     assert not versions.has(_entity(), Look(columns=turned, relation=7))
     assert not versions.has(_entity(), Look(columns=OLD, relation=8))
     assert not versions.has(_entity(key="amount"), Look(columns=OLD, relation=7))
     assert not versions.has(replace(_entity(), name="bill"), Look(columns=OLD, relation=7))
-    assert not _after(OLD, WIDER).has(_entity(), Look(columns=OLD, relation=7))  # it is not the last
+    assert not _after(OLD, WIDER).has(_entity(), Look(columns=OLD, relation=7))  # only the last version counts
 
 
-def test_another_table_in_the_place_of_one_restates_every_column() -> None:
+def test_a_table_that_replaces_another_restates_every_column() -> None:
     assert _announce(_after(OLD), OLD, relation=8).version.restated == ("id", "amount")
     assert _announce(_after(OLD), WIDER, relation=8).version.restated == ("id", "amount", "note")
     assert _announce(_after(OLD), WIDER, relation=7).version.restated == ()
@@ -235,7 +235,7 @@ def _stop(versions: Versions, columns: Struct, mode: Mode = Mode.FULL_TRANSITIVE
     return caught.value
 
 
-def test_a_stop_says_where_what_and_how_to_pass() -> None:
+def test_a_stop_names_the_position_the_problem_and_the_command() -> None:
     error = _stop(_after(OLD), TEXT, commit=9, ordinal=4)
     assert error.kind is Kind.STOP
     assert error.position == Position(1, 9, 4)
@@ -276,13 +276,13 @@ def test_a_stop_leaves_no_version() -> None:
     assert _announce(versions, WIDER).version.number == 2
 
 
-def test_a_policy_publishes_what_would_stop_and_says_what_it_breaks() -> None:
+def test_the_policy_publish_announces_an_incompatible_version_with_its_breaks() -> None:
     announced = _announce(_after(OLD), TEXT, _entity(on_incompatible="publish"))
     assert _state(announced)["breaks"]
     assert announced.version.restated == ("amount",)
 
 
-def test_later_versions_are_not_judged_by_those_before_one_that_broke_readers() -> None:
+def test_versions_before_an_incompatible_one_are_not_compared_any_more() -> None:
     versions = _after(OLD, TEXT)
     assert _announce(versions, Struct(fields=(*TEXT.fields, ("note", Primitive.STRING)))).version.number == 3
 
@@ -299,31 +299,31 @@ def test_an_operator_lets_the_change_at_its_position_pass() -> None:
 @pytest.mark.parametrize(
     ("accepted", "commit", "ordinal", "op"),
     [
-        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # behind it, which nobody has seen
+        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # after it: nobody has accepted this change
         (Position(1, 9, 4), 10, 4, Op.UPDATE),
         (Position(1, 9, 4), 8, 4, Op.UPDATE),
-        (Position(2, 9, 4), 9, 4, Op.UPDATE),  # of another history
+        (Position(2, 9, 4), 9, 4, Op.UPDATE),  # of another epoch
         (Position(1, 9, 4), 9, 2, Op.READ),
     ],
 )
-def test_another_change_than_the_accepted_one_stops(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
+def test_any_change_but_the_accepted_one_stops(accepted: Position, commit: int, ordinal: int, op: Op) -> None:
     versions = _after(OLD, order=accepted)
     assert _stop(versions, TEXT, commit=commit, ordinal=ordinal, op=op).position == Position(1, commit, ordinal)
 
 
-def test_what_is_accepted_of_one_entity_holds_for_no_other() -> None:
+def test_an_acceptance_holds_for_one_entity_only() -> None:
     _stop(_after(OLD, bill=Position(1, 9, 4)), TEXT, commit=9, ordinal=4)
 
 
-def test_two_changes_of_one_transaction_pass_where_the_second_is_accepted() -> None:
-    """The first one stopped before, and was accepted then."""
+def test_two_changes_of_one_transaction_pass_if_the_second_is_accepted() -> None:
+    """An earlier run stopped at the first change, which was accepted before the second one."""
     versions = _after(OLDEST, order=Position(1, 9, 8))
     assert _announce(versions, NEWER, first=_first(commit=9, ordinal=4)).version.number == 2
     assert _announce(versions, NEWEST, first=_first(commit=9, ordinal=8)).version.number == 3
 
 
-def test_rows_of_a_table_that_are_read_again_pass_once_behind_the_accepted_position() -> None:
+def test_rows_of_a_table_that_is_read_again_pass_once_after_the_accepted_position() -> None:
     versions = _after(OLD, order=Position(1, 9, 4))
     assert _announce(versions, TEXT, first=_first(commit=12, op=Op.READ)).version.number == 2
-    changed: tuple[tuple[str, ColumnType], ...] = (("id", Primitive.INT), ("amount", Primitive.BOOLEAN))
-    _stop(versions, Struct(fields=changed), commit=14, op=Op.READ)
+    fields: tuple[tuple[str, ColumnType], ...] = (("id", Primitive.INT), ("amount", Primitive.BOOLEAN))
+    _stop(versions, Struct(fields=fields), commit=14, op=Op.READ)

@@ -1,4 +1,4 @@
-"""A `World` behind the façade of a kind of source: `changelog.connectors.sources.Database`."""
+"""A database in memory: a `World` with the interface of a kind of source, `changelog.connectors.sources.Database`."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,12 +67,12 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """See `changelog.connectors.sources.Database`. Messages are visible as soon as a source reads on."""
+    """See `changelog.connectors.sources.Database`. Messages become visible when a source reads next."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None
-        """Called once a fence is taken, before the log moves on and before anything is scanned."""
+        """Called when a fence has been taken, before the log grows and before anything is scanned."""
         self._source: MemorySource | None = None
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[MemoryTable]:

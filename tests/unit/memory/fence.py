@@ -1,4 +1,4 @@
-"""A cut through a `World`: `changelog.connectors.sources.fences.Fence`."""
+"""A consistent cut through a `World`: `changelog.connectors.sources.fences.Fence`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tests.unit.memory.world import Seen, World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFence:
-    """See `changelog.connectors.sources.fences.Fence`. The transactions that it shows are in the log before `end`."""
+    """See `changelog.connectors.sources.fences.Fence`. The log has every transaction that `snapshot` shows."""
 
     snapshot: Seen
     taken_at: datetime
@@ -27,7 +27,7 @@ class MemoryFence:
 
     @classmethod
     def of(cls, world: World, entities: Sequence[Entity]) -> "MemoryFence":
-        """The tables as they are now, copied."""
+        """Returns a fence with copies of the tables as they are now."""
         snapshot = world.snapshot()
         scanned = {}
         for entity in entities:
@@ -54,7 +54,7 @@ class MemoryFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`: ids are places in the log."""
+        """See `Fence.shown`: transaction ids are positions in the log."""
         return Shown(end=self.snapshot.end, hidden=sorted(self.snapshot.unseen))
 
     def is_of(self, checkpoint: Checkpoint) -> bool:

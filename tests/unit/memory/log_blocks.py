@@ -1,4 +1,4 @@
-"""The log of a `World`, read from the place that was confirmed last, through the assembly of the capture core."""
+"""Reads the log of a `World` from the last confirmed position, through the assembly of the capture core."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,13 @@ from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 EPOCH = 1
 
 Event = Logged | RowEdit | LogMessage | int
-"""A transaction begins; a row; a message; the transaction ends, at this place."""
+"""The begin of a transaction, a changed row, a message, or the position where the transaction ends.
+
+Position 0 says that the log has no more events now."""
 
 
 class LogBlocks:
-    """What is assembled of the log, in blocks of random sizes."""
+    """Assembles the log in blocks of random sizes."""
 
     def __init__(
         self, world: World, entities: Mapping[str, Entity], assembly: Assembly, origin: Origin, random: Random
@@ -39,7 +41,7 @@ class LogBlocks:
         self._rows: list[RowEdit] = []
 
     def next(self) -> Assembled:
-        """Some events, wherever they part a transaction."""
+        """Assembles the next few events. A block may end within a transaction."""
         run = AssemblyRun(self._assembly, self._encode)
         self._rows = []
         try:
@@ -47,13 +49,13 @@ class LogBlocks:
                 event = next(self._events)
                 if event == 0:
                     break
-                self._tell(run, event)
+                self._feed(run, event)
             run.flush()
         except ChangelogError as error:
             run.fail(error)
         return run.result()
 
-    def _tell(self, run: AssemblyRun, event: Event) -> None:
+    def _feed(self, run: AssemblyRun, event: Event) -> None:
         match event:
             case Logged():
                 run.begin(_transaction_of(event))
@@ -67,7 +69,7 @@ class LogBlocks:
                 run.commit(event)
 
     def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
-        """Tells how the table of the next row looks, if that is new."""
+        """Describes the table of the next row, if its columns are new."""
         known = self._bound.get(edit.table)
         if known is not None and known.width == len(edit.columns):
             return
@@ -86,9 +88,9 @@ class LogBlocks:
         for place, edit in enumerate(self._rows[first:end]):
             change = meta.change(place)
             if 2 * change.ordinal > meta.published[place]:
-                made = row_records.records(self._origin, self._bound[edit.table], _row(edit), change)
-                records += made
-                places += [place] * len(made)
+                edit_records = row_records.records(self._origin, self._bound[edit.table], _row(edit), change)
+                records += edit_records
+                places += [place] * len(edit_records)
         shapes = {name: binding.shape for name, binding in self._bound.items()}
         at = np.array(places, np.int64)
         return EncodedRows(
@@ -99,7 +101,7 @@ class LogBlocks:
         )
 
     def _follow(self) -> Iterator[Event]:
-        """All from the place that was confirmed last, without an end."""
+        """Yields all events after the last confirmed position, without an end."""
         number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
         while True:
             while number == len(self._world.log):
@@ -111,7 +113,7 @@ class LogBlocks:
 
 
 def _transaction_of(logged: Logged) -> Transaction:
-    """The transaction as rows name it."""
+    """The transaction as the rows of the changelog name it."""
     committed_at = 1_795_000_000_000_000 + logged.commit
     return Transaction(xid=logged.commit, epoch=EPOCH, commit=logged.commit, committed_at=committed_at)
 

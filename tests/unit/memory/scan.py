@@ -15,7 +15,8 @@ from tests.unit.memory.world import KEYS
 LEAVES = 2
 LEAF_KEYS = KEYS // LEAVES
 PAGE_KEYS = 4
-"""A table has its lower keys in one leaf and its upper keys in another; a page is a range of keys."""
+"""A table has two leaves (parts that store rows), one with its lower keys and one with its upper keys. A page is a
+range of keys."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="memory", name="", database="")
@@ -23,7 +24,7 @@ _ORIGIN = Origin(connector="memory", name="", database="")
 
 @dataclass(frozen=True, slots=True)
 class ScannedTable:
-    """A copy of a table, by key, and how its rows are encoded."""
+    """A copy of a table's rows by key, and the binding that encodes them."""
 
     binding: Binding
     rows: Mapping[int, tuple[bytes | None, ...]]
@@ -31,7 +32,7 @@ class ScannedTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScan:
-    """See `changelog.connectors.sources.fences.Scan`: it takes the copies along, so nothing can be gone."""
+    """See `changelog.connectors.sources.fences.Scan`. It holds copies of the tables, so no row can disappear."""
 
     tables: Mapping[str, ScannedTable]
 
@@ -39,7 +40,7 @@ class MemoryScan:
         """See `Scan.rows`."""
         for part in parts:
             table = self.tables[part.entity]
-            in_part = (key for key in table.rows if _holds(part, key))
+            in_part = (key for key in table.rows if _contains(part, key))
             yield _encoded(table, part.leaf, [key for key in in_part if keys is None or _is_within(keys, key)])
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
@@ -48,7 +49,7 @@ class MemoryScan:
             yield _encoded(self.tables[entity], leaf, [_key_at(leaf, text) for text in texts])
 
 
-def _holds(part: Pages, key: int) -> bool:
+def _contains(part: Pages, key: int) -> bool:
     leaf, within = divmod(key, LEAF_KEYS)
     page = within // PAGE_KEYS
     return leaf == part.leaf and part.first <= page and (part.end is None or page < part.end)
@@ -70,7 +71,7 @@ def _key_at(leaf: int, locator: str) -> int:
 
 
 def _encoded(table: ScannedTable, leaf: int, keys: Iterable[int]) -> pa.RecordBatch:
-    made = [(key, row_records.read(_ORIGIN, table.binding, table.rows[key], _NOWHERE)) for key in keys]
+    key_records = [(key, row_records.read(_ORIGIN, table.binding, table.rows[key], _NOWHERE)) for key in keys]
     rows = [
         {
             "entity": record.entity,
@@ -82,6 +83,6 @@ def _encoded(table: ScannedTable, leaf: int, keys: Iterable[int]) -> pa.RecordBa
             "leaf": leaf,
             "locator": _locator(key),
         }
-        for key, record in made
+        for key, record in key_records
     ]
     return pa.RecordBatch.from_pylist(rows, schema=ROWS)

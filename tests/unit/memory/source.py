@@ -1,4 +1,4 @@
-"""A source over a `World`: `changelog.connectors.sources.Source`, made of the capture core alone."""
+"""A source that reads a `World`: `changelog.connectors.sources.Source`, built from the capture core alone."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -26,11 +26,14 @@ from tests.unit.memory.world import World
 
 NAME = "shop"
 SOURCE = {"name": "memory"}
-"""What a checkpoint says of the database that its changelog is of."""
+"""The member `source` of every checkpoint, which identifies the database."""
 
 
 class MemorySource:
-    """One opening. It has no thread: each `read` calls `live`, so that the world goes on, and steps the table reads."""
+    """One opening of the source.
+
+    It has no thread: each `read` calls `live`, in which the world changes, and often does a step of the table reads.
+    """
 
     def __init__(
         self,
@@ -61,9 +64,9 @@ class MemorySource:
         )
         self._plan(checkpoint)
         published = checkpoint.position
-        passed = [logged for logged in world.log if commit_text(logged.end) <= checkpoint.through]
-        if passed and not checkpoint.partial:
-            last = Position(EPOCH, passed[-1].commit, 0)
+        earlier = [logged for logged in world.log if commit_text(logged.end) <= checkpoint.through]
+        if earlier and not checkpoint.partial:
+            last = Position(EPOCH, earlier[-1].commit, 0)
             published = last if published is None else max(published, last)
         versions = Versions(changelog.versions(), accepted={}, filled=lambda *_: ())
         self._assembly = Assembly(
@@ -82,7 +85,7 @@ class MemorySource:
         shapes = shapes_of(entities, codec=PLAIN_CODEC, hmac_key=b"")
         check_settings(stored, shapes, accept=accept_settings)
         through = commit_text(self._world.end) if stored is None else stored.through
-        assert through >= commit_text(self._world.confirmed), "what was confirmed is needed again"
+        assert through >= commit_text(self._world.confirmed), "the log is needed from before the confirmed position"
         return resumed(
             stored,
             entities,
@@ -95,7 +98,7 @@ class MemorySource:
         )
 
     def _plan(self, checkpoint: Checkpoint) -> None:
-        """What this opening reads from tables, and what it looks for in the changelog."""
+        """Plans what this opening reads from the tables, and what it searches in the changelog."""
         repairs, windows = self._state.repairs, checkpoint.windows
         active = [name for name in self._entities if name not in repairs.paused]
         self._tasks = {
@@ -123,7 +126,7 @@ class MemorySource:
     # The tables
 
     def _read_tables(self) -> None:
-        """A step of the reading: finds ghosts, reads a chunk, or writes the message of the chunk that was read."""
+        """Does one step: searches for ghosts, reads a chunk, or writes the message of the chunk that was read."""
         if self._unswept:
             self._sweep()
         elif self._marked is not None:
@@ -137,9 +140,9 @@ class MemorySource:
             self._read_chunk()
 
     def _read_chunk(self) -> None:
-        taken = self._windows.take({name: entity.table for name, entity in self._entities.items()})
-        assert taken is not None
-        nonce, chunk = taken
+        next_chunk = self._windows.take({name: entity.table for name, entity in self._entities.items()})
+        assert next_chunk is not None
+        nonce, chunk = next_chunk
         snapshot, table = self._world.snapshot(), self._world.tables[chunk.entity]
         if not self._windows.reading(nonce, snapshot, table.columns):
             self._windows.give_back_unread(nonce)
@@ -155,22 +158,22 @@ class MemorySource:
             rows = {key: row for key, row in rows.items() if first <= int(key) < end}
         binding = bind(self._entities[chunk.entity], table.columns)
         self._windows.read(
-            nonce, ReadRows(origin=self._origin, binding=binding, found=rows, requested=requested, ghosts=ghosts)
+            nonce, ReadRows(origin=self._origin, binding=binding, rows=rows, requested=requested, ghosts=ghosts)
         )
         table.locks += 1
         self._marked = nonce, chunk
         self._reach("window:read")
 
     def _sweep(self) -> None:
-        """Looks through the changelog for keys that the tables may lack."""
+        """Searches the changelog for possible ghosts: keys that it still has, and that the tables may lack."""
         repairs = self._state.repairs
         starts = {name: repairs.open[name].start for name in self._unswept if repairs.open[name].sweep}
         for name, lookup in self._unswept.items():
             if name not in starts:
                 lookup.offer(survivors.of_keys(self._changelog.rows, name, repairs.open[name].absent))
         if starts:
-            asked = {name: repairs.open[name].absent for name in starts}
-            for part in survivors.older_than(self._changelog.rows, starts, asked):
+            absent = {name: repairs.open[name].absent for name in starts}
+            for part in survivors.older_than(self._changelog.rows, starts, absent):
                 for name, ghosts in part.ghosts.items():
                     self._unswept[name].offer(ghosts)
         for lookup in self._unswept.values():
@@ -178,26 +181,28 @@ class MemorySource:
         self._unswept = {}
 
     def _reached(self) -> Reached:
-        changed = self._state.replanned
-        lookups = {name: lookup for name, lookup in self._lookups.items() if name not in changed}
+        replanned = self._state.replanned
+        lookups = {name: lookup for name, lookup in self._lookups.items() if name not in replanned}
         return Reached(
             revision=self._revision,
             idle=self._windows.complete,
             looked_up={name: LookedUp(left=lookup.left, absent=lookup.absent) for name, lookup in lookups.items()},
             sweeping=frozenset(self._sweeps),
-            swept={name: sweep.more for name, sweep in self._sweeps.items() if sweep.complete and name not in changed},
+            swept={
+                name: sweep.more for name, sweep in self._sweeps.items() if sweep.complete and name not in replanned
+            },
         )
 
     @property
     def idle(self) -> bool:
-        """Whether the changelog has all that the world has, and no repair is under way."""
+        """Whether everything in the world is delivered, and no repair is open."""
         checkpoint = self._state.checkpoint
-        read = all(map(is_complete, checkpoint.windows.values()))
-        return read and not checkpoint.repairs.get("open") and checkpoint.through == self.end()
+        tables_complete = all(map(is_complete, checkpoint.windows.values()))
+        return tables_complete and not checkpoint.repairs.get("open") and checkpoint.through == self.end()
 
     @property
     def ghosts(self) -> tuple[str, tuple[int, ...]]:
-        """The entity and the keys of the ghosts that were looked up and whose message is written next."""
+        """The entity and the keys of the ghosts that were looked up last, until the message about them is written."""
         chunk = self._marked[1] if self._marked else None
         if chunk is None or not isinstance(chunk.taken, Keys):
             return "", ()

@@ -1,4 +1,4 @@
-"""How the tables of a `World` are read: in ranges of keys, and by key."""
+"""Reads of the tables of a `World`, in ranges of keys and by key."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 
 
 def bind(entity: Entity, columns: Sequence[str]) -> Binding:
-    """The table, with these columns, bound to its entity."""
+    """Returns the binding of a table that has these columns to its entity."""
     table = ".".join(entity.table)
     fields = tuple(
         Field(
@@ -58,12 +58,12 @@ def bind(entity: Entity, columns: Sequence[str]) -> Binding:
 
 
 def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
-    """The row as a decoder gives it."""
+    """Returns the values of the row as a decoder returns them."""
     return tuple(None if row.get(name) is None else str(row[name]).encode() for name in columns)
 
 
 class RangeTask:
-    """What is left to read of a table, as ranges of keys: a `TableTask` of the windows."""
+    """The key ranges of a table that are still to be read: a `TableTask` of the windows."""
 
     generation = 0
 
@@ -94,7 +94,7 @@ class RangeTask:
         return first, cut
 
     def admit(self, taken: tuple[int, int], fingerprint: tuple[str, ...]) -> bool:
-        """Under other columns, the table is read from its start."""
+        """Returns whether the columns are still the same. If they are not, the table is read again from its start."""
         if fingerprint == self._columns:
             return True
         self.generation += 1
@@ -117,47 +117,50 @@ class RangeTask:
     def to_json(self) -> dict[str, Any]:
         if self.complete:
             return {"complete": True}
-        left = [list(part) for part in sorted([*self._left, *self._out])]
+        unread = [list(part) for part in sorted([*self._left, *self._out])]
         return {
             "complete": False,
             "columns": list(self._columns),
-            "leaves": {"all": {"pages": KEYS, "left": left}},
+            "leaves": {"all": {"pages": KEYS, "left": unread}},
             **self._again,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """Rows that were read, ready but for their place in the log: `Rows` of the windows.
+    """Rows that were read and only lack their position in the log: `Rows` of the windows.
 
-    `requested` are the keys that were looked up, None for a range; `ghosts` those that are deleted if they are gone.
+    `requested` holds the keys that were looked up, None for a range of keys. `ghosts` holds keys that the changelog
+    still has; if the table lacks such a key, the changelog gets a deletion.
     """
 
     origin: Origin
     binding: Binding
-    found: Mapping[str, tuple[bytes | None, ...]]
+    rows: Mapping[str, tuple[bytes | None, ...]]
     requested: Sequence[str] | None
     ghosts: Mapping[str, Ghost]
 
     @property
     def nbytes(self) -> int:
-        return 100 * len(self.found)
+        return 100 * len(self.rows)
 
     @property
     def keys(self) -> pa.StringArray:
-        return pa.array(list(self.found), pa.utf8())
+        return pa.array(list(self.rows), pa.utf8())
 
     @property
     def gone(self) -> pa.StringArray:
-        return pa.array([key for key in self.requested or () if key not in self.found], pa.utf8())
+        return pa.array([key for key in self.requested or () if key not in self.rows], pa.utf8())
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        untouched = [key for key, is_kept in zip(self.found, keep, strict=True) if is_kept]
-        kept = [self.found[key] for key in untouched if key not in self.ghosts]
+        untouched = [key for key, is_kept in zip(self.rows, keep, strict=True) if is_kept]
+        published = [self.rows[key] for key in untouched if key not in self.ghosts]
         missing = [key for key, is_lost in zip(self.gone.to_pylist(), delete, strict=True) if is_lost]
-        lost = [key for key in missing if key in self.ghosts]
-        places = (replace(change, ordinal=change.ordinal + 1 + number) for number in range(len(kept) + len(lost)))
-        records = [row_records.read(self.origin, self.binding, row, next(places)) for row in kept]
-        records += [deleted(self.origin, self.binding, self.ghosts[key], next(places)) for key in lost]
+        deleted_keys = [key for key in missing if key in self.ghosts]
+        places = (
+            replace(change, ordinal=change.ordinal + 1 + number) for number in range(len(published) + len(deleted_keys))
+        )
+        records = [row_records.read(self.origin, self.binding, row, next(places)) for row in published]
+        records += [deleted(self.origin, self.binding, self.ghosts[key], next(places)) for key in deleted_keys]
         shapes = {self.binding.entity.name: self.binding.shape}
         return batch.with_shapes(batch.from_records(records), shapes, relation=self.binding.relid)

@@ -1,4 +1,4 @@
-"""What the database in memory imports: no part of another database. And no scan imports what only a driver has."""
+"""The database in memory imports nothing of another database, and scans import no packages that only drivers have."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
 
 @pytest.mark.parametrize("scan", ["changelog.connectors.sources.postgres.scan", "tests.unit.memory.scan"])
 def test_a_scan_which_executors_unpickle_imports_nothing_that_only_a_driver_has(scan: str) -> None:
-    """Packages around it count, too, which the contract of the import rules does not see."""
+    """The packages around the scan's module count too; the import rules in `pyproject.toml` do not check these."""
     modules = imported_by(scan)
     assert "changelog.connectors.sources.fences" in modules
     assert not modules & ON_DRIVERS_ONLY

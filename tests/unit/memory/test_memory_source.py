@@ -1,8 +1,8 @@
 """The publish loop, windows, lookups, sweeps and repairs over a source in memory, into the real file log.
 
-The source imports nothing of PostgreSQL: what every database shares is enough for a second one. Work is random, the
-process crashes wherever the loop, the source or the sink can, and what the log holds is judged by two oracles: the
-tables as they are at the end, and the world's own log of transactions.
+The source imports nothing of PostgreSQL, so these tests show that the shared capture core suits a second database. The
+changes are random, and the process crashes at random failpoints of the loop, the source and the sink. Two oracles check
+the resulting changelog: the tables at the end, and the world's own log of transactions.
 """
 
 import json
@@ -33,7 +33,7 @@ from tests.unit.memory.world import LogMessage, RowEdit, World
 TABLES = ("item", "sale")
 STEPS = 400
 CRASHES = 0.004
-"""The chance of a crash at each place where one is tried."""
+"""The probability of a crash at each failpoint."""
 
 ENTITIES = [
     Entity(
@@ -50,18 +50,18 @@ ENTITIES = [
 
 
 class CrashError(Exception):
-    """The process ends here."""
+    """A simulated crash of the process."""
 
 
 class NoWait(Event):
-    """Waits pass at once."""
+    """An event whose `wait` returns at once."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set()
 
 
 class FileChangelog:
-    """What is stored, as the source may ask for it."""
+    """The stored changelog, as a source reads it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,9 +80,9 @@ class FileChangelog:
 
 
 class Shop:
-    """The world, and the service that publishes it until it has settled; a process that crashed is started again.
+    """A world, and a service that runs until everything is published. After each crash the service starts again.
 
-    Before the last rebuild, each table loses `lost` rows without a trace.
+    Before the last rebuild, each table loses `lost` rows without a trace in the log.
     """
 
     def __init__(self, seed: int, path: Path, *, steps: int, crashes: float, lost: int = 0) -> None:
@@ -149,7 +149,7 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Some of the ghosts that were not found come back before their message, and some of these go again."""
+        """Inserts some ghosts into their table before the message about them, and deletes some of these again."""
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -176,7 +176,7 @@ def folded(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """What each transaction of the log makes: position, op, key, current and the stamp's identifier."""
+    """The change that each edit in the log must give: position, op, key, current and the stamp's identifier."""
     changes = []
     for logged in world.transactions():
         identifier = ""
@@ -195,10 +195,10 @@ def _json(edit: RowEdit) -> str | None:
 
 
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Rows of table reads that are not the state of their key at their place, where the log alone says what that is.
+    """Describes the rows of table reads that contradict the log.
 
-    A row that was read, or deleted by a sweep, must agree with the last logged edit of its key before it; after an edit
-    outside the log, nobody but the table knows.
+    A row that was read, or deleted by a sweep, must agree with the last edit of its key before the row's position. If
+    that edit was not logged, the row is not checked, because only the table knew the state.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
     for logged in world.transactions():
@@ -207,7 +207,7 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
                 edits.setdefault((event.table, event.key), []).append((logged.commit, event))
     for place, table, key in world.unlogged:
         edits.setdefault((table, key), []).append((place, None))
-    for of_key in edits.values():  # an edit outside the log came before the commit at the place where the log ended
+    for of_key in edits.values():  # an unlogged edit comes before a commit at the same position
         of_key.sort(key=lambda edit: (edit[0], edit[1] is not None))
     commits = {logged.commit for logged in world.transactions()}
     errors = []
@@ -223,9 +223,9 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Deletes that no transaction made, of keys that the changelog did not hold alive just before, in that state.
+    """Describes the deletions by sweeps whose key was not in the changelog just before, with the state `original`.
 
-    The tables cannot tell: a key that is deleted twice is gone from them all the same.
+    A comparison with the tables does not find these errors: a key that was deleted twice is gone all the same.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}
@@ -263,7 +263,7 @@ def check(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_source_in_memory_publishes_is_what_it_holds(seed: int, tmp_path: Path) -> None:
+def test_a_source_in_memory_publishes_its_tables(seed: int, tmp_path: Path) -> None:
     shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=0.0)
     shop.run()
     check(shop)
@@ -280,8 +280,8 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seed", range(200, 203))
-def test_a_ghost_that_the_log_touches_meanwhile_is_left_to_the_log(seed: int, tmp_path: Path) -> None:
-    """Rows that are lost without a trace are looked up by a sweep, and before its message some of them come back."""
+def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_message(seed: int, tmp_path: Path) -> None:
+    """A sweep looks up rows that were lost without a trace. Some of them come back before the sweep's message."""
     shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6)
     shop.run()
     check(shop)

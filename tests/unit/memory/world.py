@@ -1,10 +1,10 @@
 """A tiny database in memory: tables, transactions that commit before they are visible, and a log.
 
-A commit stands in the log at once; only later does it become visible to those who read the tables. Until then its rows
-are locked for other writers, as in a real database. An edit may also leave no trace in the log.
+A commit is in the log at once, but readers of the tables see it only later. Until then its rows are locked for other
+writers, as in a real database. Some edits are not logged at all.
 
-A transaction's id is its place in the log. PostgreSQL gives ids in the order in which transactions begin; the core and
-the comparison work with both.
+A transaction's id is its position in the log. In PostgreSQL, ids follow the order in which transactions begin. The core
+and the drift comparison work with both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RowEdit:
-    """A row of a table that has these columns was inserted, updated or deleted."""
+    """An insert, update or delete of a row, with the columns that its table has."""
 
     table: str
     columns: tuple[str, ...]
@@ -46,7 +46,7 @@ class LogMessage:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction of the log, known by its `commit`; the next one's is `end` or more."""
+    """A transaction in the log. Its id is `commit`; the id of the next transaction is `end` or more."""
 
     commit: int
     end: int
@@ -55,7 +55,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot: the commits before `end` that are not in `unseen`. A `Visibility` of the windows."""
+    """A snapshot, which shows the commits before `end` except those in `unseen`: a `Visibility` of the windows."""
 
     end: int
     unseen: frozenset[int]
@@ -73,7 +73,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """All versions of each row, oldest first, each with its commit; 0 is that of an edit outside the log."""
+    """A table, with all versions of each row, oldest first, each with its commit. An unlogged edit has commit 0."""
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -90,9 +90,9 @@ class Table:
 
 
 class World:
-    """The database. `confirmed` is how far its log was confirmed: what is before may be asked for by nobody.
+    """The database. No source may read its log from before the position `confirmed`.
 
-    Threads that share it hold its `lock`.
+    Threads that share the database must hold its `lock`.
     """
 
     def __init__(self, random: Random, tables: tuple[str, ...]) -> None:
@@ -102,8 +102,8 @@ class World:
         self.log: list[Logged] = []
         self.end = self.confirmed = 100
         self.unlogged: list[tuple[int, str, int]] = []
-        """The edits outside the log: where the log ended then, the table and the key."""
-        self._begun = self._counter = 0
+        """The unlogged edits: the end of the log at that time, the table and the key."""
+        self._last_number = self._counter = 0
         self._open: dict[int, list[RowEdit | LogMessage]] = {}
         self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
         for name in tables:
@@ -113,18 +113,18 @@ class World:
     # For sources
 
     def snapshot(self) -> Seen:
-        """Which transactions are visible now."""
+        """Returns a snapshot of the transactions that are visible now."""
         return Seen(self.end, frozenset(self._unseen))
 
     def emit(self, prefix: str, content: bytes) -> int:
-        """Commits a message alone; gives where the log ends after it."""
-        begun = self._begin()
-        self._open[begun].append(LogMessage(prefix, content))
-        self._commit(begun)
+        """Commits a transaction with only this message, and returns the new end of the log."""
+        number = self._begin()
+        self._open[number].append(LogMessage(prefix, content))
+        self._commit(number)
         return self.end
 
     def show_messages(self) -> None:
-        """Every commit of messages alone is visible."""
+        """Makes every commit visible that has only messages."""
         self._unseen = {
             commit: events
             for commit, events in self._unseen.items()
@@ -134,12 +134,15 @@ class World:
     # What happens in it
 
     def change(self, name: str, rows: Mapping[int, Row | None], *, seen: bool = True) -> None:
-        """Commits these rows of a table in one transaction, which is visible at once if it is `seen`; None deletes."""
-        begun = self._begin()
+        """Commits these rows of a table in one transaction, which is visible at once if `seen` is true.
+
+        None as a row deletes the key.
+        """
+        number = self._begin()
         for key, row in rows.items():
-            edit = RowEdit(name, self.tables[name].columns, key, self._current(name, key, begun), row)
-            self._open[begun].append(edit)
-        commit = self._commit(begun)
+            edit = RowEdit(name, self.tables[name].columns, key, self._current(name, key, number), row)
+            self._open[number].append(edit)
+        commit = self._commit(number)
         if seen:
             del self._unseen[commit]
 
@@ -149,48 +152,48 @@ class World:
         self._put(name, key, 0, row)
 
     def step(self) -> None:
-        """Something happens."""
+        """Does one random thing, such as a write, a commit or a signal."""
         often = [self._write] * 10 + [self._commit_one] * 9 + [self._show_one] * 8
         self._random.choice([*often, self._roll_back, self._edit_one_unlogged, self._alter, self._signal])()
 
     def settle(self) -> None:
-        """Ends every transaction, and lets nothing be paused."""
-        for begun in list(self._open):
-            self._commit(begun)
+        """Commits every open transaction, resumes paused entities, and makes everything visible."""
+        for number in list(self._open):
+            self._commit(number)
         self._send("resume", None)
         self._unseen.clear()
 
     def rebuild(self) -> None:
-        """Asks for every table to be read again, for what left no trace in the log."""
+        """Sends signals to read every table again, which finds the unlogged edits."""
         for name in self.tables:
             self._send("rebuild", name)
         self._unseen.clear()
 
     def show_all(self) -> None:
-        """Every commit is visible."""
+        """Makes every commit visible."""
         self._unseen.clear()
 
     def transactions(self) -> Iterator[Logged]:
-        """Those that changed rows."""
+        """The transactions in the log that changed rows."""
         return (logged for logged in self.log if any(isinstance(event, RowEdit) for event in logged.events))
 
     def _write(self) -> None:
-        """A transaction with a few changes, with a stamp in the middle now and then."""
-        begun, random = self._begin(), self._random
+        """Begins a transaction with a few changes, now and then with a stamp among them."""
+        number, random = self._begin(), self._random
         for _ in range(random.choice([1, 1, 2, 5, 12])):
             name, key = random.choice(list(self.tables)), random.randrange(KEYS)
-            if self._locked(name, key, but=begun):
+            if self._locked(name, key, but=number):
                 continue
-            before = self._current(name, key, begun)
-            gone = before is not None and random.random() < 0.4
+            before = self._current(name, key, number)
+            is_deletion = before is not None and random.random() < 0.4
             self._counter += 1
             columns = self.tables[name].columns
             row = {"id": key, "status": f'it\'s "{self._counter}"', "note": f"n{self._counter}"}
-            after = None if gone else {column: row[column] for column in columns}
-            self._open[begun].append(RowEdit(name, columns, key, before, after))
+            after = None if is_deletion else {column: row[column] for column in columns}
+            self._open[number].append(RowEdit(name, columns, key, before, after))
             if random.random() < 0.2:
                 stamp = b'{"serviceName":"till","apiVersion":"v1","identifier":"%d"}' % self._counter
-                self._open[begun].append(LogMessage(STAMP_PREFIX, stamp))
+                self._open[number].append(LogMessage(STAMP_PREFIX, stamp))
 
     def _commit_one(self) -> None:
         if self._open:
@@ -211,7 +214,7 @@ class World:
             self.edit_unlogged(name, key, None if before is not None else {"id": key, "status": "unlogged"})
 
     def _alter(self) -> None:
-        """A column is added to a table that nobody writes to or reads."""
+        """Adds a column to a table that no transaction writes to and no source reads."""
         table = self._random.choice(list(self.tables.values()))
         pending = [*self._open.values(), *self._unseen.values()]
         busy = any(isinstance(event, RowEdit) and event.table == table.name for events in pending for event in events)
@@ -232,12 +235,12 @@ class World:
         self.emit(SIGNAL_PREFIX, encode(signal, None))
 
     def _begin(self) -> int:
-        self._begun += 1
-        self._open[self._begun] = []
-        return self._begun
+        self._last_number += 1
+        self._open[self._last_number] = []
+        return self._last_number
 
-    def _commit(self, begun: int) -> int:
-        events, commit = tuple(self._open.pop(begun)), self.end
+    def _commit(self, number: int) -> int:
+        events, commit = tuple(self._open.pop(number)), self.end
         self._unseen[commit] = events
         self.log.append(Logged(commit, commit + 1 + len(events), events))
         self.end += 2 + len(events)
@@ -250,11 +253,11 @@ class World:
         self.tables[name].versions.setdefault(key, []).append((commit, row))
 
     def _locked(self, name: str, key: int, *, but: int = 0) -> bool:
-        others = [*(events for begun, events in self._open.items() if begun != but), *self._unseen.values()]
+        others = [*(events for number, events in self._open.items() if number != but), *self._unseen.values()]
         touched = (event for events in others for event in events if isinstance(event, RowEdit))
         return any((event.table, event.key) == (name, key) for event in touched)
 
-    def _current(self, name: str, key: int, begun: int) -> Row | None:
-        """The row as the transaction has it."""
-        own = [e for e in self._open[begun] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
-        return own[-1].new if own else self.tables[name].rows(self.snapshot()).get(key)
+    def _current(self, name: str, key: int, number: int) -> Row | None:
+        """The row as the open transaction `number` sees it."""
+        edits = [e for e in self._open[number] if isinstance(e, RowEdit) and (e.table, e.key) == (name, key)]
+        return edits[-1].new if edits else self.tables[name].rows(self.snapshot()).get(key)
