@@ -1,4 +1,4 @@
-"""Streams for tests: what a server would send, frame by frame, and an assembler to feed them to."""
+"""Replication streams for tests, frame by frame as a server would send them, and an assembler to feed them to."""
 
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ TYPES[50_004] = in_doubt(TYPES[50_003])
 
 
 def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
-    """The messages as XLogData, each with where its log record begins; by default, each has a record of its own."""
+    """The messages as XLogData frames with the positions of their log records; by default, each has its own record."""
     return [
         struct.pack("!cQQq", b"w", lsn, lsn, 0) + encode(message)
         for message, lsn in zip(messages, lsns or range(1000, 1000 + len(messages)), strict=True)
@@ -72,7 +72,7 @@ def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> li
 
 
 def transaction(commit: int, changes: Sequence[Decoded], *, xid: int = 700, at: int = 0) -> list[Decoded]:
-    """The changes in a transaction that begins for `commit` and ends at the byte behind it."""
+    """The messages of a transaction with these changes, whose commit is at `commit` and ends one byte later."""
     return [
         Begin(final_lsn=commit, committed_at=at, xid=xid),
         *changes,
@@ -92,7 +92,7 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """By default `public.orders (id int4, status text)`, with its whole old rows."""
+    """A relation, by default `public.orders (id int4, status text)`, whose changes carry the whole old row."""
     return Relation(
         relid=relid,
         namespace="public",
@@ -121,7 +121,7 @@ def insert(key: int, status: str = "NEW", relid: int = 20_000) -> Insert:
 
 
 def update(old: int, new: int, status: str = "PAID", relid: int = 20_000) -> Update:
-    """Of one key, or a move to another."""
+    """An update of the row `old`, which gets the key `new`."""
     values = (b"%d" % old, b"NEW"), (b"%d" % new, status.encode())
     return Update(relid=relid, old_kind="O", old=values[0], new=values[1])
 
@@ -146,7 +146,7 @@ def assembler(
     return Assembler(
         origin=Origin(connector="postgres", name="booking", database="app", decisions=Decisions(decisions or {})),
         binder=Binder(resolve=TYPES.__getitem__ if definitions is None else definitions.resolve, hmac_key=b"secret"),
-        entities={each.table: each for each in (entities or [entity()])},
+        entities={one_entity.table: one_entity for one_entity in (entities or [entity()])},
         partitioned={("public", name) for name in partitioned},
         epoch=lambda _: 1,
         xids=Xids(xid),
@@ -160,14 +160,14 @@ def assembler(
 
 
 def table(*pieces: Assembled) -> pa.Table:
-    """All rows of the pieces."""
+    """A table of all rows of the pieces."""
     return pa.Table.from_batches([rows for piece in pieces for rows in piece.rows], batch.SCHEMA)
 
 
 def positions(*pieces: Assembled) -> list[str]:
-    """Of each row, its commit and ordinal: `100/0`."""
-    found = [Position.parse(text) for text in table(*pieces).column("position").to_pylist()]
-    return [f"{position.commit}/{position.ordinal}" for position in found]
+    """The commit and the ordinal of each row, for example `100/0`."""
+    parsed = [Position.parse(text) for text in table(*pieces).column("position").to_pylist()]
+    return [f"{position.commit}/{position.ordinal}" for position in parsed]
 
 
 TRUNCATE = Truncate(relids=(20_000,), cascade=False, restart_identity=False)
@@ -176,13 +176,13 @@ UNBOUND = relation(30_000, "unbound")
 
 
 def ops(*pieces: Assembled) -> list[str]:
-    """`op key` of each row."""
+    """The op and the key of each row, for example `create 1`."""
     rows = table(*pieces)
     return [f"{op} {key}" for op, key in zip(rows["op"].to_pylist(), rows["key"].to_pylist(), strict=True)]
 
 
 def stopped_at(error: ChangelogError | None) -> str:
-    """`commit/ordinal` of the change that stopped the stream."""
+    """The commit and the ordinal of the change that stopped the stream, for example `200/2`."""
     assert error is not None
     assert error.position is not None
     return f"{error.position.commit}/{error.position.ordinal}"

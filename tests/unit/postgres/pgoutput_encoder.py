@@ -1,6 +1,4 @@
-"""What a server would send for a decoded message: the other half of
-`changelog.connectors.sources.postgres.pgoutput`.
-"""
+"""Encodes messages as a server would: the inverse of `changelog.connectors.sources.postgres.decode.pgoutput`."""
 
 import struct
 from collections.abc import Sequence
@@ -27,13 +25,13 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 
 OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
-"""Messages that carry their transaction's id inside a stream block; a ReplicationOrigin there does not."""
+"""The messages that carry their transaction's id inside a stream block. A ReplicationOrigin does not."""
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}
 
 
 def encode(message: Decoded, *, xid: int | None = None) -> bytes:
-    """The message's bytes; with `xid`, as inside a stream block of that transaction."""
+    """Returns the message's bytes, with `xid` as inside a stream block of that transaction."""
     payload = _encode(message)
     plain = xid is None or not isinstance(message, OF_A_TRANSACTION)
     return payload if plain else payload[:1] + struct.pack("!I", xid) + payload[1:]
@@ -108,15 +106,15 @@ def relation(message: Relation) -> bytes:
 
 
 def row(values: Sequence[Value]) -> bytes:
-    return struct.pack("!H", len(values)) + b"".join(value(each) for each in values)
+    return struct.pack("!H", len(values)) + b"".join(value(column_value) for column_value in values)
 
 
-def value(found: Value) -> bytes:
-    if found is None:
+def value(content: Value) -> bytes:
+    if content is None:
         return b"n"
-    if found is UNCHANGED:
+    if content is UNCHANGED:
         return b"u"
-    return b"t" + struct.pack("!I", len(found)) + found
+    return b"t" + struct.pack("!I", len(content)) + content
 
 
 def text(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Random tables and the transactions that PostgreSQL would send of them, as Hypothesis draws them."""
+"""Random tables, and random transactions on them as PostgreSQL would send them, drawn by Hypothesis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Some entities with their tables, and the transactions that the server sent of them."""
+    """Some entities, and the messages that the server sent about their tables, with the messages' log positions."""
 
     entities: Sequence[Entity]
     partitioned: Sequence[str]
@@ -54,7 +54,7 @@ def tables(draw: st.DrawFn, number: int) -> tuple[Entity, Relation]:
     others = [name for name in names if name not in key and name not in partition_by]
     hidden = draw(st.lists(st.sampled_from(names), max_size=2)) if draw(st.booleans()) else []
     masks = {name: draw(st.sampled_from(["drop", "null", "sha256"])) for name in others if draw(st.booleans())}
-    made = entity(
+    entity_ = entity(
         f"entity{number}",
         f"table{number}",
         key=tuple(key),
@@ -67,28 +67,28 @@ def tables(draw: st.DrawFn, number: int) -> tuple[Entity, Relation]:
         on_truncate=draw(st.sampled_from(["stop", "publish", "publish"])),
         missing_stamp=draw(st.sampled_from(["default", "default", "warn", "warn", "stop"])),
     )
-    sent = relation(
+    relation_ = relation(
         20_000 + number,
         f"table{number}",
         dict(zip(names, oids, strict=True)),
         key={*key, *partition_by},
         identity=draw(st.sampled_from("fffd")),
     )
-    return made, sent
+    return entity_, relation_
 
 
 TYPE_OIDS = frozenset(SERVER_TEXTS)
 
 
 class _Writer:
-    """Draws the changes of a few relations, as PostgreSQL would send them."""
+    """Draws changes of a few relations, as PostgreSQL would send them."""
 
     def __init__(self, draw: st.DrawFn, bound: Sequence[tuple[Entity, Relation]]) -> None:
-        self._draw, self._relations = draw, [sent for _, sent in bound]
-        self._placing = {sent.relid: {*made.key, *made.partition_by} for made, sent in bound}
+        self._draw, self._relations = draw, [relation_ for _, relation_ in bound]
+        self._placing = {relation_.relid: {*entity_.key, *entity_.partition_by} for entity_, relation_ in bound}
 
     def transaction(self, commit: int) -> list[Decoded]:
-        changes = [each for _ in range(self._draw(st.integers(0, 7))) for each in self._some()]
+        changes = [message for _ in range(self._draw(st.integers(0, 7))) for message in self._some()]
         return transaction(
             commit, changes, xid=self._draw(st.integers(600, 800)), at=self._draw(st.integers(0, 10**15))
         )
@@ -98,117 +98,123 @@ class _Writer:
         kind = draw(st.sampled_from(["insert", "update", "delete", "crossing", "insert", "update", "leaf", "other"]))
         if kind == "other":
             return self._other()
-        sent = draw(st.sampled_from(self._relations))
+        relation_ = draw(st.sampled_from(self._relations))
         match kind:
             case "leaf":
-                return [sent, self._leaf(sent)]
+                return [relation_, self._leaf(relation_)]
             case "insert":
-                return [Insert(relid=sent.relid, new=self._row(sent))]
+                return [Insert(relid=relation_.relid, new=self._row(relation_))]
             case "update":
-                return [self._update(sent)]
+                return [self._update(relation_)]
             case "delete":
-                return [self._delete(sent, self._row(sent))]
-        row = self._row(sent)
+                return [self._delete(relation_, self._row(relation_))]
+        row = self._row(relation_)
         between: list[Decoded] = (
-            [TypeName(type_oid=1, namespace="public", name="mood"), sent, self._leaf(sent)]
+            [TypeName(type_oid=1, namespace="public", name="mood"), relation_, self._leaf(relation_)]
             if draw(st.booleans())
             else []
         )
         return [
-            self._delete(sent, row),
+            self._delete(relation_, row),
             *between,
-            Insert(relid=sent.relid, new=draw(st.sampled_from([row, self._row(sent)]))),
+            Insert(relid=relation_.relid, new=draw(st.sampled_from([row, self._row(relation_)]))),
         ]
 
-    def _leaf(self, sent: Relation) -> Relation:
-        """One of two partitions of the table, as it may be described at any time."""
+    def _leaf(self, relation_: Relation) -> Relation:
+        """A description of one of two partitions of the table, which the server may send at any time."""
         draw = self._draw
-        more = draw(st.sets(st.sampled_from([column.name for column in sent.columns])))
+        more = draw(st.sets(st.sampled_from([column.name for column in relation_.columns])))
         return relation(
-            sent.relid + 1000 * draw(st.integers(1, 2)),
+            relation_.relid + 1000 * draw(st.integers(1, 2)),
             "leaf",
-            {column.name: column.type_oid for column in sent.columns},
-            key={*self._placing[sent.relid], *more},
+            {column.name: column.type_oid for column in relation_.columns},
+            key={*self._placing[relation_.relid], *more},
             identity=draw(st.sampled_from("fdd")),
         )
 
     def _other(self) -> list[Decoded]:
         draw = self._draw
-        relids = [sent.relid for sent in self._relations]
+        relids = [altered.relid for altered in self._relations]
         number = draw(st.integers(0, len(relids) - 1))
-        said = stamp(b'{"serviceName":"job","context":{"n":1.50, "source":{"position":"x"}}}')
-        stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), said, stamp(b"not JSON")])
+        with_context = stamp(b'{"serviceName":"job","context":{"n":1.50, "source":{"position":"x"}}}')
+        stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), with_context, stamp(b"not JSON")])
         foreign = LogicalMessage(transactional=draw(st.booleans()), lsn=1, prefix="someone", content=b"else")
         truncated = draw(st.lists(st.sampled_from([*relids, UNBOUND]), min_size=1, max_size=2, unique=True))
-        sent = self._altered(self._relations[number])
-        found = draw(
+        altered = self._altered(self._relations[number])
+        message = draw(
             stamps
             | st.just(foreign)
             | st.just(Insert(relid=UNBOUND, new=(b"1", None)))
             | st.just(Truncate(relids=tuple(truncated), cascade=False, restart_identity=False))
-            | st.just(sent)
+            | st.just(altered)
         )
-        if found is sent:
-            self._relations[number] = sent
-        return [found]
+        if message is altered:
+            self._relations[number] = altered
+        return [message]
 
-    def _altered(self, sent: Relation) -> Relation:
+    def _altered(self, relation_: Relation) -> Relation:
         """The same table with another last column."""
-        added = relation(columns={f"added{len(sent.columns)}": self._draw(st.sampled_from([TEXT, 1114, 114]))}).columns
+        added = relation(
+            columns={f"added{len(relation_.columns)}": self._draw(st.sampled_from([TEXT, 1114, 114]))}
+        ).columns
         return Relation(
-            relid=sent.relid,
-            namespace=sent.namespace,
-            name=sent.name,
-            replica_identity=sent.replica_identity,
-            columns=sent.columns + added,
+            relid=relation_.relid,
+            namespace=relation_.namespace,
+            name=relation_.name,
+            replica_identity=relation_.replica_identity,
+            columns=relation_.columns + added,
         )
 
-    def _row(self, sent: Relation) -> tuple[Value, ...]:
-        return tuple(self._value(sent, column) for column in sent.columns)
+    def _row(self, relation_: Relation) -> tuple[Value, ...]:
+        return tuple(self._value(relation_, column) for column in relation_.columns)
 
-    def _value(self, sent: Relation, column: RelationColumn) -> Value:
-        """NULL now and then; seldom where the key or the partition would have none, for that stops the stream."""
-        one_in = 60 if column.name in self._placing[sent.relid] else 5
-        null = (sent.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
+    def _value(self, relation_: Relation, column: RelationColumn) -> Value:
+        """A random value or NULL. In columns of key and partition, NULL is rare, because it stops the stream."""
+        one_in = 60 if column.name in self._placing[relation_.relid] else 5
+        null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
         return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()
 
-    def _update(self, sent: Relation) -> Update:
+    def _update(self, relation_: Relation) -> Update:
         draw = self._draw
         kind: Literal["O", "K"] | None = draw(st.sampled_from(["O", "O", "O", "K", None]))
-        old, new = self._row(sent), list(self._row(sent))
-        for place, column in enumerate(sent.columns):
+        old, new = self._row(relation_), list(self._row(relation_))
+        for place, column in enumerate(relation_.columns):
             match draw(st.integers(0, 9)):
-                case 0 if kind == "O" or column.name not in self._placing[sent.relid]:
+                case 0 if kind == "O" or column.name not in self._placing[relation_.relid]:
                     new[place] = UNCHANGED
                 case 0 | 1 | 2 | 3 | 4 | 5 | 6:
                     new[place] = old[place]
         return Update(
-            relid=sent.relid,
+            relid=relation_.relid,
             old_kind=kind,
-            old=None if kind is None else self._old(sent, old, kind),
+            old=None if kind is None else self._old(relation_, old, kind),
             new=tuple(new),
         )
 
-    def _delete(self, sent: Relation, row: tuple[Value, ...]) -> Delete:
-        kind: Literal["O", "K"] = "O" if sent.replica_identity == "f" else "K"
-        return Delete(relid=sent.relid, old_kind=kind, old=self._old(sent, row, kind))
+    def _delete(self, relation_: Relation, row: tuple[Value, ...]) -> Delete:
+        kind: Literal["O", "K"] = "O" if relation_.replica_identity == "f" else "K"
+        return Delete(relid=relation_.relid, old_kind=kind, old=self._old(relation_, row, kind))
 
-    def _old(self, sent: Relation, row: tuple[Value, ...], kind: str) -> tuple[Value, ...]:
-        logged = {column.name for column in sent.columns if column.key}
+    def _old(self, relation_: Relation, row: tuple[Value, ...], kind: str) -> tuple[Value, ...]:
+        logged = {column.name for column in relation_.columns if column.key}
         if kind == "O" and self._draw(st.integers(0, 2)) == 0:
-            logged = {*self._placing[sent.relid], *self._draw(st.sets(st.sampled_from(sorted(logged))))}
-        return tuple(value if column.name in logged else None for value, column in zip(row, sent.columns, strict=True))
+            logged = {*self._placing[relation_.relid], *self._draw(st.sets(st.sampled_from(sorted(logged))))}
+        return tuple(
+            value if column.name in logged else None for value, column in zip(row, relation_.columns, strict=True)
+        )
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     bound = [draw(tables(number)) for number in range(draw(st.integers(1, 2)))]
     writer = _Writer(draw, bound)
-    first = transaction(90, [relation(UNBOUND, "unbound", {"id": INT, "x": TEXT}), *(sent for _, sent in bound)])
+    first = transaction(
+        90, [relation(UNBOUND, "unbound", {"id": INT, "x": TEXT}), *(relation_ for _, relation_ in bound)]
+    )
     rest = [message for commit in range(100, 100 + draw(st.integers(1, 4))) for message in writer.transaction(commit)]
     messages, lsns = _placed(draw, [*first, *rest])
     return Case(
-        entities=[made for made, _ in bound],
+        entities=[entity_ for entity_, _ in bound],
         partitioned=[name for name in ("table0", "table1") if draw(st.booleans())],
         messages=messages,
         lsns=lsns,
@@ -216,16 +222,16 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
-    """Log positions: some rows share a record, and some stamps come behind the rows that they are for."""
+    """Adds log positions. Some rows share a log record, and some stamps come after the rows that they are for."""
     placed: list[Decoded] = []
     lsns: list[int] = []
     for message in messages:
         lsn = 1000 + 8 * len(placed)
-        behind = bool(placed) and isinstance(placed[-1], Insert) and draw(st.integers(0, 3)) == 0
-        if behind and isinstance(message, Insert):
+        after_insert = bool(placed) and isinstance(placed[-1], Insert) and draw(st.integers(0, 3)) == 0
+        if after_insert and isinstance(message, Insert):
             lsn = lsns[-1]
         elif isinstance(message, LogicalMessage):
-            message = replace(message, lsn=lsns[-1] if behind else lsn + 8)
+            message = replace(message, lsn=lsns[-1] if after_insert else lsn + 8)
         placed.append(message)
         lsns.append(lsn)
     return placed, lsns

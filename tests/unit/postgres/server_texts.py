@@ -1,4 +1,4 @@
-"""What PostgreSQL prints for random values of each type of `messages.TYPES`."""
+"""The texts that PostgreSQL prints for random values of each type in `messages.TYPES`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,11 +44,11 @@ def _escaped(text: str, quote: str) -> str:
 
 
 def _record(values: Sequence[str | None]) -> str:
-    """As record_out prints it, which quotes less."""
+    """A composite value as the server's record_out prints it, except that record_out quotes fewer values."""
     return "(" + ",".join("" if value is None else _escaped(value, '""') for value in values) + ")"
 
 
-# A type may be altered where nobody hears of it: so these are records of its attributes, and of any others.
+# A composite may be altered without a message in the log. So some of these records do not fit the type's attributes.
 _whole = st.tuples(*(st.none() | _PLAIN[attribute.type.oid] for attribute in TYPES[50_001].fields))
 _foreign = st.lists(
     st.none() | st.sampled_from(["hello", "7", "t", "{1}", "{", "01", "2026-11-21"]) | words, max_size=10

@@ -1,4 +1,4 @@
-"""Positions, transaction ids, stamps, rows that cross partitions, and what no server sends."""
+"""Assembling a stream: positions, transaction ids, stamps, rows that cross partitions, and malformed streams."""
 
 import gc
 import json
@@ -58,19 +58,19 @@ def test_every_record_of_a_transaction_counts_and_a_move_takes_two() -> None:
         TRUNCATE,
         delete(2),
     ]
-    given_ = assembler([entity(on_truncate="publish")]).feed(frames(transaction(100, changes)))
-    assert ops(given_) == ["create 1", "delete 1", "create 2", "truncate \0truncate", "delete 2"]
-    assert positions(given_) == ["100/2", "100/6", "100/7", "100/10", "100/12"]
+    assembled = assembler([entity(on_truncate="publish")]).feed(frames(transaction(100, changes)))
+    assert ops(assembled) == ["create 1", "delete 1", "create 2", "truncate \0truncate", "delete 2"]
+    assert positions(assembled) == ["100/2", "100/6", "100/7", "100/10", "100/12"]
 
 
-def test_a_truncate_is_one_row_a_partition() -> None:
-    made = entity(on_truncate="publish", partitions=3)
-    given_ = assembler([made]).feed(frames(transaction(100, [relation(), TRUNCATE])))
-    assert table(given_)["partition"].to_pylist() == [0, 1, 2]
-    assert positions(given_) == ["100/0"] * 3
+def test_a_truncate_gives_one_row_for_each_partition() -> None:
+    partitioned = entity(on_truncate="publish", partitions=3)
+    assembled = assembler([partitioned]).feed(frames(transaction(100, [relation(), TRUNCATE])))
+    assert table(assembled)["partition"].to_pylist() == [0, 1, 2]
+    assert positions(assembled) == ["100/0"] * 3
 
 
-def test_every_row_says_where_and_when_it_was_committed() -> None:
+def test_every_row_has_its_position_and_commit_time() -> None:
     sent = transaction(0x1781838, [relation(), insert(1)], xid=765, at=848_459_402_886_044)
     [row] = table(assembler().feed(frames(sent))).to_pylist()
     assert row["position"] == "00000001/0000000001781838/00000000"
@@ -90,8 +90,8 @@ def test_every_row_says_where_and_when_it_was_committed() -> None:
     ],
 )
 def test_transaction_ids_go_on_across_the_32_bit_wraparound(reference: int, xid: int, full: int) -> None:
-    given_ = assembler(xid=reference).feed(frames(transaction(100, [relation(), insert(1)], xid=xid)))
-    assert table(given_)["transaction"].to_pylist() == [str(full)]
+    assembled = assembler(xid=reference).feed(frames(transaction(100, [relation(), insert(1)], xid=xid)))
+    assert table(assembled)["transaction"].to_pylist() == [str(full)]
 
 
 @given(st.integers(2**33, 2**40), st.lists(st.integers(-(2**31) + 1, 2**31 - 1), max_size=20))
@@ -105,25 +105,25 @@ def test_transaction_ids_are_the_nearest_to_the_last(reference: int, steps: Sequ
 # Stamps
 
 
-def test_a_stamp_holds_from_its_place_until_the_next_or_the_end_of_its_transaction() -> None:
+def test_a_stamp_applies_until_the_next_one_or_the_end_of_its_transaction() -> None:
     other = stamp(b'{"serviceName":"job"}')
     first = transaction(100, [relation(), insert(1), stamp(), insert(2), insert(3), other, insert(4)])
-    given_ = assembler().feed(frames([*first, *transaction(200, [insert(5)])]))
-    assert table(given_)["service_name"].to_pylist() == ["nobody", "order-api", "order-api", "job", "nobody"]
+    assembled = assembler().feed(frames([*first, *transaction(200, [insert(5)])]))
+    assert table(assembled)["service_name"].to_pylist() == ["nobody", "order-api", "order-api", "job", "nobody"]
 
 
-def test_what_is_no_stamp_leaves_the_one_before_as_it_is() -> None:
+def test_an_invalid_stamp_does_not_replace_the_one_before() -> None:
     sent: list[Decoded] = [relation(), insert(1), stamp(b"no"), insert(2), stamp(), insert(3), stamp(b"no"), insert(4)]
-    given_ = assembler().feed(frames(transaction(100, sent, xid=743)))
-    assert table(given_)["service_name"].to_pylist() == ["nobody", "nobody", "order-api", "order-api"]
-    assert [problem for problem, _ in given_.invalid_stamps] == ["it is not a JSON object"] * 2
-    assert {xid & 0xFFFFFFFF for _, xid in given_.invalid_stamps} == {743}
+    assembled = assembler().feed(frames(transaction(100, sent, xid=743)))
+    assert table(assembled)["service_name"].to_pylist() == ["nobody", "nobody", "order-api", "order-api"]
+    assert [problem for problem, _ in assembled.invalid_stamps] == ["it is not a JSON object"] * 2
+    assert {xid & 0xFFFFFFFF for _, xid in assembled.invalid_stamps} == {743}
 
 
 def test_changes_without_a_stamp_are_counted_where_the_policy_is_to_warn() -> None:
     sent: list[Decoded] = [relation(), insert(1), update(1, 1), stamp(), insert(2)]
-    given_ = assembler([entity(missing_stamp="warn")]).feed(frames(transaction(100, sent)))
-    assert given_.unstamped == {"order": 2}
+    assembled = assembler([entity(missing_stamp="warn")]).feed(frames(transaction(100, sent)))
+    assert assembled.unstamped == {"order": 2}
 
 
 # A row that crosses partitions
@@ -134,11 +134,11 @@ def test_changes_without_a_stamp_are_counted_where_the_policy_is_to_warn() -> No
 def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
     between: list[Decoded], rows_max: int
 ) -> None:
-    """A partition that this session has not heard of is described between the two."""
+    """The server describes a partition between the two if it has not yet described it in this session."""
     sent = frames(transaction(100, [relation(), insert(9), delete(1), *between, insert(1, "MOVED"), insert(8)]))
     for cut in range(len(sent)):
-        fed = assembler(partitioned=["orders"], rows_max=rows_max)
-        pieces = [fed.feed(sent[:cut]), fed.feed(sent[cut:])]
+        stream = assembler(partitioned=["orders"], rows_max=rows_max)
+        pieces = [stream.feed(sent[:cut]), stream.feed(sent[cut:])]
         assert ops(*pieces) == ["create 9", "update 1", "create 8"]
         assert positions(*pieces) == ["100/0", "100/4", "100/6"]
         update_ = table(*pieces).to_pylist()[1]
@@ -146,18 +146,18 @@ def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
         assert json.loads(update_["current"]) == {"id": 1, "status": "MOVED"}
 
 
-def test_what_stands_between_them_or_another_key_keeps_them_apart() -> None:
-    fed = assembler(partitioned=["orders"])
-    given_ = fed.feed(frames(transaction(100, [relation(), delete(1), FOREIGN, insert(1), delete(2), insert(3)])))
-    assert ops(given_) == ["delete 1", "create 1", "delete 2", "create 3"]
+def test_a_delete_and_an_insert_stay_two_rows_if_a_message_is_between_or_the_keys_differ() -> None:
+    stream = assembler(partitioned=["orders"])
+    assembled = stream.feed(frames(transaction(100, [relation(), delete(1), FOREIGN, insert(1), delete(2), insert(3)])))
+    assert ops(assembled) == ["delete 1", "create 1", "delete 2", "create 3"]
 
 
-def test_in_a_table_without_partitions_they_are_what_they_are() -> None:
-    given_ = assembler().feed(frames(transaction(100, [relation(), delete(1), insert(1)])))
-    assert ops(given_) == ["delete 1", "create 1"]
+def test_a_delete_and_an_insert_in_a_table_without_partitions_stay_two_rows() -> None:
+    assembled = assembler().feed(frames(transaction(100, [relation(), delete(1), insert(1)])))
+    assert ops(assembled) == ["delete 1", "create 1"]
 
 
-# What no server sends
+# Streams that no server sends
 
 
 @pytest.mark.parametrize(
@@ -176,17 +176,17 @@ def test_messages_in_an_order_that_no_server_sends_are_malformed(messages: list[
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_a_stray_end_of_a_stream_is_passed_over() -> None:
+def test_a_stray_stream_abort_is_ignored() -> None:
     sent = [*transaction(100, [relation(), insert(1)]), StreamAbort(xid=1, subxid=1), *transaction(200, [insert(2)])]
     assert ops(assembler().feed(frames(sent))) == ["create 1", "create 2"]
 
 
-def test_an_update_of_part_of_its_key_and_an_unsent_value() -> None:
-    """Only a whole old row may fill what was not sent."""
+def test_an_update_with_only_its_old_key() -> None:
+    """Values that the server did not send may be filled only from a whole old row."""
     keyed = relation(identity="d")
     row = Update(relid=20_000, old_kind="K", old=(b"1", None), new=(b"2", b"PAID"))
     rows = table(assembler().feed(frames(transaction(100, [keyed, row])))).to_pylist()
-    assert [(each["op"], each["key"], each["original"]) for each in rows] == [
+    assert [(published["op"], published["key"], published["original"]) for published in rows] == [
         ("delete", "1", '{"id":1}'),
         ("create", "2", None),
     ]
@@ -196,14 +196,14 @@ def test_an_update_of_part_of_its_key_and_an_unsent_value() -> None:
 # Memory
 
 
-def test_a_block_of_the_stream_is_gone_once_its_rows_were_returned() -> None:
-    """A reference cycle would hold it until the garbage collector runs, and with it many MiB a block."""
-    made = assembler()
+def test_a_block_of_the_stream_is_freed_once_its_rows_are_returned() -> None:
+    """A reference cycle would keep each block, which may have many MiB, until the garbage collector runs."""
+    stream = assembler()
     gc.collect()
     gc.disable()
     try:
-        given_ = made.feed(frames(transaction(100, [relation(), stamp(), insert(1)])))
-        assert ops(given_) == ["create 1"]
+        assembled = stream.feed(frames(transaction(100, [relation(), stamp(), insert(1)])))
+        assert ops(assembled) == ["create 1"]
         assert [block for block in gc.get_objects() if isinstance(block, Frames)] == []
     finally:
         gc.enable()

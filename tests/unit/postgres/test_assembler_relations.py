@@ -1,4 +1,4 @@
-"""Which columns rows are read with, what a listener hears of them, and the shapes that batches carry."""
+"""The relations that rows are decoded with, the calls that a listener gets, and the shapes that batches carry."""
 
 from dataclasses import dataclass, field, replace
 
@@ -34,13 +34,13 @@ from tests.unit.postgres.messages import (
 )
 
 
-def test_what_is_passed_over_neither_stops_nor_signals() -> None:
+def test_transactions_that_are_published_cause_no_stop_and_no_signal() -> None:
     listener = _Listener()
     signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     sent = [*transaction(100, [relation(), TRUNCATE]), *transaction(200, [signal])]
-    fed = assembler(published=Position(1, 200, 2), listener=listener)
-    assert fed.feed(frames(sent)).through == commit_text(201)
-    assert fed.stop is None
+    stream = assembler(published=Position(1, 200, 2), listener=listener)
+    assert stream.feed(frames(sent)).through == commit_text(201)
+    assert stream.stop is None
     assert listener.heard == []
 
 
@@ -49,30 +49,34 @@ def test_what_is_passed_over_neither_stops_nor_signals() -> None:
 
 def test_rows_are_read_with_the_relation_that_came_before_them() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
-    changed: list[Decoded] = [insert(1), wider, Insert(relid=20_000, new=(b"2", b"NEW", b"!")), relation(), insert(3)]
-    given_ = assembler().feed(frames(transaction(100, [relation(), *changed])))
-    assert table(given_)["current"].to_pylist() == [
+    messages: list[Decoded] = [insert(1), wider, Insert(relid=20_000, new=(b"2", b"NEW", b"!")), relation(), insert(3)]
+    assembled = assembler().feed(frames(transaction(100, [relation(), *messages])))
+    assert table(assembled)["current"].to_pylist() == [
         '{"id":1,"status":"NEW"}',
         '{"id":2,"status":"NEW","note":"!"}',
         '{"id":3,"status":"NEW"}',
     ]
-    assert positions(given_) == ["100/0", "100/2", "100/4"]
-    assert [(each.added, each.dropped, str(each.position)[-8:]) for each in given_.altered] == [
+    assert positions(assembled) == ["100/0", "100/2", "100/4"]
+    assert [
+        (alteration.added, alteration.dropped, str(alteration.position)[-8:]) for alteration in assembled.altered
+    ] == [
         (("note",), (), "00000002"),
         ((), ("note",), "00000004"),
     ]
 
 
-def test_a_retyped_column_is_said() -> None:
+def test_a_retyped_column_is_reported() -> None:
     retyped = relation(columns={"id": INT, "status": 3802})
-    given_ = assembler().feed(frames(transaction(100, [relation(), insert(1), retyped])))
-    assert [each.retyped for each in given_.altered] == [("status",)]
+    assembled = assembler().feed(frames(transaction(100, [relation(), insert(1), retyped])))
+    assert [alteration.retyped for alteration in assembled.altered] == [("status",)]
 
 
-def test_a_relation_said_again_changes_nothing() -> None:
+def test_a_relation_that_is_described_again_changes_nothing() -> None:
     listener = _Listener()
-    given_ = assembler(listener=listener).feed(frames(transaction(100, [relation(), insert(1), relation(), insert(2)])))
-    assert (given_.altered, listener.heard) == ([], [("touched", ["1", "2"], [700, 700])])
+    assembled = assembler(listener=listener).feed(
+        frames(transaction(100, [relation(), insert(1), relation(), insert(2)]))
+    )
+    assert (assembled.altered, listener.heard) == ([], [("touched", ["1", "2"], [700, 700])])
 
 
 # The listener
@@ -80,7 +84,7 @@ def test_a_relation_said_again_changes_nothing() -> None:
 
 @dataclass(slots=True)
 class _Listener:
-    """Writes down what it is told; a signal brings rows of its own."""
+    """Records its calls. `signal` returns the rows `brings`."""
 
     heard: list[object] = field(default_factory=list)
     brings: pa.RecordBatch | None = None
@@ -110,36 +114,38 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
         *transaction(200, [wider, Delete(relid=20_000, old_kind="O", old=(b"2", b"NEW", None))], xid=703),
         *transaction(250, [replace(signal, transactional=False), replace(signal, prefix="other")], xid=704),
     ]
-    given_ = assembler(listener=listener).feed(frames(sent))
+    assembled = assembler(listener=listener).feed(frames(sent))
     assert listener.heard == [
         ("touched", ["1", "1", "2"], [701, 701, 701]),
         ("signal", b"0" * 32, "00000000"),
         ("discard", ("public", "orders")),
         ("touched", ["2"], [703]),
     ]
-    assert ops(given_) == ["create 1", "delete 1", "create 2", "create 9", "delete 2"]
-    assert [rows.schema for rows in given_.rows] == [batch.SCHEMA] * 3
+    assert ops(assembled) == ["create 1", "delete 1", "create 2", "create 9", "delete 2"]
+    assert [rows.schema for rows in assembled.rows] == [batch.SCHEMA] * 3
 
 
 # Shapes
 
 
-def _told(given_: Assembled) -> list[tuple[list[str], list[str]]]:
-    """Of each batch, its keys, and the columns that it says its orders have."""
-    return [(rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in given_.rows]
+def _keys_and_columns(assembled: Assembled) -> list[tuple[list[str], list[str]]]:
+    """The keys of each batch, and the columns of `order` in the shapes that the batch carries."""
+    return [
+        (rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in assembled.rows
+    ]
 
 
-def test_every_batch_says_which_columns_its_rows_have() -> None:
+def test_every_batch_carries_the_columns_of_its_rows() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
     row = Insert(relid=20_000, new=(b"3", b"NEW", None))
-    given_ = assembler().feed(frames(transaction(100, [UNBOUND, relation(), insert(1), insert(2), wider, row])))
-    assert _told(given_) == [(["1", "2"], ["id", "status"]), (["3"], ["id", "status", "note"])]
-    assert batch.shapes(given_.rows[0]) == {
+    assembled = assembler().feed(frames(transaction(100, [UNBOUND, relation(), insert(1), insert(2), wider, row])))
+    assert _keys_and_columns(assembled) == [(["1", "2"], ["id", "status"]), (["3"], ["id", "status", "note"])]
+    assert batch.shapes(assembled.rows[0]) == {
         "order": Struct(fields=(("id", Primitive.INT), ("status", Primitive.STRING)))
     }
 
 
-def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
+def test_a_batch_carries_the_shapes_of_several_entities() -> None:
     entities = [entity(), entity("refund", "refunds", masks={"note": "sha256", "secret": "drop", "gone": "null"})]
     columns = {"id": INT, "note": 3802, "secret": TEXT, "gone": 1007}
     refund = Insert(relid=20_001, new=(b"1", None, None, None))
@@ -154,25 +160,25 @@ def test_the_shapes_of_several_entities_stand_beside_each_other() -> None:
     assert batch.shapes(rows).keys() == {"order", "refund"}
 
 
-def test_a_batch_says_nothing_of_entities_that_have_no_row_in_it() -> None:
-    """The columns of 1,000 tables are a megabyte, which no batch of a few rows should carry."""
-    following = assembler([entity(), entity("refund", "refunds")])
+def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
+    """The columns of 1,000 tables take a megabyte, too much for a batch of a few rows."""
+    stream = assembler([entity(), entity("refund", "refunds")])
     sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
     for commit, changes in ((100, sent), (200, [insert(2)])):
-        [rows] = following.feed(frames(transaction(commit, changes))).rows
+        [rows] = stream.feed(frames(transaction(commit, changes))).rows
         assert batch.shapes(rows).keys() == {"order"}
 
 
-def test_a_table_that_takes_the_name_of_another_has_a_shape_of_its_own() -> None:
-    """Made anew under another number, in the very transaction: there is no batch of both."""
-    anew = relation(20_001, columns={"id": INT})
-    sent: list[Decoded] = [relation(), insert(1), anew, Insert(relid=20_001, new=(b"2",))]
-    given_ = assembler().feed(frames(transaction(100, sent)))
-    assert _told(given_) == [(["1"], ["id", "status"]), (["2"], ["id"])]
+def test_a_table_that_takes_the_name_of_another_has_its_own_shape() -> None:
+    """The table is created again in the same transaction, with another OID. No batch has rows of both tables."""
+    recreated = relation(20_001, columns={"id": INT})
+    sent: list[Decoded] = [relation(), insert(1), recreated, Insert(relid=20_001, new=(b"2",))]
+    assembled = assembler().feed(frames(transaction(100, sent)))
+    assert _keys_and_columns(assembled) == [(["1"], ["id", "status"]), (["2"], ["id"])]
 
 
-def test_what_a_stop_leaves_keeps_its_shape() -> None:
-    stopped = assembler([entity(immutable=True)])
-    given_ = stopped.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [update(1, 1)])]))
-    assert stopped.stop is not None
-    assert _told(given_) == [(["1"], ["id", "status"])]
+def test_rows_before_a_stop_keep_their_shape() -> None:
+    stream = assembler([entity(immutable=True)])
+    assembled = stream.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [update(1, 1)])]))
+    assert stream.stop is not None
+    assert _keys_and_columns(assembled) == [(["1"], ["id", "status"])]

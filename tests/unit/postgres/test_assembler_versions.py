@@ -1,4 +1,4 @@
-"""Versions of columns in the stream: where they stand, how often, and what a stop leaves."""
+"""Versions of columns in the stream: their positions, that each comes once, and stops at a version."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -72,17 +72,20 @@ def announcing(
 
 
 def _rows(*pieces: Assembled) -> list[str]:
-    """`100/0 order 1` of a row; of a version, its entity and number: `100/0 schemas order 1`."""
-    found = []
+    """The position, entity and key of each row, as in `100/0 order 1`.
+
+    A version has its entity and number in place of the key, as in `100/0 schemas order 1`.
+    """
+    texts = []
     for row in table(*pieces).to_pylist():
         position = Position.parse(row["position"])
-        what = f"{row['key']} {json.loads(row['current'])['version']}" if row["entity"] == SCHEMAS else row["key"]
-        found.append(f"{position.commit}/{position.ordinal} {row['entity']} {what}")
-    return found
+        content = f"{row['key']} {json.loads(row['current'])['version']}" if row["entity"] == SCHEMAS else row["key"]
+        texts.append(f"{position.commit}/{position.ordinal} {row['entity']} {content}")
+    return texts
 
 
 def _known(*pieces: Assembled) -> list[Version]:
-    """The versions among the rows, as a restart reads them."""
+    """The versions among the rows, as a restarted service reads them."""
     return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
 
 
@@ -90,12 +93,14 @@ def _fed(sent: Sequence[Decoded], **options: object) -> Assembled:
     return announcing(**options).feed(frames(sent))  # type: ignore[arg-type]
 
 
-# Where a version stands
+# The position of a version
 
 
-def test_a_version_stands_before_the_first_row_that_has_its_columns() -> None:
-    given_ = _fed([*transaction(100, [relation(), insert(1), insert(2)]), *transaction(200, [WIDER, wide(3), wide(4)])])
-    assert _rows(given_) == [
+def test_a_version_comes_before_the_first_row_with_its_columns() -> None:
+    assembled = _fed(
+        [*transaction(100, [relation(), insert(1), insert(2)]), *transaction(200, [WIDER, wide(3), wide(4)])]
+    )
+    assert _rows(assembled) == [
         "100/0 schemas order 1",
         "100/0 order 1",
         "100/2 order 2",
@@ -103,13 +108,13 @@ def test_a_version_stands_before_the_first_row_that_has_its_columns() -> None:
         "200/0 order 3",
         "200/2 order 4",
     ]
-    assert [each.version.number for each in given_.announced] == [1, 2]
-    assert [[change.column for change in each.changes] for each in given_.announced] == [[], ["note"]]
+    assert [announced.version.number for announced in assembled.announced] == [1, 2]
+    assert [[change.column for change in announced.changes] for announced in assembled.announced] == [[], ["note"]]
 
 
-def test_versions_stand_in_order_inside_one_batch_of_several_entities() -> None:
-    given_ = _fed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
-    assert _rows(given_) == [
+def test_versions_of_several_entities_in_one_batch_are_in_order() -> None:
+    assembled = _fed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
+    assert _rows(assembled) == [
         "100/0 schemas order 1",
         "100/0 order 1",
         "100/2 schemas bill 1",
@@ -119,28 +124,28 @@ def test_versions_stand_in_order_inside_one_batch_of_several_entities() -> None:
     ]
 
 
-def test_a_table_that_is_described_and_not_written_has_no_version() -> None:
-    given_ = _fed(transaction(100, [relation(), BILLS, bill(1)]))
-    assert _rows(given_) == ["100/0 schemas bill 1", "100/0 bill 1"]
+def test_a_table_without_a_change_has_no_version() -> None:
+    assembled = _fed(transaction(100, [relation(), BILLS, bill(1)]))
+    assert _rows(assembled) == ["100/0 schemas bill 1", "100/0 bill 1"]
 
 
 def test_columns_that_no_row_had_are_not_announced() -> None:
-    other = relation(columns={"id": INT, "status": TEXT, "gone": INT})
-    given_ = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [other, WIDER, wide(2)])])
-    assert [[change.column for change in each.changes] for each in given_.announced] == [[], ["note"]]
+    unused = relation(columns={"id": INT, "status": TEXT, "gone": INT})
+    assembled = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [unused, WIDER, wide(2)])])
+    assert [[change.column for change in announced.changes] for announced in assembled.announced] == [[], ["note"]]
 
 
-def test_what_is_not_published_is_not_announced() -> None:
+def test_columns_of_rows_that_are_not_published_are_not_announced() -> None:
     entities = [entity(immutable=True, on_change_of_immutable="ignore")]
-    given_ = _fed(transaction(100, [relation(), delete(1), insert(2)]), entities=entities)
-    assert _rows(given_) == ["100/2 schemas order 1", "100/2 order 2"]
+    assembled = _fed(transaction(100, [relation(), delete(1), insert(2)]), entities=entities)
+    assert _rows(assembled) == ["100/2 schemas order 1", "100/2 order 2"]
 
 
-def test_each_row_of_a_version_carries_the_shape_of_the_rows_behind_it() -> None:
-    given_ = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
-    shapes = [batch.shapes(rows).get("order") for rows in given_.rows]
-    told = [None if shape is None else [name for name, _ in shape.fields] for shape in shapes]
-    assert told == [None, ["id", "status"], None, ["id", "status", "note"]]
+def test_the_rows_after_a_version_carry_its_shape() -> None:
+    assembled = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
+    shapes = [batch.shapes(rows).get("order") for rows in assembled.rows]
+    columns = [None if shape is None else [name for name, _ in shape.fields] for shape in shapes]
+    assert columns == [None, ["id", "status"], None, ["id", "status", "note"]]
 
 
 _looks = {0: ({"id": INT, "status": TEXT}, 2), 1: ({"id": INT, "status": TEXT, "note": TEXT}, 3), 2: ({"id": INT}, 1)}
@@ -149,7 +154,7 @@ _changes = st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.booleans()), max_si
 
 @settings(deadline=None)
 @given(st.lists(_changes, min_size=1, max_size=5), st.integers(1, 20))
-def test_every_row_stands_behind_the_version_that_has_its_columns(
+def test_every_row_follows_the_version_with_its_columns(
     transactions: Sequence[Sequence[tuple[int, bool]]], together: int
 ) -> None:
     sent: list[Decoded] = []
@@ -160,7 +165,9 @@ def test_every_row_stands_behind_the_version_that_has_its_columns(
             relid, name = (30_000, "bills") if is_bill else (20_000, "orders")
             body += [relation(relid, name, columns), Insert(relid=relid, new=(b"1", b"NEW", b"note")[:width])]
         sent += transaction(100 * number, body)
-    reader = announcing(entities=[replace(each, evolution=Evolution(on_incompatible="publish")) for each in ENTITIES])
+    reader = announcing(
+        entities=[replace(one_entity, evolution=Evolution(on_incompatible="publish")) for one_entity in ENTITIES]
+    )
     raw = frames(sent)
     pieces = [reader.feed(raw[at : at + together]) for at in range(0, len(raw), together)]
     columns_of: dict[str, list[str]] = {}
@@ -179,7 +186,7 @@ def test_every_row_stands_behind_the_version_that_has_its_columns(
             assert [*json.loads(row["current"])] == columns_of[row["entity"]]
 
 
-# Once
+# Each version once
 
 
 def test_columns_are_announced_once() -> None:
@@ -195,14 +202,14 @@ def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
     sent = [*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]
     known = _known(_fed(sent))
     published = Position(1, 200, 0)
-    again = _fed([*sent, *transaction(300, [wide(3)])], known=known, published=published)
-    assert _rows(again) == ["300/0 order 3"]
-    assert again.announced == []
+    restarted = _fed([*sent, *transaction(300, [wide(3)])], known=known, published=published)
+    assert _rows(restarted) == ["300/0 order 3"]
+    assert restarted.announced == []
     assert _rows(_fed(transaction(300, [WIDER, wide(3)]), known=known, published=published)) == ["300/0 order 3"]
 
 
-def test_old_columns_that_are_streamed_again_are_not_announced_though_newer_ones_are_known() -> None:
-    """All that has them is published, even where the newer ones stand in the same feed, or come later."""
+def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
+    """All rows with the old columns are published, even if newer columns come in the same call of `feed` or later."""
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _known(_fed([*old, *new]))
     reader = announcing(known, published=Position(1, 200, 0))
@@ -210,14 +217,14 @@ def test_old_columns_that_are_streamed_again_are_not_announced_though_newer_ones
     assert _rows(reader.feed(frames([*new, *transaction(300, [wide(3)])]))) == ["300/0 order 3"]
 
 
-def test_inside_a_transaction_that_was_published_in_part_only_the_rest_is_announced() -> None:
+def test_in_a_partly_published_transaction_only_the_rest_is_announced() -> None:
     sent = transaction(100, [relation(), insert(1), WIDER, wide(2), BILLS, bill(3)])
     known = [version for version in _known(_fed(sent)) if version.entity == "order"]
     reader = assembler(ENTITIES, versions=versions(known), published=Position(1, 100, 2), partial=True)
     assert _rows(reader.feed(frames(sent))) == ["100/4 schemas bill 1", "100/4 bill 3"]
 
 
-def test_columns_of_before_are_announced_again_when_they_come_back() -> None:
+def test_earlier_columns_are_announced_again_when_they_come_back() -> None:
     entities = [entity(evolution=Evolution(on_incompatible="publish"))]
     sent = [
         *transaction(100, [relation(), insert(1)]),
@@ -227,21 +234,21 @@ def test_columns_of_before_are_announced_again_when_they_come_back() -> None:
     assert [version.number for version in _known(_fed(sent, entities=entities))] == [1, 2, 3]
 
 
-# Tables that take one another's place
+# Tables that replace each other
 
 
-def test_a_table_in_the_place_of_another_is_a_version_and_so_is_its_return() -> None:
-    other, gone = relation(40_000), relation(20_000, "orders_old")
+def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
+    other, renamed = relation(40_000), relation(20_000, "orders_old")
     sent = [
         *transaction(100, [relation(), insert(1)]),
         *transaction(200, [other, insert(2, relid=40_000)]),
-        *transaction(300, [relation(), insert(3)]),  # it was not written under its other name
-        *transaction(400, [gone, insert(4), other, insert(5, relid=40_000)]),
+        *transaction(300, [relation(), insert(3)]),  # nothing was written to it while it had another name
+        *transaction(400, [renamed, insert(4), other, insert(5, relid=40_000)]),
     ]
-    given_ = _fed(sent)
-    assert [version.relation for version in _known(given_)] == [20_000, 40_000, 20_000, 40_000]
-    assert [version.restated for version in _known(given_)] == [(), *[("id", "status")] * 3]
-    assert [row for row in _rows(given_) if "schemas" not in row] == [
+    assembled = _fed(sent)
+    assert [version.relation for version in _known(assembled)] == [20_000, 40_000, 20_000, 40_000]
+    assert [version.restated for version in _known(assembled)] == [(), *[("id", "status")] * 3]
+    assert [row for row in _rows(assembled) if "schemas" not in row] == [
         "100/0 order 1",
         "200/0 order 2",
         "300/0 order 3",
@@ -251,14 +258,14 @@ def test_a_table_in_the_place_of_another_is_a_version_and_so_is_its_return() -> 
 
 def test_rows_of_a_table_that_came_back_carry_its_shape() -> None:
     other = replace(WIDER, relid=40_000)
-    given_ = _fed(
+    assembled = _fed(
         [
             *transaction(100, [relation(), insert(1)]),
             *transaction(200, [other, wide(2, relid=40_000)]),
             *transaction(300, [relation(), insert(3)]),
         ]
     )
-    widths = [len(batch.shapes(rows)["order"].fields) for rows in given_.rows if batch.shapes(rows)]
+    widths = [len(batch.shapes(rows)["order"].fields) for rows in assembled.rows if batch.shapes(rows)]
     assert widths == [2, 3, 2]
 
 
@@ -270,9 +277,9 @@ def _stopped(reader: Assembler) -> ChangelogError:
     return reader.stop
 
 
-def test_a_stop_leaves_what_stands_before_its_transaction_and_nothing_of_it() -> None:
+def test_a_stop_at_a_version_returns_only_the_transactions_before_it() -> None:
     reader = announcing()
-    given_ = reader.feed(
+    assembled = reader.feed(
         frames(
             [
                 *transaction(100, [relation(), insert(1)]),
@@ -281,28 +288,30 @@ def test_a_stop_leaves_what_stands_before_its_transaction_and_nothing_of_it() ->
             ]
         )
     )
-    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 1"]
-    assert [each.version.entity for each in given_.announced] == ["order"]  # what is not published is not told
-    assert given_.through == commit_text(101)
-    assert not given_.partial
+    assert _rows(assembled) == ["100/0 schemas order 1", "100/0 order 1"]
+    assert [announced.version.entity for announced in assembled.announced] == [
+        "order"
+    ]  # versions that are not published are not reported
+    assert assembled.through == commit_text(101)
+    assert not assembled.partial
     error = _stopped(reader)
     assert (error.kind, error.position) == (Kind.STOP, Position(1, 200, 4))
     assert reader.feed(frames(transaction(400, [bill(5)]))).rows == []
 
 
-def test_a_stop_in_the_middle_of_a_batch_leaves_the_transactions_before_it() -> None:
-    """Bound before, the rows of several transactions and tables are one block."""
+def test_a_stop_in_the_middle_of_a_block_returns_the_transactions_before_it() -> None:
+    """Because the relations are known, the rows of several transactions and tables are decoded as one block."""
     known = _known(_fed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
     known += _known(_fed(transaction(50, [RETYPED, retyped(1)])))
     reader = announcing(known)
-    given_ = reader.feed(
+    assembled = reader.feed(
         frames([*transaction(100, [BILLS, bill(1)]), *transaction(200, [bill(2), relation(), insert(3), bill(4)])])
     )
-    assert _rows(given_) == ["100/0 schemas bill 2", "100/0 bill 1"]
+    assert _rows(assembled) == ["100/0 schemas bill 2", "100/0 bill 1"]
     assert _stopped(reader).position == Position(1, 200, 2)
 
 
-def test_what_an_operator_accepted_goes_on() -> None:
+def test_an_accepted_version_is_published() -> None:
     before = transaction(100, [relation(), insert(1)])
     known, sent = _known(_fed(before)), before + transaction(200, [RETYPED, retyped(2)])
     reader = assembler(ENTITIES, versions=versions(known, order=Position(1, 200, 0)), published=Position(1, 100, 0))
@@ -310,24 +319,24 @@ def test_what_an_operator_accepted_goes_on() -> None:
     assert reader.stop is None
 
 
-def test_a_catalogue_that_cannot_be_asked_is_a_stop_at_the_row_that_asked() -> None:
-    """Behind the transaction's end, too, where no transaction is open."""
+def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> None:
+    """This also holds after the transaction's end, when no transaction is open."""
 
     def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
         raise ChangelogError(Kind.CONNECTION, "the connection was lost")
 
     reader = assembler(ENTITIES, versions=Versions([], accepted={}, filled=lost))
-    given_ = reader.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]))
-    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 1"]
+    assembled = reader.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]))
+    assert _rows(assembled) == ["100/0 schemas order 1", "100/0 order 1"]
     assert (_stopped(reader).kind, _stopped(reader).position) == (Kind.CONNECTION, Position(1, 200, 0))
 
 
-# Rows of tables
+# Rows that are read from tables
 
 
 @dataclass
 class _Reads:
-    """Brings rows of a table at each signal."""
+    """A listener that returns rows of a table at each signal."""
 
     brings: list[pa.RecordBatch] = field(default_factory=list)
     withdrawn: int = 0
@@ -344,15 +353,15 @@ class _Reads:
 
 
 def _read(commit: int, described: Relation, *rows: Insert) -> pa.RecordBatch:
-    """What a table had, at the place of the signal of transaction `commit`."""
-    shifted: list[Decoded] = [LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
-    found = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *shifted])))).to_batches()[0]
+    """Rows that were read from a table, at the position of the signal in transaction `commit`."""
+    messages: list[Decoded] = [LogicalMessage(transactional=True, lsn=0, prefix="someone", content=b""), *rows]
+    batch_ = table(assembler(ENTITIES).feed(frames(transaction(commit, [described, *messages])))).to_batches()[0]
     columns: Mapping[int, Primitive] = {INT: Primitive.INT, TEXT: Primitive.STRING}
     shape = Struct(fields=tuple((column.name, columns[column.type_oid]) for column in described.columns))
-    return batch.with_shapes(found, {"order": shape}, relation=described.relid)
+    return batch.with_shapes(batch_, {"order": shape}, relation=described.relid)
 
 
-def test_rows_of_a_table_are_announced_where_their_signal_stands() -> None:
+def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None:
     reads = _Reads([_read(200, WIDER, wide(1), wide(2)), _read(300, WIDER, wide(3))])
     sent = [
         *transaction(100, [relation(), insert(9), BILLS, bill(1)]),
@@ -360,8 +369,8 @@ def test_rows_of_a_table_are_announced_where_their_signal_stands() -> None:
         *transaction(300, [SIGNAL]),
         *transaction(400, [WIDER, wide(4)]),
     ]
-    given_ = _fed(sent, listener=reads)
-    assert _rows(given_) == [
+    assembled = _fed(sent, listener=reads)
+    assert _rows(assembled) == [
         "100/0 schemas order 1",
         "100/0 order 9",
         "100/2 schemas bill 1",
@@ -375,34 +384,38 @@ def test_rows_of_a_table_are_announced_where_their_signal_stands() -> None:
     assert reads.withdrawn == 0
 
 
-def test_columns_that_only_rows_of_a_table_had_are_followed_by_those_of_before() -> None:
-    """A column came, the table was read, and the column went again: the stream describes what it described before."""
+def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -> None:
+    """A column was added, the table was read, and the column was dropped. So the stream's relation is the first one."""
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [
         *transaction(100, [relation(), insert(9)]),
         *transaction(200, [SIGNAL]),
         *transaction(300, [relation(), insert(2)]),
     ]
-    given_ = _fed(sent, listener=reads)
-    assert _rows(given_)[-2:] == ["300/0 schemas order 3", "300/0 order 2"]
-    assert [[change.kind for change in each.changes] for each in given_.announced] == [[], ["added"], ["dropped"]]
+    assembled = _fed(sent, listener=reads)
+    assert _rows(assembled)[-2:] == ["300/0 schemas order 3", "300/0 order 2"]
+    assert [[change.kind for change in announced.changes] for announced in assembled.announced] == [
+        [],
+        ["added"],
+        ["dropped"],
+    ]
 
 
 def test_a_stop_at_rows_of_a_table_gives_them_back() -> None:
     reads = _Reads([_read(200, RETYPED, retyped(1))])
     reader = announcing(listener=reads)
-    given_ = reader.feed(
+    assembled = reader.feed(
         frames(
             [*transaction(100, [relation(), insert(9)]), *transaction(200, [SIGNAL]), *transaction(300, [insert(2)])]
         )
     )
-    assert _rows(given_) == ["100/0 schemas order 1", "100/0 order 9"]
+    assert _rows(assembled) == ["100/0 schemas order 1", "100/0 order 9"]
     assert reads.withdrawn == 1
     assert _stopped(reader).position == Position(1, 200, 2)
 
 
 def test_without_versions_nothing_is_announced() -> None:
-    given_ = assembler(ENTITIES).feed(
+    assembled = assembler(ENTITIES).feed(
         frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [RETYPED, retyped(2)])])
     )
-    assert _rows(given_) == ["100/0 order 1", "200/0 order 2"]
+    assert _rows(assembled) == ["100/0 order 1", "200/0 order 2"]

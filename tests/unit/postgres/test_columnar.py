@@ -1,4 +1,4 @@
-"""The fast path gives what the plain one gives, row for row, however the frames are cut; and refuses the same bytes."""
+"""The fast path returns the same rows as the plain path, however the frames are cut, and refuses the same bytes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ ROWS_EVER = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """All that feeding a stream told."""
+    """Everything that feeding a stream returned."""
 
     rows: pa.Table
     through: str | None
@@ -65,9 +65,9 @@ class Outcome:
 def _fed(
     case: Case, decisions: Mapping[Position, str], sent: Sequence[bytes], cuts: Sequence[int], rows_max: int
 ) -> Outcome:
-    fed = assembler(case.entities, partitioned=case.partitioned, decisions=decisions, rows_max=rows_max)
+    stream = assembler(case.entities, partitioned=case.partitioned, decisions=decisions, rows_max=rows_max)
     bounds = [0, *cuts, len(sent)]
-    pieces = [fed.feed(sent[begin:end]) for begin, end in pairwise(bounds)]
+    pieces = [stream.feed(sent[begin:end]) for begin, end in pairwise(bounds)]
     rows = table(*pieces)
     rows.validate(full=True)
     through = [piece.through for piece in pieces if piece.through is not None]
@@ -77,46 +77,46 @@ def _fed(
         through=max(through, default=None),
         altered=[altered for piece in pieces for altered in piece.altered],
         unstamped=dict(unstamped),
-        invalid_stamps=[each for piece in pieces for each in piece.invalid_stamps],
-        stop=None if fed.stop is None else (str(fed.stop), fed.stop.position),
+        invalid_stamps=[invalid for piece in pieces for invalid in piece.invalid_stamps],
+        stop=None if stream.stop is None else (str(stream.stop), stream.stop.position),
     )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Few rows go fast, too: the cases are small."""
+    """Sends even few rows through the fast path, because the cases are small."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """Every row goes through `row_records`."""
+    """Sends every row through the plain path, `row_records`."""
     with mock.patch.object(columnar, "FEW_ROWS", ROWS_EVER):
         yield
 
 
 @given(cases(), st.data())
 @settings(max_examples=120, deadline=None)
-def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataObject) -> None:
+def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.DataObject) -> None:
     sent = frames(case.messages, case.lsns)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(sent)), max_size=6)))
     rows_max = data.draw(st.sampled_from([1, 2, 5, ROWS_EVER]))
     decisions: dict[Position, str] = {}
     for _ in range(4):
-        whole = _fed(case, decisions, sent, [], ROWS_EVER)
+        fast = _fed(case, decisions, sent, [], ROWS_EVER)
         with _plain():
-            plain = _fed(case, decisions, sent, [], ROWS_EVER)
-            plain_cut = _fed(case, decisions, sent, cuts, rows_max)
-        assert whole.told() == plain.told()
-        _are_json(whole.rows)
-        assert _fed(case, decisions, sent, cuts, rows_max).told() == plain_cut.told()
+            slow = _fed(case, decisions, sent, [], ROWS_EVER)
+            slow_cut = _fed(case, decisions, sent, cuts, rows_max)
+        assert fast.told() == slow.told()
+        _are_json(fast.rows)
+        assert _fed(case, decisions, sent, cuts, rows_max).told() == slow_cut.told()
         one_by_one = _fed(case, decisions, sent, range(1, len(sent)), rows_max)
-        _same_whatever_the_cuts(whole, one_by_one)
-        _same_whatever_the_cuts(whole, plain_cut)
-        if whole.stop is None:
+        _same_whatever_the_cuts(fast, one_by_one)
+        _same_whatever_the_cuts(fast, slow_cut)
+        if fast.stop is None:
             return
-        position = whole.stop[1]
+        position = fast.stop[1]
         assert position is not None
         decisions[position] = data.draw(st.sampled_from(["skip", "dead-letter", "default"]))
 
@@ -124,14 +124,23 @@ def test_the_fast_path_gives_what_the_plain_one_gives(case: Case, data: st.DataO
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_null_is_invented(data: st.DataObject) -> None:
-    """A partitioned table says FULL; each of its partitions logs what it logs, and a row does not say whose it is."""
+    """A partition may log fewer columns than its table with replica identity FULL. Rows do not name their partition.
+
+    So a column that the partition did not log must be unavailable; it must not be published as null.
+    """
     names = ["id", "a", "b", "c"]
     root = relation(columns=dict.fromkeys(names, TEXT))
     logged = data.draw(st.lists(st.none() | st.sets(st.sampled_from("abc")), min_size=1, max_size=3))
     leaves = [
-        relation(30_000 + number, f"leaf{number}", dict.fromkeys(names, TEXT), key={"id", *(each or ())}, identity=kind)
-        for number, each in enumerate(logged)
-        for kind in ["f" if each is None else "d"]
+        relation(
+            30_000 + number,
+            f"leaf{number}",
+            dict.fromkeys(names, TEXT),
+            key={"id", *(names_logged or ())},
+            identity=kind,
+        )
+        for number, names_logged in enumerate(logged)
+        for kind in ["f" if names_logged is None else "d"]
     ]
     changes: list[Decoded] = []
     truth: list[dict[str, str | None]] = []
@@ -146,9 +155,9 @@ def test_no_null_is_invented(data: st.DataObject) -> None:
     messages = transaction(100, changes)
     case = Case(entities=[entity()], partitioned=["orders"], messages=messages, lsns=range(len(messages)))
     for rows in (_fed(case, {}, frames(messages), [], ROWS_EVER).rows, _plainly(case)):
-        for found, row in zip(rows.to_pylist(), truth, strict=True):
-            original = json.loads(found["original"])
-            unavailable = json.loads(found["provenance"])["source"].get("unavailableOriginal", [])
+        for published, row in zip(rows.to_pylist(), truth, strict=True):
+            original = json.loads(published["original"])
+            unavailable = json.loads(published["provenance"])["source"].get("unavailableOriginal", [])
             assert original == {name: value for name, value in row.items() if name not in unavailable}
             assert not unavailable or any(leaf.replica_identity == "d" for leaf in leaves)
             assert not unavailable or None not in original.values()
@@ -165,16 +174,16 @@ def _plainly(case: Case) -> pa.Table:
 
 @given(st.data())
 @settings(max_examples=8, deadline=None)
-def test_values_of_every_type_stand_beside_each_other(data: st.DataObject) -> None:
-    """Every type in one row, many rows in one block: each shape between any two others."""
+def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
+    """A row has every type and a block has many rows, so each type can be between any two others."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
     sent = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
-    drawn = data.draw(st.lists(row, min_size=20, max_size=20))
-    changes: list[Decoded] = [Insert(relid=sent.relid, new=new) for new in drawn]
-    changes += [Update(relid=sent.relid, old_kind="O", old=old, new=new) for old, new in pairwise(drawn)]
-    changes += [Update(relid=sent.relid, old_kind=None, old=None, new=new) for new in drawn]
-    changes += [Delete(relid=sent.relid, old_kind="O", old=old) for old in drawn]
+    values = data.draw(st.lists(row, min_size=20, max_size=20))
+    changes: list[Decoded] = [Insert(relid=sent.relid, new=new) for new in values]
+    changes += [Update(relid=sent.relid, old_kind="O", old=old, new=new) for old, new in pairwise(values)]
+    changes += [Update(relid=sent.relid, old_kind=None, old=None, new=new) for new in values]
+    changes += [Delete(relid=sent.relid, old_kind="O", old=old) for old in values]
     messages = transaction(100, [sent, *changes])
     case = Case(entities=[entity()], partitioned=[], messages=messages, lsns=range(len(messages)))
     fast = _fed(case, {}, frames(messages), [], ROWS_EVER)
@@ -185,13 +194,13 @@ def test_values_of_every_type_stand_beside_each_other(data: st.DataObject) -> No
 
 
 def _are_json(rows: pa.Table) -> None:
-    """Whatever the texts of values are."""
+    """Checks that the states are JSON objects, whatever the texts of the values are."""
     for text in [*rows.column("current").to_pylist(), *rows.column("original").to_pylist()]:
         assert text is None or isinstance(json.loads(text), dict)
 
 
 def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
-    """What is cut may hold the begin of the transaction that stops, and no more."""
+    """Checks that with other cuts, at most the begin of the transaction that stops is returned in addition."""
     assert cut.stop == whole.stop
     assert cut.through == whole.through
     assert cut.rows.slice(0, len(whole.rows)).equals(whole.rows)
@@ -204,7 +213,7 @@ def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
 
 
 def _outcome(case: Case, sent: Sequence[bytes]) -> object:
-    """All that the stream told, or that it is malformed; nothing else may be raised."""
+    """Returns the outcome of the stream, or its error's kind if the stream is malformed. Raises all other errors."""
     try:
         return _fed(case, {}, sent, [], ROWS_EVER).told()
     except ChangelogError as error:
@@ -214,24 +223,24 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """Where the bytes of a row message stand that are neither its relation nor a value."""
+    """The offsets of the bytes of a row message that belong neither to its relation nor to a value."""
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)
     ]
     at = 5
-    found = {0}
+    offsets = {0}
     for value in values:
         begin = payload.index(b"t" + len(value).to_bytes(4, "big") + value, at)
-        found |= set(range(at, begin + 5))
+        offsets |= set(range(at, begin + 5))
         at = begin + 5 + len(value)
-    return found | set(range(at, len(payload)))
+    return offsets | set(range(at, len(payload)))
 
 
 @given(cases(), st.data())
 @settings(max_examples=120, deadline=None)
-def test_what_no_server_sends_is_refused_by_both(case: Case, data: st.DataObject) -> None:
-    rows = [number for number, each in enumerate(case.messages) if isinstance(each, Insert | Update | Delete)]
+def test_both_paths_refuse_bytes_that_no_server_sends(case: Case, data: st.DataObject) -> None:
+    rows = [number for number, message in enumerate(case.messages) if isinstance(message, Insert | Update | Delete)]
     if not rows:
         return
     number = data.draw(st.sampled_from(rows))
@@ -277,9 +286,9 @@ def test_rows_of_another_width_than_their_relation_are_malformed() -> None:
         assert caught.value.kind is Kind.MALFORMED
 
 
-def test_a_block_knows_its_places_in_a_large_buffer() -> None:
-    """A long value moves what follows it: each row still finds its own bytes."""
+def test_rows_of_a_large_block_keep_their_bytes() -> None:
+    """Long values shift the rows that follow. Each row must still have its own bytes."""
     rows = [insert(number, "x" * (number % 7) * 1000) for number in range(300)]
-    [found] = assembler().feed(frames(transaction(100, [relation(), *rows]))).rows
-    assert np.array_equal(found.column("key").to_numpy(zero_copy_only=False).astype(int), np.arange(300))
-    assert found.column("current")[6].as_py() == '{"id":6,"status":"%s"}' % ("x" * 6000)
+    [published] = assembler().feed(frames(transaction(100, [relation(), *rows]))).rows
+    assert np.array_equal(published.column("key").to_numpy(zero_copy_only=False).astype(int), np.arange(300))
+    assert published.column("current")[6].as_py() == '{"id":6,"status":"%s"}' % ("x" * 6000)

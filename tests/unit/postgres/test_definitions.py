@@ -1,4 +1,7 @@
-"""A type that is certain is what it was when the row was written, whatever a look at the catalogue meets on its way."""
+"""A type that counts as certain is the type at the time when the row was written.
+
+A look (one reading of the catalogue) takes several queries, and anything may happen between these.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +18,7 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE: it holds its lock until others see it. Its attribute is named for its transaction."""
+    """One ALTER TYPE, whose lock is held until others see the change. It names the attribute after its transaction."""
 
     xid: int
     begun: int
@@ -25,7 +28,7 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What the stream shows: rows from `first` to `commit`, or none."""
+    """A transaction in the stream, from `first` to `commit`, with or without rows."""
 
     xid: int
     first: int
@@ -34,7 +37,7 @@ class Transaction:
 
 
 class Database:
-    """A log with one composite type. Anything may happen between two questions: `meanwhile` is called there."""
+    """A database with a log and one composite type. `meanwhile` is called between two queries and can change it."""
 
     def __init__(self, meanwhile: Callable[["Database"], None]) -> None:
         self.lsn, self.xid = 1000, 700
@@ -42,14 +45,14 @@ class Database:
         self.stream: list[Transaction] = []
         self._meanwhile = meanwhile
 
-    # What happens.
+    # Changes of the database
 
     def write(self, *, lasts: int) -> None:
         self.xid += 1
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Begins, commits, or shows the commit of an alteration: one at a time."""
+        """Does the next step of an alteration: it begins, commits, or becomes visible. There is only one at a time."""
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1
@@ -60,28 +63,32 @@ class Database:
             last.visible = True
 
     def show(self, *, rows: bool) -> None:
-        """The stream shows the last alteration; what that wrote itself, it wrote at some step of the alteration."""
+        """Puts the transaction of the last alteration into the stream, with rows of its own if `rows` is true."""
         last = self.alterations[-1] if self.alterations else None
-        if last is not None and last.commit is not None and all(last.xid != each.xid for each in self.stream):
+        if (
+            last is not None
+            and last.commit is not None
+            and all(last.xid != transaction.xid for transaction in self.stream)
+        ):
             self.stream.append(Transaction(last.xid, last.begun, last.commit, rows=rows))
-            self.stream.sort(key=lambda each: each.commit)
+            self.stream.sort(key=lambda transaction: transaction.commit)
 
     def _next(self, bytes_: int = 1) -> int:
         self.lsn += bytes_
         return self.lsn
 
-    # What can be asked.
+    # Queries
 
     def name(self, lsn: int) -> str:
-        """The attribute's name for a row at this place."""
-        committed = [each.xid for each in self.alterations if each.commit and each.commit < lsn]
+        """The attribute's name for a row at this log position."""
+        committed = [alteration.xid for alteration in self.alterations if alteration.commit and alteration.commit < lsn]
         return f"a{committed[-1]}" if committed else "a"
 
     def look(self, relations: frozenset[int]) -> CompositeLook:
         if not relations:
             return CompositeLook(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
         before = self._asked(self.lsn)
-        pending = bool(self._asked(any(not each.visible for each in self.alterations)))
+        pending = bool(self._asked(any(not alteration.visible for alteration in self.alterations)))
         xid = self._asked(self._seen())
         makers = frozenset({xid} - {0})
         return CompositeLook(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
@@ -92,11 +99,11 @@ class Database:
         if values == [COMPOSITE]:
             return [("public.co", "c", False, 0, None, None, 0, -1, RELATION, ",")]
         assert values == [RELATION], text
-        seen = self._asked(self._seen())
-        return [(f"a{seen}" if seen else "a", INT, -1)]
+        xid = self._asked(self._seen())
+        return [(f"a{xid}" if xid else "a", INT, -1)]
 
     def _seen(self) -> int:
-        return max((each.xid for each in self.alterations if each.visible), default=0)
+        return max((alteration.xid for alteration in self.alterations if alteration.visible), default=0)
 
     def _asked(self, answer: int) -> int:
         self._meanwhile(self)
@@ -104,7 +111,7 @@ class Database:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_what_is_certain_is_right(seed: int, part: int) -> None:
+def test_a_certain_type_is_the_right_one(seed: int, part: int) -> None:
     certain = 0
     for number in range(ROUNDS):
         label = f"{seed}/{part}/{number}"
@@ -113,7 +120,7 @@ def test_what_is_certain_is_right(seed: int, part: int) -> None:
 
 
 def _round(chance: random.Random, label: str) -> int:
-    """A few steps of a database and of who follows it; how many rows had a certain type."""
+    """Does random steps of a database and of `Definitions`. Returns how many transactions had a certain type."""
 
     def happen(database: Database) -> None:
         for _ in range(chance.choice([0, 0, 1, 3, 5])):
@@ -126,29 +133,29 @@ def _round(chance: random.Random, label: str) -> int:
                     database.show(rows=chance.random() < 0.5)
 
     database = Database(happen)
-    followed = Definitions(database.look, database.query)
-    followed.track([COMPOSITE])
-    read = certain = 0
+    definitions = Definitions(database.look, database.query)
+    definitions.track([COMPOSITE])
+    last_commit = certain = 0
     for step in range(10):
         happen(database)
         match chance.choice(["read", "read", "glance", "open"]):
             case "glance":
-                followed.glance(float(step))
+                definitions.glance(float(step))
             case "open":
-                followed = Definitions(database.look, database.query, dict(followed.ends))
-                followed.track([COMPOSITE])
-        commits = [each for each in database.stream if each.commit > read]
+                definitions = Definitions(database.look, database.query, dict(definitions.ends))
+                definitions.track([COMPOSITE])
+        commits = [transaction_ for transaction_ in database.stream if transaction_.commit > last_commit]
         for transaction in commits[: chance.randint(0, len(commits))]:
-            read = transaction.commit
-            followed.enter(transaction.xid, transaction.first, transaction.commit)
+            last_commit = transaction.commit
+            definitions.enter(transaction.xid, transaction.first, transaction.commit)
             if transaction.rows:
-                certain += check(database, followed, transaction, label)
+                certain += check(database, definitions, transaction, label)
     return certain
 
 
-def check(database: Database, followed: Definitions, transaction: Transaction, label: str) -> bool:
-    followed.settle()
-    type_ = followed.resolve(COMPOSITE)
+def check(database: Database, definitions: Definitions, transaction: Transaction, label: str) -> bool:
+    definitions.settle()
+    type_ = definitions.resolve(COMPOSITE)
     if type_.certain:
         [attribute] = type_.fields
         names = [database.name(transaction.first), database.name(transaction.commit)]
@@ -160,13 +167,13 @@ def quiet(_: Database) -> None:
     """Nothing happens."""
 
 
-def read(database: Database, followed: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """What a row that is written now is read by."""
+def read(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
+    """Writes a row. Returns the attribute's name that it is read with, and whether its type is certain."""
     database.write(lasts=lasts)
-    written = database.stream[-1]
-    followed.enter(written.xid, written.first, written.commit)
-    followed.settle()
-    type_ = followed.resolve(COMPOSITE)
+    transaction = database.stream[-1]
+    definitions.enter(transaction.xid, transaction.first, transaction.commit)
+    definitions.settle()
+    type_ = definitions.resolve(COMPOSITE)
     return type_.fields[0].name, type_.certain
 
 
@@ -175,57 +182,57 @@ def altered(database: Database) -> None:
         database.alter()
 
 
-def test_a_change_is_certain_from_the_next_look_on() -> None:
+def test_a_change_is_certain_after_the_next_look() -> None:
     database = Database(quiet)
-    followed = Definitions(database.look, database.query)
-    followed.track([COMPOSITE])
-    assert read(database, followed) == ("a", True)
+    definitions = Definitions(database.look, database.query)
+    definitions.track([COMPOSITE])
+    assert read(database, definitions) == ("a", True)
     altered(database)
-    assert read(database, followed) == ("a702", False)
-    assert read(database, followed) == ("a702", True)
+    assert read(database, definitions) == ("a702", False)
+    assert read(database, definitions) == ("a702", True)
 
 
-def test_a_change_is_certain_from_its_commit_on_where_the_stream_shows_it() -> None:
+def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None:
     database = Database(quiet)
-    followed = Definitions(database.look, database.query)
-    followed.track([COMPOSITE])
+    definitions = Definitions(database.look, database.query)
+    definitions.track([COMPOSITE])
     altered(database)
     [alteration] = database.alterations
     assert alteration.commit is not None
-    followed.enter(alteration.xid, 0, alteration.commit)
-    assert read(database, followed) == ("a701", True)
+    definitions.enter(alteration.xid, 0, alteration.commit)
+    assert read(database, definitions) == ("a701", True)
 
 
-def test_what_was_learned_holds_for_the_next_opening() -> None:
+def test_the_next_opening_keeps_what_was_learned() -> None:
     database = Database(quiet)
-    followed = Definitions(database.look, database.query)
-    followed.track([COMPOSITE])
+    definitions = Definitions(database.look, database.query)
+    definitions.track([COMPOSITE])
     altered(database)
-    followed.glance(1.0)
+    definitions.glance(1.0)
     database.write(lasts=1)
-    again = Definitions(database.look, database.query, followed.ends)
-    again.track([COMPOSITE])
-    again.enter(702, database.stream[-1].first, database.stream[-1].commit)
-    assert again.resolve(COMPOSITE).certain
+    reopened = Definitions(database.look, database.query, definitions.ends)
+    reopened.track([COMPOSITE])
+    reopened.enter(702, database.stream[-1].first, database.stream[-1].commit)
+    assert reopened.resolve(COMPOSITE).certain
 
 
-def test_while_a_lock_is_held_nothing_later_is_certain() -> None:
+def test_no_later_type_is_certain_while_an_alteration_is_open() -> None:
     database = Database(quiet)
-    followed = Definitions(database.look, database.query)
-    followed.track([COMPOSITE])
+    definitions = Definitions(database.look, database.query)
+    definitions.track([COMPOSITE])
     database.alter()
-    assert read(database, followed) == ("a", False)
+    assert read(database, definitions) == ("a", False)
     database.alter()
-    assert read(database, followed) == ("a", False)
+    assert read(database, definitions) == ("a", False)
     database.alter()
-    assert read(database, followed) == ("a701", False)
-    assert read(database, followed) == ("a701", True)
+    assert read(database, definitions) == ("a701", False)
+    assert read(database, definitions) == ("a701", True)
 
 
-def test_a_type_without_composites_is_asked_for_once() -> None:
+def test_a_type_without_composites_is_not_tracked() -> None:
     database = Database(quiet)
-    followed = Definitions(database.look, database.query)
-    assert followed.resolve(INT).name == "int4"
-    assert not followed.tracking
-    followed.enter(1, 2, 3)
-    assert not followed.tracks(INT)
+    definitions = Definitions(database.look, database.query)
+    assert definitions.resolve(INT).name == "int4"
+    assert not definitions.tracking
+    definitions.enter(1, 2, 3)
+    assert not definitions.tracks(INT)

@@ -1,4 +1,4 @@
-"""What looks at the catalogue are compared by, and the bounds that statements give."""
+"""Comparing two looks (readings of the catalogue), and the log positions of the statements that made a change."""
 
 from dataclasses import replace
 
@@ -37,22 +37,22 @@ def partitioned(count: int) -> TableEvidence:
 
 
 @pytest.mark.parametrize("count", [0, LEAVES_MAX, LEAVES_MAX + 1])
-def test_what_a_checkpoint_keeps_is_compared_as_it_was(count: int) -> None:
+def test_evidence_from_a_checkpoint_compares_as_before(count: int) -> None:
     table = partitioned(count)
-    kept = Evidence.parse(evidence(table).to_json())
-    assert kept is not None
-    assert isinstance(kept.tables["item"].leaves, str) == (count > LEAVES_MAX)
-    assert list(unlogged(kept, evidence(table))) == []
-    [change] = unlogged(kept, evidence(partitioned(count + 1)))
+    stored = Evidence.parse(evidence(table).to_json())
+    assert stored is not None
+    assert isinstance(stored.tables["item"].leaves, str) == (count > LEAVES_MAX)
+    assert list(unlogged(stored, evidence(table))) == []
+    [change] = unlogged(stored, evidence(partitioned(count + 1)))
     assert change.leaves == (None if count > LEAVES_MAX else {count + 1})
     assert (change.since, change.sweep) == (100, count > LEAVES_MAX)
 
 
-def test_nothing_and_nonsense_in_a_checkpoint() -> None:
+def test_empty_and_malformed_evidence_in_a_checkpoint() -> None:
     assert Evidence.parse({}) is None
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as caught:
         Evidence.parse({"lsn": "0/0", "horizon": 1, "tables": {"item": [1]}})
-    assert raised.value.kind is Kind.MALFORMED
+    assert caught.value.kind is Kind.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_nothing_and_nonsense_in_a_checkpoint() -> None:
         (replace(TABLE, name="800", owner=11), False),
     ],
 )
-def test_an_edit_counts_where_it_may_hide_something(now: TableEvidence, noticed: bool) -> None:
+def test_an_edit_counts_if_it_may_hide_changes(now: TableEvidence, noticed: bool) -> None:
     assert bool(list(unlogged(evidence(TABLE), evidence(now)))) == noticed
 
 
-def test_bounds_are_those_of_statements_that_can_have_done_it() -> None:
+def test_bounds_are_those_of_the_statements_that_may_have_made_the_change() -> None:
     change = Unlogged(
         entity="item", why="edited", statements="PUBLICATION", leaves=None, sweep=True, since=0x100, until=0x200
     )

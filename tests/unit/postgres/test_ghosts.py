@@ -1,4 +1,7 @@
-"""What is alive in a changelog, whatever the order in which its partitions are read and however small the memory."""
+"""Finding ghosts: keys that are alive in the changelog, and that the table may lack.
+
+The result must not depend on the order in which partitions are read, or on how much memory may be used.
+"""
 
 import json
 import random
@@ -50,51 +53,51 @@ asking = st.dictionaries(st.sampled_from("efgh"), st.sets(st.integers(0, 12).map
 
 
 def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Record:
-    dead = op in (Op.DELETE, Op.TRUNCATE)
+    is_deletion = op in (Op.DELETE, Op.TRUNCATE)
     envelope = Envelope(
         provenance=replace(PROVENANCE, source=replace(SOURCE, op=op, position=Position(1, at, 0))),
-        current=None if dead else Raw(json.dumps({"at": at}).encode()),
+        current=None if is_deletion else Raw(json.dumps({"at": at}).encode()),
         original=None if op is Op.TRUNCATE else MISSING,
     )
     return Record(entity=entity, place=Place(key=key, partition=partition), envelope=envelope)
 
 
 def written(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
-    """The changes are of the entities `names` in turn."""
-    found = []
+    """The records of these changes, which belong to the entities `names` in turn."""
+    records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
         name = names[at % len(names)]
         if op is Op.TRUNCATE:
-            found += [record(op, TRUNCATE_KEY, number, at, name) for number in range(PARTITIONS)]
+            records += [record(op, TRUNCATE_KEY, number, at, name) for number in range(PARTITIONS)]
         else:
-            found.append(record(op, f"k{key}", partition, at, name))
-    return found
+            records.append(record(op, f"k{key}", partition, at, name))
+    return records
 
 
 def folded(records: Sequence[Record]) -> dict[str, Record]:
-    alive: dict[str, Record] = {}
-    for each in records:
-        if each.place.key == TRUNCATE_KEY:
-            alive.clear()
-        elif each.envelope.current is None:
-            alive.pop(each.place.key, None)
+    live: dict[str, Record] = {}
+    for change in records:
+        if change.place.key == TRUNCATE_KEY:
+            live.clear()
+        elif change.envelope.current is None:
+            live.pop(change.place.key, None)
         else:
-            alive[each.place.key] = each
-    return alive
+            live[change.place.key] = change
+    return live
 
 
 def stored(records: Sequence[Record], seed: int) -> Read:
-    """Partition by partition in any order, in small batches."""
+    """Returns a function that reads the records in small batches, partition by partition in any order."""
     order = list(range(PARTITIONS))
 
     def read(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
         assert len(entities) == 1 or key is None
         random.Random(seed).shuffle(order)
-        asked = [each for each in records if each.entity in entities and key in (None, each.place.key)]
+        selected = [change for change in records if change.entity in entities and key in (None, change.place.key)]
         for partition in order:
-            mine = [each for each in asked if each.place.partition == partition]
-            for first in range(0, len(mine), 4):
-                yield batch.from_records(mine[first : first + 4])
+            of_partition = [change for change in selected if change.place.partition == partition]
+            for first in range(0, len(of_partition), 4):
+                yield batch.from_records(of_partition[first : first + 4])
 
     return read
 
@@ -113,34 +116,34 @@ def test_what_is_older_or_asked_for_is_found_in_parts(
     starts = {name: str(Position(1, start, 0)) for name, start in named.items()}
     expected: dict[str, dict[str, Record]] = {
         name: {
-            key: each
-            for key, each in folded([each for each in records if each.entity == name]).items()
-            if str(each.envelope.provenance.source.position) < start or key in asked.get(name, ())
+            key: change
+            for key, change in folded([change for change in records if change.entity == name]).items()
+            if str(change.envelope.provenance.source.position) < start or key in asked.get(name, ())
         }
         for name, start in starts.items()
     }
-    found: dict[str, dict[str, Ghost]] = {name: {} for name in starts}
+    found_ghosts: dict[str, dict[str, Ghost]] = {name: {} for name in starts}
     ended: set[str] = set()
-    for some in older_than(stored(records, seed), starts, asked, folded_max=folded_max, ghosts_max=ghosts_max):
-        assert sum(map(len, some.ghosts.values())) <= ghosts_max
-        assert not ended & (some.ghosts.keys() | some.whole | some.cut)
-        assert not some.whole & some.cut
-        for name, ghosts in some.ghosts.items():
-            assert not found[name].keys() & {ghost.key for ghost in ghosts}
-            found[name] |= {ghost.key: ghost for ghost in ghosts}
-        assert all(found[name].keys() == expected[name].keys() for name in some.whole)
-        assert all(found[name].keys() < expected[name].keys() for name in some.cut)
-        ended |= some.whole | some.cut
+    for part in older_than(stored(records, seed), starts, asked, folded_max=folded_max, ghosts_max=ghosts_max):
+        assert sum(map(len, part.ghosts.values())) <= ghosts_max
+        assert not ended & (part.ghosts.keys() | part.whole | part.cut)
+        assert not part.whole & part.cut
+        for name, ghosts in part.ghosts.items():
+            assert not found_ghosts[name].keys() & {ghost.key for ghost in ghosts}
+            found_ghosts[name] |= {ghost.key: ghost for ghost in ghosts}
+        assert all(found_ghosts[name].keys() == expected[name].keys() for name in part.whole)
+        assert all(found_ghosts[name].keys() < expected[name].keys() for name in part.cut)
+        ended |= part.whole | part.cut
     assert ended == starts.keys()
-    for name, ghosts_of in found.items():
+    for name, ghosts_of in found_ghosts.items():
         for key, ghost in ghosts_of.items():
             assert bytes(ghost.current) == bytes(expected[name][key].envelope.current or b"")
             assert ghost.partition == expected[name][key].place.partition
             assert (ghost.json_null, ghost.mask) == (("j",), "m")
 
 
-def test_a_batch_of_an_entity_that_was_left_to_another_part_gives_nothing() -> None:
-    """Two entities share a reading, are divided by entity and then by key, and batches of either one follow."""
+def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None:
+    """Two entities are read together, and are then divided by entity and by key. Batches of both still follow."""
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
     for names in ("aabb", "aaaa", "bbbb"):
@@ -149,14 +152,14 @@ def test_a_batch_of_an_entity_that_was_left_to_another_part_gives_nothing() -> N
             records.append(record(Op.CREATE, f"k{at if len(set(names)) == 1 else number}", 0, at, name))
     starts = {name: str(Position(1, 100, 0)) for name in ("alone", "a", "b")}
     keys: dict[str, set[str]] = {name: set() for name in starts}
-    for some in older_than(stored(records, 0), starts, {}, folded_max=1):
-        for name, ghosts in some.ghosts.items():
+    for part in older_than(stored(records, 0), starts, {}, folded_max=1):
+        for name, ghosts in part.ghosts.items():
             keys[name] |= {ghost.key for ghost in ghosts}
-    assert keys == {name: {each.place.key for each in records if each.entity == name} for name in starts}
+    assert keys == {name: {change.place.key for change in records if change.entity == name} for name in starts}
 
 
-def test_small_entities_share_a_reading_and_a_large_one_has_its_own() -> None:
-    """Twice as many each time, while what is folded stays small; what is too much of it is left to another reading."""
+def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
+    """Each pass reads twice as many entities while the folded state stays small; the rest is left to another pass."""
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
@@ -167,36 +170,36 @@ def test_small_entities_share_a_reading_and_a_large_one_has_its_own() -> None:
         readings.append(sorted(entities))
         yield from read(entities, key)
 
-    nothing = dict.fromkeys([*names[:4], "large", *names[4:]], str(Position(1, 0, 0)))
-    parts = list(older_than(counted, nothing, {}, folded_max=5))
+    starts = dict.fromkeys([*names[:4], "large", *names[4:]], str(Position(1, 0, 0)))
+    parts = list(older_than(counted, starts, {}, folded_max=5))
     assert readings == [[names[0]], names[1:3], ["large", *sorted([names[3], *names[4:]])], ["large"]]
-    assert [sorted(some.whole) for some in parts] == [[names[0]], names[1:3], names[3:], ["large"]]
+    assert [sorted(part.whole) for part in parts] == [[names[0]], names[1:3], names[3:], ["large"]]
 
 
-def test_large_ghosts_of_several_entities_are_held_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_ghosts_of_several_entities_come_in_several_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survivors, "GHOSTS_BYTES_MAX", 300)
     records = [record(Op.CREATE, f"k{at}", 0, at, "abc"[at % 3]) for at in range(6)]
     starts = dict.fromkeys("abc", str(Position(2, 0, 0)))
     parts = list(older_than(stored(records, 0), starts, {}))
-    assert [[len(ghosts) for ghosts in some.ghosts.values()] for some in parts] == [[2], [2], [2]]
-    assert {name for some in parts for name in some.whole} == {"a", "b", "c"}
+    assert [[len(ghosts) for ghosts in part.ghosts.values()] for part in parts] == [[2], [2], [2]]
+    assert {name for part in parts for name in part.whole} == {"a", "b", "c"}
 
 
 @given(steps, st.sets(st.integers(0, 14), min_size=1, max_size=5), st.integers())
 @settings(deadline=None)
-def test_of_asked_keys_those_that_are_alive_are_found(
-    changes: list[tuple[Op, int, int]], asked: set[int], seed: int
+def test_requested_keys_that_are_alive_are_found(
+    changes: list[tuple[Op, int, int]], numbers: set[int], seed: int
 ) -> None:
     records = written(changes)
-    keys = {f"k{number}" for number in asked}
-    alive = folded(records)
-    found = of_keys(stored(records, seed), "e", keys)
-    assert {ghost.key for ghost in found} == keys & alive.keys()
-    assert all(bytes(ghost.current) == bytes(alive[ghost.key].envelope.current or b"") for ghost in found)
+    keys = {f"k{number}" for number in numbers}
+    live = folded(records)
+    ghosts = of_keys(stored(records, seed), "e", keys)
+    assert {ghost.key for ghost in ghosts} == keys & live.keys()
+    assert all(bytes(ghost.current) == bytes(live[ghost.key].envelope.current or b"") for ghost in ghosts)
 
 
 def test_rows_that_go_away_between_two_looks_have_it_looked_again() -> None:
-    """A broker compacts and deletes while it is read."""
+    """A broker may compact and delete while its topics are read."""
     looks = [written([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), written([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:

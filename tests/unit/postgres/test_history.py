@@ -1,4 +1,4 @@
-"""What a stream must begin with, and how far may be confirmed until it has."""
+"""The transaction that a stream must begin with, and how far the source may confirm until it has arrived."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def opened(stored: Checkpoint | None = STORED, confirmed: int = 0x900, publicati
     return History.of(stored, publication, confirmed)
 
 
-def test_the_stream_begins_with_the_last_transaction_and_nothing_is_confirmed_before_it_came() -> None:
+def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> None:
     history = opened()
     assert (history.start_lsn, history.durable, history.confirmable) == (0x900, 0x1000, 0x900)
     history.durable = 0x1100
@@ -32,14 +32,14 @@ def test_the_stream_begins_with_the_last_transaction_and_nothing_is_confirmed_be
     history.reached(0x900)
     assert history.heard(LAST)
     assert history.confirmable == 0x1100
-    assert not history.heard(replace(LAST, commit=0x1200)), "what follows is new"
+    assert not history.heard(replace(LAST, commit=0x1200)), "transactions after it are new"
     history.reached(0x1200)
 
 
 @pytest.mark.parametrize(
     "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
 )
-def test_any_other_transaction_is_of_another_history(other: dict[str, int]) -> None:
+def test_any_other_transaction_shows_another_history(other: dict[str, int]) -> None:
     history = opened()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:
@@ -48,7 +48,7 @@ def test_any_other_transaction_is_of_another_history(other: dict[str, int]) -> N
     assert history.confirmable == 0x900
 
 
-def test_a_log_that_ends_after_it_without_having_sent_it_is_another() -> None:
+def test_a_log_that_passes_the_last_transaction_without_sending_it_is_another_history() -> None:
     with pytest.raises(ChangelogError, match="lacks the last transaction"):
         opened().reached(0x901)
 
@@ -62,7 +62,7 @@ def test_a_log_that_ends_after_it_without_having_sent_it_is_another() -> None:
     ],
     ids=["confirmed", "of an older program", "another publication"],
 )
-def test_what_cannot_be_asked_is_not_awaited(history: History) -> None:
+def test_a_transaction_that_the_server_may_not_send_is_not_awaited(history: History) -> None:
     assert (history.start_lsn, history.confirmable) == (0x1000, 0x1000)
     history.reached(0x5000)
     assert not history.heard(replace(LAST, commit=0x1200))
@@ -74,8 +74,8 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
     history.reached(0x5000)
 
 
-def test_of_a_partial_transaction_the_stream_begins_where_all_before_it_is_whole() -> None:
-    """It is the last one that is covered, and must come again."""
+def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
+    """The partial transaction is the last one that is covered, and it must come again."""
     partial = replace(LAST, commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = opened(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
@@ -83,9 +83,9 @@ def test_of_a_partial_transaction_the_stream_begins_where_all_before_it_is_whole
     assert history.heard(partial)
 
 
-def test_the_last_transaction_is_covered_though_it_had_no_row() -> None:
+def test_the_last_transaction_is_covered_even_without_rows() -> None:
     assert opened().covered(STORED, lambda _: 1) == Position(1, 0x900, 0)
-    assert opened().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "as the epoch now is told"
+    assert opened().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "with the present epoch"
     rows = replace(STORED, position=Position(1, 0x900, 6))
     assert opened().covered(rows, lambda _: 1) == rows.position
     assert opened().covered(replace(STORED, position=None), lambda _: 1) == Position(1, 0x900, 0)

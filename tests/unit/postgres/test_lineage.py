@@ -1,4 +1,4 @@
-"""Epochs by fork position; gaps and divergence."""
+"""Epochs of commits before and after a fork (where a timeline branches off), gaps, and divergence."""
 
 from dataclasses import replace
 
@@ -25,11 +25,11 @@ THIRD = System(system_identifier="77", timeline=3, wal_end=0x5000)
 
 
 def refusal(stored: Checkpoint, system: System, *history: tuple[int, int], confirmed: int = 0) -> ChangelogError:
-    with pytest.raises(ChangelogError) as raised:
+    with pytest.raises(ChangelogError) as caught:
         Lineage.trace(stored, system, history, confirmed)
-    assert raised.value.position is None  # no remedy needs one
-    assert raised.value.hint is not None
-    return raised.value
+    assert caught.value.position is None  # no remedy needs one
+    assert caught.value.hint is not None
+    return caught.value
 
 
 def test_a_new_changelog_begins_in_the_first_epoch() -> None:
@@ -64,19 +64,19 @@ def test_promotions_before_the_checkpoint_do_not_count_again() -> None:
 @given(st.integers(0x1000, 0x3000), st.integers(0x1000, 0x3000))
 def test_a_restart_in_between_gives_the_same_epochs(pause: int, commit: int) -> None:
     history = ((1, 0x1800), (2, 0x2800))
-    whole = Lineage.trace(STORED, THIRD, history, 0)
-    reached = whole.reached(pause)
+    uninterrupted = Lineage.trace(STORED, THIRD, history, 0)
+    reached = uninterrupted.reached(pause)
     stored = replace(STORED, through=commit_text(pause), epoch=reached.epoch)
     stored = replace(stored, source={**stored.source, "timeline": reached.timeline})
     if commit >= pause:
-        assert Lineage.trace(stored, THIRD, history, 0).epoch(commit) == whole.epoch(commit)
+        assert Lineage.trace(stored, THIRD, history, 0).epoch(commit) == uninterrupted.epoch(commit)
 
 
-def test_exactly_the_fork_is_no_divergence() -> None:
+def test_a_changelog_that_ends_at_the_fork_is_not_diverged() -> None:
     Lineage.trace(STORED, SECOND, ((1, 0x1000),), 0)
 
 
-def test_published_beyond_the_fork_is_diverged() -> None:
+def test_a_changelog_beyond_the_fork_is_diverged() -> None:
     error = refusal(STORED, SECOND, (1, 0xFF8))
     assert error.kind is Kind.DIVERGED
     assert "left that timeline at 0/FF8" in str(error)
@@ -97,7 +97,7 @@ def test_a_half_published_commit_beyond_the_fork_is_diverged() -> None:
     ],
     ids=["restored from a backup", "an older timeline", "another branch"],
 )
-def test_a_server_that_lacks_the_published_is_diverged(
+def test_a_server_that_lacks_published_commits_is_diverged(
     stored: Checkpoint, system: System, history: tuple[tuple[int, int], ...]
 ) -> None:
     assert refusal(stored, system, *history).kind is Kind.DIVERGED

@@ -1,4 +1,4 @@
-"""Pieces that wait for a look at the catalogue. No look comes here: the watch is never started."""
+"""Pieces of the stream that wait for a look (a reading of the catalogue). No look comes: the watch is not started."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PIECE = Piece(rows=(), checkpoint=Checkpoint(position=None, through="0" * 16, ep
 
 @pytest.fixture
 def noticed() -> Noticed:
-    """It has looked at the catalogue at the log position 100."""
+    """A `Noticed` whose last look at the catalogue was at the log position 100."""
     before = Evidence(lsn=100, horizon=900, tables={})
     requirements = Requirements(slot="s", publication="p", failover=False, entities=())
     return Noticed(Watch("", requirements, before, covered=100, answer_s=1.0), before, (), 100)
@@ -27,7 +27,7 @@ def test_a_piece_waits_for_a_look_after_its_descriptions(noticed: Noticed) -> No
     assert noticed.release(0.0) is None
 
 
-def test_the_next_piece_waits_where_the_block_of_the_description_gave_none(noticed: Noticed) -> None:
+def test_if_a_described_block_gives_no_piece_the_next_piece_waits(noticed: Noticed) -> None:
     assert noticed.withhold(None, 101) is None
     assert not noticed.withholds
     assert noticed.withhold(PIECE, 0) is None

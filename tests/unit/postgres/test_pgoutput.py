@@ -1,4 +1,4 @@
-"""The decoder on what a server would send, on what a server did send, and on what none should."""
+"""The decoder of pgoutput, on random messages, on captured messages of a server, and on malformed bytes."""
 
 import random
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_every_message_is_read_back(message: Decoded) -> None:
 
 
 @given(message=changes, xid=uint32)
-def test_inside_a_stream_block_the_transaction_id_is_passed_over(message: Decoded, xid: int) -> None:
+def test_inside_a_stream_block_the_transaction_id_is_skipped(message: Decoded, xid: int) -> None:
     assert decode(encode(message, xid=xid), streaming=True) == message
 
 
@@ -128,7 +128,7 @@ def mutated(message: Decoded, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "text"),
     [
         (b"", "a length of 1 bytes where only 0 are left (byte 0"),
         (b"?", "an unknown message kind b'?' (byte 0"),
@@ -142,18 +142,18 @@ def mutated(message: Decoded, chance: random.Random) -> bytes:
         (b"E!", "1 extra bytes after a StreamStop message (byte 1"),
     ],
 )
-def test_a_refusal_says_what_and_where(payload: bytes, said: str) -> None:
-    assert said in refusal(payload).message
+def test_an_error_names_the_problem_and_the_byte(payload: bytes, text: str) -> None:
+    assert text in refusal(payload).message
 
 
 @given(changes, st.binary(max_size=5), st.binary(max_size=5), st.integers(1, 8))
-def test_a_message_inside_other_bytes_is_read_where_it_stands(
-    message: Decoded, before: bytes, behind: bytes, large: int
+def test_a_message_is_read_from_the_middle_of_a_buffer(
+    message: Decoded, before: bytes, after: bytes, large: int
 ) -> None:
-    """Values from a size on as views: equal to their bytes."""
+    """Large values are decoded as views, which are equal to their bytes."""
     payload = encode(message)
     with patch.object(pgoutput, "LARGE_BYTES", large):
-        assert decode(before + payload + behind, begin=len(before), end=len(before) + len(payload)) == message
+        assert decode(before + payload + after, begin=len(before), end=len(before) + len(payload)) == message
 
 
 def test_the_system_catalogue_s_name_is_not_sent() -> None:
@@ -161,7 +161,7 @@ def test_the_system_catalogue_s_name_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("line", CAPTURED.read_text().split("\n\n"))
-def test_what_a_server_sent(line: str) -> None:
+def test_captured_messages(line: str) -> None:
     sent, expected = line.strip().split("\n")
     where, _, payload = sent.partition(" ")
     message = decode(bytes.fromhex(payload), streaming=where == "streamed")

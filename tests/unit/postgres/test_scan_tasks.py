@@ -1,4 +1,4 @@
-"""Ranges of pages: every page of every leaf once, in about as many parts as asked for."""
+"""Ranges of pages: the tasks read every page of every leaf once, and there are no more tasks than requested."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -19,10 +19,10 @@ def test_every_page_is_read_once(tables: list[list[int]], tasks: int) -> None:
         f"t{number}": cast(FencedTable, SimpleNamespace(leaf_pages=tuple(leaves)))
         for number, leaves in enumerate(tables)
     }
-    found = ranges(given_tables, tasks)
-    assert len(found) <= tasks
+    task_ranges = ranges(given_tables, tasks)
+    assert len(task_ranges) <= tasks
     parts: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for part in [part for each in found for part in each]:
+    for part in [part for task_range in task_ranges for part in task_range]:
         parts[part.entity, part.leaf].append(part)
     assert parts.keys() == {(f"t{n}", leaf) for n, leaves in enumerate(tables) for leaf in range(len(leaves))}
     for (entity, leaf), of_leaf in parts.items():

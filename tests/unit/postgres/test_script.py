@@ -1,4 +1,4 @@
-"""A file of SQL as its statements."""
+"""Splitting a file of SQL into statements, and refusing those that cannot be rehearsed."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,14 +22,15 @@ PIECES = [
 
 
 def texts(script: str) -> list[str]:
-    return [each.text for each in statements(script) if isinstance(each, Statement)]
+    return [statement.text for statement in statements(script) if isinstance(statement, Statement)]
 
 
 def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
-    found = [
-        each if isinstance(each, RefusedStatement) else refusal(each, lasting=lasting) for each in statements(script)
+    statements_ = [
+        statement if isinstance(statement, RefusedStatement) else refusal(statement, lasting=lasting)
+        for statement in statements(script)
     ]
-    return [(each.line, each.what) for each in found if each is not None]
+    return [(statement.line, statement.what) for statement in statements_ if statement is not None]
 
 
 @settings(deadline=None)
@@ -39,21 +40,21 @@ def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
     ),
     last=st.sampled_from([";", "", ";;\n", "; -- the end; "]),
 )
-def test_statements_come_apart_and_keep_their_text_and_line(pieces: list[tuple[str, str]], last: str) -> None:
+def test_statements_are_separated_and_keep_their_text_and_line(pieces: list[tuple[str, str]], last: str) -> None:
     script, lines = "", []
     for before, piece in pieces:
         script += before
         lines.append(script.count("\n") + 1)
         script += piece + ";"
     script = script.removesuffix(";") + last
-    found = list(statements(script))
+    divided = list(statements(script))
     assert texts(script) == [piece for _, piece in pieces]
-    assert [each.line for each in found] == lines
+    assert [statement.line for statement in divided] == lines
 
 
 @settings(deadline=None)
 @given(st.text(alphabet="'\"$;ae\\E/*-\n() BEGINATOMICcase;", max_size=60))
-def test_a_statement_is_one_on_its_own(script: str) -> None:
+def test_a_statement_alone_is_split_no_further(script: str) -> None:
     for text in texts(script):
         assert texts(text) == [text]
         assert texts(f"SELECT 1;{text}") == ["SELECT 1", text]
@@ -91,7 +92,7 @@ def test_an_error_is_on_the_line_of_its_character() -> None:
         ("SELECT * FROM dblink_exec('x')", "dblink_exec"),
     ],
 )
-def test_what_cannot_be_tried_is_told_with_its_line(statement: str, what: str) -> None:
+def test_a_statement_that_cannot_be_rehearsed_is_named_with_its_line(statement: str, what: str) -> None:
     assert refused(f"SELECT 1;\n{statement};") == [(2, what)]
 
 
@@ -109,17 +110,17 @@ def test_what_cannot_be_tried_is_told_with_its_line(statement: str, what: str) -
         "ALTER TYPE e ADD VALUE 'x'",
     ],
 )
-def test_what_can_be_tried_passes(statement: str) -> None:
+def test_other_statements_can_be_rehearsed(statement: str) -> None:
     assert refused(f"{statement};") == []
 
 
-def test_an_own_server_may_do_what_no_rollback_undoes_but_not_what_reaches_beyond_it() -> None:
+def test_a_temporary_server_may_run_lasting_statements_but_none_that_reach_beyond_it() -> None:
     assert refused("SELECT setval('s', 1)", lasting=False) == []
     assert refused("SELECT dblink_exec('host=elsewhere', 'DROP TABLE t')", lasting=False) == [(1, "dblink_exec")]
     assert refused("COPY t TO PROGRAM 'rm'", lasting=False) == [(1, "PROGRAM")]
 
 
-def test_what_is_for_psql_ends_the_script() -> None:
+def test_commands_of_psql_end_the_script() -> None:
     assert refused("SELECT 1;\n\\i other.sql\n'") == [(2, "\\i")]
     assert refused("COPY t (a) FROM stdin;\n1\t'\n\\.\nSELECT 1;") == [(1, "COPY")]
     assert refused("SELECT 1 \\gset") == [(1, "\\gset")]

@@ -1,4 +1,4 @@
-"""What shapes a changelog may not change unsaid."""
+"""Settings that the changelog depends on must not change silently."""
 
 from dataclasses import replace
 
@@ -11,18 +11,18 @@ from tests.unit.records import checkpoint
 ORDER = {"key": ["id"], "partitions": 4}
 
 
-def refused(kept: dict[str, object], wanted: dict[str, object]) -> str:
+def refused(stored: dict[str, object], configured: dict[str, object]) -> str:
     with pytest.raises(ChangelogError) as caught:
-        check_settings(replace(checkpoint(1), settings={"order": kept}), {"order": wanted}, accept=False)
+        check_settings(replace(checkpoint(1), settings={"order": stored}), {"order": configured}, accept=False)
     assert caught.value.kind is Kind.SETTINGS
     return caught.value.message
 
 
-def test_what_is_as_it_was_goes_on() -> None:
+def test_unchanged_settings_and_new_entities_are_allowed() -> None:
     check_settings(replace(checkpoint(1), settings={"order": ORDER}), {"order": ORDER, "guest": {}}, accept=False)
 
 
-def test_what_changed_is_named() -> None:
+def test_the_changed_setting_is_named() -> None:
     assert refused(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has other settings: partitions")
 
 
@@ -33,7 +33,7 @@ def test_another_codec_is_a_change_in_either_direction() -> None:
 
 
 def test_a_change_is_accepted_but_not_in_mid_transaction() -> None:
-    kept = replace(checkpoint(1), settings={"order": ORDER})
-    check_settings(kept, {"order": {**ORDER, "codec": "avro"}}, accept=True)
+    stored = replace(checkpoint(1), settings={"order": ORDER})
+    check_settings(stored, {"order": {**ORDER, "codec": "avro"}}, accept=True)
     with pytest.raises(ChangelogError, match="half published"):
-        check_settings(replace(kept, partial=True), {"order": {**ORDER, "codec": "avro"}}, accept=True)
+        check_settings(replace(stored, partial=True), {"order": {**ORDER, "codec": "avro"}}, accept=True)

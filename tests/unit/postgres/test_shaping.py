@@ -1,4 +1,4 @@
-"""What is said of a configuration that no longer fits the changelog."""
+"""The error for a configuration that no longer fits the changelog."""
 
 from dataclasses import replace
 
@@ -20,19 +20,17 @@ STORED = Checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("changed", "parted"),
+    ("changed", "may_move"),
     [({"partitions": 12}, True), ({"partition_by": ["guest_id"]}, True), ({"where": "id > 5"}, False)],
 )
-def test_that_a_key_may_be_in_two_partitions_is_said_before_it_is_accepted(
-    changed: dict[str, object], parted: bool
-) -> None:
+def test_the_error_warns_if_a_key_may_be_in_two_partitions(changed: dict[str, object], may_move: bool) -> None:
     shapes = {"order": {**SHAPE, **changed}, "guest": SHAPE}
     with pytest.raises(
         ChangelogError, match=f"entity order has other settings: {next(iter(changed))}; put it back"
     ) as caught:
         check_settings(STORED, shapes, accept=False)
     assert caught.value.kind is Kind.SETTINGS
-    assert ("a key's rows may be in two partitions" in str(caught.value)) is parted
+    assert ("a key's rows may be in two partitions" in str(caught.value)) is may_move
     check_settings(STORED, shapes, accept=True)
     with pytest.raises(ChangelogError, match="half published"):
         check_settings(replace(STORED, partial=True), shapes, accept=True)

@@ -1,4 +1,4 @@
-"""Rows that COPY printed: each value as it was, and the chunk's rows as the plain path reads them."""
+"""Rows that COPY printed: parsing returns each value, and a chunk has the same rows as the plain path."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ def _escaped(value: bytes) -> bytes:
 
 @given(st.integers(1, 4), st.data())
 @settings(max_examples=200)
-def test_every_value_is_as_it_was(width: int, data_: st.DataObject) -> None:
+def test_every_value_is_parsed_as_it_was(width: int, data_: st.DataObject) -> None:
     table = data_.draw(st.lists(st.lists(values, min_size=width, max_size=width), max_size=6))
     data = bytearray().join(map(printed, table))
     with patch.object(copyout, "_PIECE_BYTES", data_.draw(st.integers(1, 9))):  # a value spans pieces
@@ -63,7 +63,7 @@ def test_every_value_is_as_it_was(width: int, data_: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("copied", [b"1\t2\t3\n", b"1\n", b"1\t2", b"1\t2\n\n", b"1\n2\t3\t4\n", b"1\t2\n3"])
-def test_rows_of_another_width_than_asked_for_are_malformed(copied: bytes) -> None:
+def test_rows_with_another_number_of_columns_are_malformed(copied: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         parse_copy(bytearray(copied), 2)
     assert caught.value.kind is Kind.MALFORMED
@@ -76,21 +76,21 @@ def chunks(draw: st.DrawFn) -> tuple[Entity, Relation, list[Row]]:
     key = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     placed = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     rest = [name for name in names if name not in key and name not in placed]
-    made = entity(
+    entity_ = entity(
         key=tuple(key),
         partition_by=tuple(placed if draw(st.booleans()) else key),
         partitions=draw(st.sampled_from([1, 7])),
         masks=dict.fromkeys(rest[:1], draw(st.sampled_from(["drop", "null", "sha256"]))),
         exclude_columns=tuple(rest[1:2]) if draw(st.booleans()) else (),
     )
-    wanted = [name in key or name in placed for name in names]
-    row = st.tuples(*(_column(oid, wanted=each) for oid, each in zip(oids, wanted, strict=True)))
-    return made, relation(columns=dict(zip(names, oids, strict=True))), draw(st.lists(row, max_size=8))
+    required = [name in key or name in placed for name in names]
+    row = st.tuples(*(_column(oid, required=is_required) for oid, is_required in zip(oids, required, strict=True)))
+    return entity_, relation(columns=dict(zip(names, oids, strict=True))), draw(st.lists(row, max_size=8))
 
 
-def _column(oid: int, *, wanted: bool) -> st.SearchStrategy[bytes | None]:
+def _column(oid: int, *, required: bool) -> st.SearchStrategy[bytes | None]:
     texts = SERVER_TEXTS[oid].map(str.encode)
-    return texts if wanted else texts | st.none()
+    return texts if required else texts | st.none()
 
 
 @given(chunks(), st.integers(0, 2**20), st.data())
@@ -98,25 +98,30 @@ def _column(oid: int, *, wanted: bool) -> st.SearchStrategy[bytes | None]:
 def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     chunk: tuple[Entity, Relation, list[Row]], ordinal: int, data: st.DataObject
 ) -> None:
-    made, sent, table = chunk
-    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(made, sent, crossing=False)
+    entity_, relation_, table = chunk
+    binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(entity_, relation_, crossing=False)
     bound = CompiledBinding(binding=binding, template=Template(binding))
     with patch.object(json_columns, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
-        found = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
-    left = found.texts.left.tolist()
-    ordered = [*(row for number, row in enumerate(table) if number not in left), *(table[number] for number in left)]
-    assert found.keys.to_pylist() == [row_records.place(binding, row).key for row in ordered]
-    keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))), bool)
-    given_ = found.at(Change(transaction=TRANSACTION, ordinal=ordinal, stamp=None), keep)
-    given_.validate(full=True)
-    kept = [row for row, wanted in zip(ordered, keep.tolist(), strict=True) if wanted]
-    read = replace(TRANSACTION, committed_at=READ_AT)
-    plain = [
-        row_records.read(ORIGIN, binding, row, Change(transaction=read, ordinal=ordinal + number, stamp=None))
-        for number, row in enumerate(kept, start=1)
+        encoded = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
+    last_rows = encoded.texts.left.tolist()
+    ordered = [
+        *(row for number, row in enumerate(table) if number not in last_rows),
+        *(table[number] for number in last_rows),
     ]
-    assert given_.equals(batch.from_records(plain))
-    assert batch.shapes(given_) == {made.name: binding.shape}
+    assert encoded.keys.to_pylist() == [row_records.place(binding, row).key for row in ordered]
+    keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table))), bool)
+    published = encoded.at(Change(transaction=TRANSACTION, ordinal=ordinal, stamp=None), keep)
+    published.validate(full=True)
+    expected = [row for row, is_kept in zip(ordered, keep.tolist(), strict=True) if is_kept]
+    read_transaction = replace(TRANSACTION, committed_at=READ_AT)
+    plain = [
+        row_records.read(
+            ORIGIN, binding, row, Change(transaction=read_transaction, ordinal=ordinal + number, stamp=None)
+        )
+        for number, row in enumerate(expected, start=1)
+    ]
+    assert published.equals(batch.from_records(plain))
+    assert batch.shapes(published) == {entity_.name: binding.shape}
 
 
 def test_a_row_without_its_key_is_one_clear_error() -> None:
@@ -134,7 +139,7 @@ def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch:
     monkeypatch.setattr(row_records, "JSON_BYTES_MAX", 100)
     monkeypatch.setattr(json_columns, "LARGE_BYTES", 20)
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
-    found = ChunkRows.encode(
+    encoded = ChunkRows.encode(
         ORIGIN,
         CompiledBinding(binding=binding, template=Template(binding)),
         bytearray(b"1\t" + b"x" * 100 + b"\n"),
@@ -143,17 +148,17 @@ def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch:
     with pytest.raises(
         ChangelogError, match="bytes of JSON, and a message holds 100; leave its largest column"
     ) as caught:
-        found.at(Change(transaction=TRANSACTION, ordinal=1, stamp=None), np.ones(1, bool))
+        encoded.at(Change(transaction=TRANSACTION, ordinal=1, stamp=None), np.ones(1, bool))
     assert caught.value.kind is Kind.LIMIT
 
 
-def test_a_chunk_holds_what_its_texts_need() -> None:
-    """The bound on memory counts it before it is published."""
+def test_the_size_of_a_chunk_includes_its_texts() -> None:
+    """The limit on memory counts a chunk's texts before the chunk is published."""
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     copied = bytearray().join(b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100))
-    found = ChunkRows.encode(
+    encoded = ChunkRows.encode(
         ORIGIN, CompiledBinding(binding=binding, template=Template(binding)), copied, read_at=READ_AT
     )
-    assert 100_000 < found.nbytes < 400_000
-    assert found.texts.current is not None
-    assert found.texts.current.nbytes <= found.nbytes
+    assert 100_000 < encoded.nbytes < 400_000
+    assert encoded.texts.current is not None
+    assert encoded.texts.current.nbytes <= encoded.nbytes

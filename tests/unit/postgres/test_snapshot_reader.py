@@ -1,4 +1,4 @@
-"""The threads that read tables."""
+"""The threads that read chunks of tables."""
 
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.windows import Windows
@@ -7,7 +7,7 @@ from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkRea
 from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 
 
-def test_a_reader_that_fails_says_so_whatever_it_fails_with() -> None:
+def test_any_error_of_a_reader_is_reported() -> None:
     class UnforeseenError(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""Frames as they are received: long logical messages that nobody reads hold no content."""
+"""Trimming of received frames: a long logical message that nobody reads loses its content."""
 
 import struct
 
@@ -23,24 +23,24 @@ def frame(prefix: bytes, content: bytes, *, transactional: bool = True) -> bytes
 
 
 def message(frame_: bytes) -> LogicalMessage:
-    found = pgoutput.decode(trimmed(memoryview(frame_)), begin=HEADER)
-    assert isinstance(found, LogicalMessage)
-    return found
+    decoded = pgoutput.decode(trimmed(memoryview(frame_)), begin=HEADER)
+    assert isinstance(decoded, LogicalMessage)
+    return decoded
 
 
 @pytest.mark.parametrize("prefix", [b"someone", b"", b"changelo", b"changelog-", pytest.param(b"x" * LONG, id="long")])
 @pytest.mark.parametrize("transactional", [True, False])
-def test_a_long_message_of_another_is_a_message_still(prefix: bytes, transactional: bool) -> None:
+def test_a_long_foreign_message_is_still_a_message(prefix: bytes, transactional: bool) -> None:
     sent = frame(prefix, b"x" * LONG, transactional=transactional)
     assert len(trimmed(memoryview(sent))) < 100
     assert message(sent) == LogicalMessage(transactional=transactional, lsn=0x1781838, prefix="", content=b"")
 
 
-@pytest.mark.parametrize(("prefix", "most"), OURS.items())
-def test_ours_are_whole_up_to_what_is_read_and_too_long_behind_it(prefix: str, most: int) -> None:
-    for length, kept in ((most, most), (most + 1, most + 1), (LONG, most + 1)):
-        found = message(frame(prefix.encode(), b"x" * length))
-        assert (found.prefix, len(found.content)) == (prefix, kept)
+@pytest.mark.parametrize(("prefix", "limit"), OURS.items())
+def test_our_messages_are_cut_to_one_byte_more_than_the_limit(prefix: str, limit: int) -> None:
+    for length, expected in ((limit, limit), (limit + 1, limit + 1), (LONG, limit + 1)):
+        decoded = message(frame(prefix.encode(), b"x" * length))
+        assert (decoded.prefix, len(decoded.content)) == (prefix, expected)
 
 
 def test_a_signal_or_stamp_that_was_cut_is_refused() -> None:
@@ -51,7 +51,7 @@ def test_a_signal_or_stamp_that_was_cut_is_refused() -> None:
 
 
 @given(st.sampled_from([b"w", b"k"]), st.binary(max_size=100), st.integers(0, 5000))
-def test_all_else_is_as_it_came(kind: bytes, content: bytes, more: int) -> None:
+def test_other_frames_are_unchanged(kind: bytes, content: bytes, more: int) -> None:
     for payload in (b"I", b"U", b"D", b"C"):
         sent = kind + bytes(HEADER - 1) + payload + content + bytes(more)
         assert trimmed(memoryview(sent)) == sent

@@ -1,4 +1,4 @@
-"""What each text of the server becomes; `test_values_oracle.py` asks the server itself."""
+"""The JSON of each text that the server prints. `test_values_oracle.py` compares the same with a server."""
 
 import contextlib
 import json
@@ -148,7 +148,7 @@ def test_a_text_becomes_its_value(type_: PgType, text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("type_", "text", "key"), CANONICAL)
-def test_a_text_has_a_canonical_text(type_: PgType, text: str, key: str) -> None:
+def test_each_text_has_a_canonical_form(type_: PgType, text: str, key: str) -> None:
     assert canonical(text.encode(), codec_for(type_, -1)) == key
 
 
@@ -215,7 +215,7 @@ def test_a_column_has_a_neutral_type(type_: PgType, typmod: int, column_type: Co
         (base("bytea"), b"\\x0", None),
     ],
 )
-def test_what_no_server_prints_is_refused(type_: PgType, text: bytes, offset: int | None) -> None:
+def test_texts_that_no_server_prints_are_refused(type_: PgType, text: bytes, offset: int | None) -> None:
     with pytest.raises(ChangelogError) as caught:
         codec_for(type_, -1).to_json(text)
     assert caught.value.kind is ErrorKind.MALFORMED
@@ -224,7 +224,7 @@ def test_what_no_server_prints_is_refused(type_: PgType, text: bytes, offset: in
         assert re.search(rf"at byte {offset}\b", caught.value.message)
 
 
-FOREIGN = [  # a type that is an attribute, texts that it prints, and those of other types
+FOREIGN = [  # the type of an attribute, texts of this type, and texts of other types
     ("bool", "t f", "true 1"),
     ("int4", "0 -7 2147483647", "hello 01 1.5 t"),
     ("int8", "-9223372036854775808", "-"),
@@ -254,7 +254,7 @@ FOREIGN = [  # a type that is an attribute, texts that it prints, and those of o
 
 
 @pytest.mark.parametrize(("name", "own", "foreign"), FOREIGN, ids=[name for name, _, _ in FOREIGN])
-def test_an_attribute_is_proved_to_be_of_its_type(name: str, own: str, foreign: str) -> None:
+def test_a_composite_is_an_object_only_if_its_texts_fit_the_attributes(name: str, own: str, foreign: str) -> None:
     codec = codec_for(composite(("a", base(name))), -1)
     for text, is_own in [*((text, True) for text in own.split()), *((text, False) for text in foreign.split())]:
         value = json.loads(codec.to_json(b'("%b")' % _in_quotes(text)))
@@ -276,12 +276,12 @@ def test_any_text_gives_json_or_an_error(type_: PgType, text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_hstore_pairs_come_apart(key: str, value: str) -> None:
+def test_hstore_pairs_are_separated(key: str, value: str) -> None:
     quoted = [text.replace("\\", "\\\\").replace('"', '\\"').encode() for text in (key, value)]
     assert literals.hstore(b'"%b"=>"%b"' % tuple(quoted)) == [(key.encode(), value.encode())]
 
 
-def test_shapes_promise_what_the_definition_does() -> None:
+def test_shapes_describe_what_the_codecs_do() -> None:
     samples = {Shape.RAW: b"12", Shape.PLAIN: b"12:00:00", Shape.TEXT: b"abc"}
     names = {Shape.RAW: "int4 int8 json jsonb", Shape.PLAIN: "numeric date uuid inet", Shape.TEXT: "text varchar money"}
     for shape, sample in samples.items():
@@ -299,7 +299,7 @@ def test_a_long_text_is_quoted_piece_by_piece(text: str, piece: int) -> None:
 
 
 @given(st.text(), st.integers(4, 9))
-def test_a_long_text_that_is_not_utf_8_says_where(text: str, piece: int) -> None:
+def test_the_error_for_a_long_text_names_the_invalid_byte(text: str, piece: int) -> None:
     before = text.encode()
     with patch.object(codecs, "_PIECE_BYTES", piece), pytest.raises(ChangelogError) as caught:
         string(before + b"\xff" + before)
@@ -310,13 +310,13 @@ def test_settings_fit_a_connection_string() -> None:
     assert not any(" " in text or "\\" in text for item in SETTINGS.items() for text in item)
 
 
-def test_a_catalogue_is_asked_once() -> None:
-    asked: list[object] = []
+def test_a_type_is_queried_once() -> None:
+    queries: list[object] = []
 
     def query(sql: str, parameters: object) -> list[tuple[object, ...]]:
-        asked.append(parameters)
+        queries.append(parameters)
         return [("text", "b", False, 0, None, None, 0, -1, 0, ",")]
 
     catalog = TypeCatalog(query)
     assert catalog.resolve(25) == catalog.resolve(25) == PgType(oid=25, name="text", kind="base")
-    assert asked == [[25]]
+    assert queries == [[25]]

@@ -1,4 +1,4 @@
-"""Windows on a simulated database: whatever happens in whatever order, no reader ever sees a state go back."""
+"""Windows on a simulated database: in any order of events, no reader sees an older state after a newer one."""
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Touched keys are looked through for what may be forgotten all the time."""
+    """Lowers the limit after which windows look for touched keys that they can forget."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
@@ -25,18 +25,18 @@ def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> No
         run(seed + number, Windows)
 
 
-# The same with a rule broken: the simulation must tell
+# If one rule of the windows is broken, the simulation must detect it
 
 
 class _KeepsEverything(Windows):
-    """Publishes a chunk's rows whatever was delivered in the meantime."""
+    """Publishes all rows of a chunk, even those that changed after they were read."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         return np.ones(len(keys), bool)
 
 
 class _ByLogPosition(Windows):
-    """DBLog's rule: drops what was delivered since the chunk was read, whatever the snapshot saw."""
+    """DBLog's rule: drops the rows whose keys were delivered after the chunk was read, whatever the snapshot saw."""
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._touched.clear()
@@ -48,7 +48,7 @@ class _ByLogPosition(Windows):
 
 
 class _ByXmaxAlone(Windows):
-    """Takes every transaction that began before the snapshot for visible."""
+    """Takes every transaction that began before the snapshot as visible, even if it was still running."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         assert isinstance(snapshot, Snapshot)
@@ -57,7 +57,7 @@ class _ByXmaxAlone(Windows):
 
 
 class _DoesNotWait(Windows):
-    """Reads although transactions run that may have been delivered to the service before this one."""
+    """Reads although transactions are running that an earlier run of the service may have received."""
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._horizon = 0
@@ -65,7 +65,7 @@ class _DoesNotWait(Windows):
 
 
 class _ForgetsTooMuch(Windows):
-    """Forgets what the latest snapshot shows, though older ones wait for their message."""
+    """Forgets the keys that the latest snapshot sees, although chunks with older snapshots wait for their message."""
 
     def _forget(self) -> None:
         waiting = [chunk for chunk in self._chunks.values() if chunk.rows is not None]
@@ -78,7 +78,7 @@ class _ForgetsTooMuch(Windows):
 
 
 class _KeepsOldFiles(Windows):
-    """Goes on with page numbers of a table that was rewritten."""
+    """Continues at the old page numbers after a table was rewritten."""
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         progress = self._tables[ENTITY]

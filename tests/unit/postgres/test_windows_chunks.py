@@ -1,4 +1,4 @@
-"""How windows hand a table out in chunks, publish it piece by piece, and begin it anew."""
+"""How windows divide a table into chunks, publish these one by one, and start again."""
 
 import json
 from itertools import count, pairwise
@@ -25,12 +25,12 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Touched keys are looked through for what may be forgotten all the time."""
+    """Lowers the limit after which windows look for touched keys that they can forget."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
 def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, TableProgress]:
-    """Over one leaf of so many pages, in chunks of 4; nonces are 0, 1, 2, …"""
+    """Windows over a table with one leaf of `pages` pages, in chunks of 4 pages. The nonces are 0, 1, 2, …"""
     leaves = {LEAF: LeafProgress(filenode=1, pages=pages, left=[(0, None)])}
     progress = TableProgress(entity=ENTITY, signature="columns", leaves=leaves, chunk_pages=4)
     nonces = map(str, count())
@@ -42,10 +42,10 @@ def _pages(first: int, end: int | None) -> Range:
 
 
 def _take(windows: Windows) -> tuple[str, Range]:
-    found = windows.take({ENTITY: TABLE})
-    assert found is not None
-    assert isinstance(found[1].taken, Range)
-    return found[0], found[1].taken
+    taken = windows.take({ENTITY: TABLE})
+    assert taken is not None
+    assert isinstance(taken[1].taken, Range)
+    return taken[0], taken[1].taken
 
 
 def _snapshot(*running: int, xmax: int = 200) -> Snapshot:
@@ -58,14 +58,14 @@ def _read(windows: Windows, nonce: str, *keys: int, snapshot: Snapshot | None = 
 
 
 def _signalled(windows: Windows, nonce: str) -> list[str] | None:
-    found = windows.signal(nonce.encode(), change_of())
-    return None if found is None else found.column("key").to_pylist()
+    rows = windows.signal(nonce.encode(), change_of())
+    return None if rows is None else rows.column("key").to_pylist()
 
 
-def test_a_table_is_handed_out_to_its_end_and_published_piece_by_piece() -> None:
+def test_a_table_is_handed_out_to_its_end_and_published_chunk_by_chunk() -> None:
     windows, progress = _windows()
     taken = [_take(windows) for _ in range(3)]
-    assert [each for _, each in taken] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
+    assert [chunk for _, chunk in taken] == [_pages(0, 4), _pages(4, 8), _pages(8, None)]
     assert progress.next_range() is None
     assert windows.open == 3
     _read(windows, "1", 5, 6)
@@ -80,7 +80,7 @@ def test_a_table_is_handed_out_to_its_end_and_published_piece_by_piece() -> None
     assert windows.take({ENTITY: TABLE}) is None
 
 
-def test_rows_that_were_touched_unseen_are_left_out_and_those_touched_in_sight_are_not() -> None:
+def test_rows_are_left_out_if_the_snapshot_does_not_see_their_changes() -> None:
     windows, _ = _windows()
     windows.touched(rows_of([1, 2, 3], [0, 0, 0]), np.array([150, 160, 210]))
     nonce, _ = _take(windows)
@@ -98,7 +98,7 @@ def test_the_rows_of_another_entity_touch_nothing() -> None:
     assert _signalled(windows, nonce) == ["1"]
 
 
-def test_a_message_that_is_not_ours_or_comes_twice_brings_nothing() -> None:
+def test_a_foreign_or_repeated_message_publishes_nothing() -> None:
     windows, _ = _windows()
     nonce, _ = _take(windows)
     assert _signalled(windows, "someone else's") is None
@@ -108,20 +108,20 @@ def test_a_message_that_is_not_ours_or_comes_twice_brings_nothing() -> None:
     assert _signalled(windows, nonce) is None
 
 
-def test_a_chunk_waits_for_transactions_that_ran_when_keeping_began() -> None:
+def test_a_chunk_waits_for_transactions_that_ran_when_recording_began() -> None:
     windows, progress = _windows()
-    nonce, taken = _take(windows)
+    nonce, range_ = _take(windows)
     assert not windows.reading(nonce, _snapshot(90, 99, 100, 150), Fingerprint("columns", 1))
     assert windows.waiting == (90, 99)
     windows.give_back_unread(nonce)
-    again, same = _take(windows)
-    assert (same, progress.generation) == (taken, 0)
-    assert windows.reading(again, _snapshot(100, 150), Fingerprint("columns", 1))
+    second_nonce, second_range = _take(windows)
+    assert (second_range, progress.generation) == (range_, 0)
+    assert windows.reading(second_nonce, _snapshot(100, 150), Fingerprint("columns", 1))
     assert not windows.waiting
 
 
-@pytest.mark.parametrize("pages", [10, 3])  # whether it is the last of its table or not
-def test_rows_that_are_not_published_after_all_are_left_to_read(pages: int) -> None:
+@pytest.mark.parametrize("pages", [10, 3])  # with 3 pages, the chunk is the table's last one
+def test_withdrawn_rows_are_read_again(pages: int) -> None:
     windows, progress = _windows(pages)
     nonce, _ = _take(windows)
     before = progress.to_json()
@@ -135,16 +135,16 @@ def test_rows_that_are_not_published_after_all_are_left_to_read(pages: int) -> N
 
 def test_a_chunk_that_was_discarded_is_read_again() -> None:
     windows, _ = _windows()
-    nonce, taken = _take(windows)
+    nonce, range_ = _take(windows)
     _read(windows, nonce, 1)
     windows.discard(("public", "guests"))
     windows.discard(TABLE)
     assert _signalled(windows, nonce) is None
-    assert _take(windows)[1] == taken
+    assert _take(windows)[1] == range_
 
 
 @pytest.mark.parametrize(("columns", "filenode"), [("other columns", 1), ("columns", 2)])
-def test_another_file_or_other_columns_begin_the_table_anew(columns: str, filenode: int) -> None:
+def test_another_file_or_other_columns_restart_the_table(columns: str, filenode: int) -> None:
     windows, progress = _windows()
     first, second, third = (_take(windows)[0] for _ in range(3))
     _read(windows, first, 1)
@@ -158,7 +158,7 @@ def test_another_file_or_other_columns_begin_the_table_anew(columns: str, fileno
     assert _take(windows)[1] == _pages(0, 4)
 
 
-def test_a_chunk_of_an_earlier_beginning_is_not_read() -> None:
+def test_a_chunk_of_an_earlier_generation_is_not_read() -> None:
     windows, _ = _windows()
     old, other = _take(windows)[0], _take(windows)[0]
     assert not windows.reading(other, _snapshot(), Fingerprint("columns", 2))
@@ -168,7 +168,7 @@ def test_a_chunk_of_an_earlier_beginning_is_not_read() -> None:
     assert windows.open == 0
 
 
-def test_what_has_its_rows_is_not_given_back() -> None:
+def test_a_chunk_that_was_read_is_not_given_back() -> None:
     windows, _ = _windows()
     nonce, _ = _take(windows)
     _read(windows, nonce, 1)
@@ -176,7 +176,7 @@ def test_what_has_its_rows_is_not_given_back() -> None:
     assert _signalled(windows, nonce) == ["1"]
 
 
-def test_rows_that_cannot_be_published_are_left_to_read() -> None:
+def test_rows_that_cannot_be_published_are_read_again() -> None:
     class Unpublishable(Read):
         def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
             raise ChangelogError(Kind.LIMIT, "too large")
@@ -190,24 +190,24 @@ def test_rows_that_cannot_be_published_are_left_to_read() -> None:
     assert progress.to_json()["leaves"][LEAF]["left"] == [[0, None]]
 
 
-def test_a_chunk_that_is_too_large_comes_back_in_parts() -> None:
-    """Down to the place of a single row, which is as large as it is."""
+def test_a_chunk_that_is_too_large_is_divided() -> None:
+    """It is divided down to the slot of a single row, which cannot be divided."""
     windows, progress = _windows()
     for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
-        nonce, taken = _take(windows)
-        assert taken == Range(leaf=LEAF, first=0, end=size)
+        nonce, range_ = _take(windows)
+        assert range_ == Range(leaf=LEAF, first=0, end=size)
         if size > 1:
             windows.give_back_unread(nonce, smaller=True)
     assert progress.to_json()["leaves"][LEAF]["left"] == [[0, None]]
-    parts = [taken]
+    parts = [range_]
     while parts[-1].end is not None:
         parts.append(_take(windows)[1])
     assert all(before.end == after.first for before, after in pairwise(parts))
     assert len(parts) == 1 + 1 + 6 * 3 + 2
 
 
-def test_a_table_that_grew_behind_its_planned_end_is_cut_there_too() -> None:
-    """Filled by a transaction that ran when the table was planned, say."""
+def test_a_table_that_grew_beyond_its_planned_end_is_divided_there_too() -> None:
+    """For example, a transaction that ran when the table was planned filled it later."""
     windows, _ = _windows(pages=1)
     for first in (0, 1536, 1920, 2016, 2040, 2046, 2047):
         while (part := _take(windows))[1].end is not None:
@@ -232,12 +232,12 @@ def test_no_chunk_is_handed_out_while_the_rows_read_fill_the_memory() -> None:
     ("text", "unseen"),
     [("104:104:", [104]), ("100:104:100,102", [100, 102, 104]), ("100:100:", [100, 101, 102, 104])],
 )
-def test_a_snapshot_says_whom_it_does_not_see(text: str, unseen: list[int]) -> None:
+def test_a_snapshot_knows_the_transactions_that_it_does_not_see(text: str, unseen: list[int]) -> None:
     xids = np.array([3, 100, 101, 102, 104])
     assert xids[Snapshot.parse(text).misses(xids)].tolist() == unseen
 
 
-def test_progress_goes_on_where_the_table_is_as_it_was() -> None:
+def test_progress_is_resumed_if_the_table_is_unchanged() -> None:
     windows, progress = _windows()
     nonces = [_take(windows)[0] for _ in range(3)]
     _read(windows, nonces[1])
@@ -250,7 +250,7 @@ def test_progress_goes_on_where_the_table_is_as_it_was() -> None:
     assert _resumed("others", 1, stored) == [(0, None)]
 
 
-def test_progress_inside_a_page_goes_on_there() -> None:
+def test_progress_inside_a_page_is_resumed_there() -> None:
     windows, progress = _windows()
     for _ in range(3):
         windows.give_back_unread(_take(windows)[0], smaller=True)

@@ -1,8 +1,8 @@
-"""Keys looked up, and what the table lacks deleted, on the simulated database of `window_simulation`.
+"""Key lookups, and sweeps that delete keys which the table lacks, on the simulated database of `window_simulation`.
 
-What is published is held against the truth of its place: what the stream's own changes make of the table's first
-state. A row that is read there must be the true one, a delete must be of a key that is not there, and of one that the
-changelog holds. What the changelog stores lags behind what was delivered, and a crash goes back to it.
+Everything that is published is compared with the true state at its place in the stream, which follows from the table's
+first state and the streamed changes. A row that was read must be the true one. A deleted key must be absent from the
+true state and present in the changelog. The stored changelog lags behind the delivered one; a crash goes back to it.
 """
 
 import copy
@@ -38,45 +38,49 @@ from tests.unit.postgres.window_simulation import (
 
 Mask = npt.NDArray[np.bool_]
 ALL_KEYS = range(len(KEYS) + 4)
-"""Those of the table, and some that it never has."""
+"""The keys of the table, and some that it never has."""
 
 DELETED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class _LookedUp:
-    """The rows of some keys, as `windows.Rows` asks for them."""
+    """The rows of some keys, as the protocol `windows.Rows` requires."""
 
-    found: pa.RecordBatch
+    rows: pa.RecordBatch
     taken: Keys
     nbytes: int = 1
 
     @property
     def keys(self) -> pa.StringArray:
-        return self.found.column("key")
+        return self.rows.column("key")
 
     @property
     def gone(self) -> pa.StringArray:
-        there = set(self.keys.to_pylist())
-        return pa.array([key for key in self.taken.keys if key not in there], pa.utf8())
+        present = set(self.keys.to_pylist())
+        return pa.array([key for key in self.taken.keys if key not in present], pa.utf8())
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        dead = [
+        deleted_keys = [
             int(key)
-            for key, wanted in zip(self.gone.to_pylist(), delete, strict=True)
-            if wanted and key in self.taken.ghosts
+            for key, is_deleted in zip(self.gone.to_pylist(), delete, strict=True)
+            if is_deleted and key in self.taken.ghosts
         ]
-        deletes = rows_of(dead, [DELETED] * len(dead))
-        return pa.concat_batches([self.found.filter(pa.array(keep)), deletes])
+        deletes = rows_of(deleted_keys, [DELETED] * len(deleted_keys))
+        return pa.concat_batches([self.rows.filter(pa.array(keep)), deletes])
 
 
 class _WrongError(AssertionError):
-    """What was published is not what the table was."""
+    """A published row or deletion contradicts the table."""
 
 
 @dataclass(slots=True)
 class _Changelog:
-    """What is alive by its rows, each with the number of the opening that published it; and the stream's place."""
+    """The state of a changelog.
+
+    `read_to` is its position in the stream. `alive` has the version of each live key, and the number of the opening
+    that published it. `truth` is the true state of the table at that position.
+    """
 
     read_to: int
     alive: dict[int, tuple[int, int]]
@@ -87,7 +91,7 @@ class _Changelog:
 
 
 class _Sweep:
-    """A service whose changelog holds rows that no table has; each opening looks all that is older up."""
+    """A service whose changelog has rows that the table lacks. Each opening looks up all keys of earlier openings."""
 
     def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
         self.database, self.make = database, make
@@ -106,7 +110,7 @@ class _Sweep:
         self.start()
 
     def start(self) -> None:
-        """A new opening, from what is stored."""
+        """Starts a new opening from the stored changelog."""
         self.now = self.durable.copy()
         self.opening += 1
         horizon = self.database.new_xid()
@@ -121,7 +125,7 @@ class _Sweep:
         self.durable = self.now.copy()
 
     def scan(self) -> None:
-        """The changelog is looked through: what was published before this opening may be a ghost."""
+        """Searches the changelog: a key that was published before this opening may be a ghost."""
         if self.scanned:
             return
         older = [key for key, (_, opening) in self.durable.alive.items() if opening < self.opening]
@@ -134,12 +138,12 @@ class _Sweep:
 
     def take(self) -> None:
         if copy.deepcopy(self.lookup).next_range() is not None:
-            found = self.windows.take({ENTITY: TABLE})
-            assert found is not None
-            self.taken.append(found)
+            taken = self.windows.take({ENTITY: TABLE})
+            assert taken is not None
+            self.taken.append(taken)
 
     def look(self) -> None:
-        """Snapshot and reading at once: rewrites are `test_windows`' matter."""
+        """Takes a snapshot and reads at once. Rewrites of tables are tested in `test_windows`."""
         if not self.taken:
             return
         nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
@@ -164,8 +168,8 @@ class _Sweep:
         entry = self.database.log[now.read_to]
         now.read_to += 1
         if entry.nonce is not None:
-            found = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
-            for row in [] if found is None else found.to_pylist():
+            rows = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
+            for row in [] if rows is None else rows.to_pylist():
                 self._publish(int(row["key"]), row["version"])
             return
         _apply(now.truth, entry)
@@ -204,15 +208,15 @@ def _ghost(key: int) -> Ghost:
 
 
 def _found(database: Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
-    wanted = {int(key) for key in taken.keys}
-    found = [each for each in database.heap if each.key in wanted and database._sees(snapshot, each)]
-    return rows_of([each.key for each in found], [each.version for each in found])
+    keys = {int(key) for key in taken.keys}
+    rows = [row for row in database.heap if row.key in keys and database._sees(snapshot, row)]
+    return rows_of([row.key for row in rows], [row.version for row in rows])
 
 
 def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     dice = random.Random(seed)
     database = Database(dice)
-    base = {each.key: each.version for each in database.heap}
+    base = {row.key: row.version for row in database.heap}
     for _ in range(dice.randrange(12)):
         step_of_the_database(database, dice)
     service = _Sweep(database, base, make)
@@ -239,14 +243,14 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
         if service.windows.complete and service.now.read_to == len(database.log):
             break
     assert service.windows.complete
-    told = {key: version for key, (version, _) in service.now.alive.items()}
-    if told != database.state():
-        raise _WrongError(f"the changelog says {told} and the table {database.state()}")
+    published = {key: version for key, (version, _) in service.now.alive.items()}
+    if published != database.state():
+        raise _WrongError(f"the changelog says {published} and the table {database.state()}")
 
 
 @pytest.fixture(autouse=True)
 def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Touched keys are looked through for what may be forgotten all the time."""
+    """Lowers the limit after which windows look for touched keys that they can forget."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
@@ -256,7 +260,7 @@ def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> Non
 
 
 def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
-    """Every snapshot sees the transactions, so that nothing but what is remembered tells of them."""
+    """Every snapshot sees the transactions, so only the remembered keys show that they were touched."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
     windows.glance(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
@@ -266,13 +270,13 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
     ):
         windows.touched(pa.record_batch({"entity": entities, "key": keys}), np.full(3, 5))
     assert not windows._touched
-    asked = pa.array(["1", "2", "3"])
-    unmentioned = {sweep.entity: windows._unmentioned(sweep.entity, asked).tolist() for sweep in sweeps}
+    asked_keys = pa.array(["1", "2", "3"])
+    unmentioned = {sweep.entity: windows._unmentioned(sweep.entity, asked_keys).tolist() for sweep in sweeps}
     assert unmentioned == {"guest": [False] * 3, "order": [False, False, True], "room": [True] * 3}
 
 
 class _Watched(Lookup):
-    """Is looked at after each of its changes, as by a thread that does not hold the lock."""
+    """Checks its attributes after each change, as a thread would see them that does not hold the lock."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -280,21 +284,21 @@ class _Watched(Lookup):
             assert (self.more, self.failed) == (True, True)
 
 
-def test_a_sweep_that_is_seen_to_be_complete_has_said_how_it_ended() -> None:
+def test_a_complete_sweep_already_says_how_it_ended() -> None:
     sweep = _Watched(ENTITY, sweeping=True)
     sweep.end(more=True, failed=True)
     assert sweep.complete
 
 
 class _DeletesWhatIsGone(Windows):
-    """Also where the stream told of it."""
+    """Deletes every key that the table lacks, even if the stream has already delivered its delete."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         return np.ones(len(keys), bool)
 
 
 class _ByVisibilityAlone(Windows):
-    """The rule of rows that are read: a delete that the snapshot saw, and the changelog has, is repeated."""
+    """Uses the rule for rows that are read. So a delete is repeated if the snapshot sees it."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None
@@ -302,14 +306,14 @@ class _ByVisibilityAlone(Windows):
 
 
 class _ForgetsTheSwept(Windows):
-    """Keeps of the keys that were touched only those that a snapshot may miss."""
+    """Remembers only those touched keys that a snapshot may not see."""
 
     def _remember(self, swept: object) -> None:
         pass
 
 
 class _DeletesNothing(Windows):
-    """Looks up, and lets be."""
+    """Looks keys up, and deletes none."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         return np.zeros(len(keys), bool)

@@ -1,8 +1,8 @@
 """A simulated database, and the real windows over it, one step at a time.
 
-The simulation has what makes this hard in PostgreSQL: a commit is in the log before it is visible, rows move between
-pages, transactions run when the service starts, and the service starts again. A *version* is a number that grows with
-each write; a published state that is older than one published before it for the same key is the fault looked for.
+The simulation has everything that makes this hard in PostgreSQL: a commit is in the log before it is visible, rows move
+between pages, transactions run while the service starts, and the service restarts. A *version* is a number that grows
+with each write. The error that we look for is a published state that is older than an earlier state of the same key.
 """
 
 import copy
@@ -50,21 +50,21 @@ def rows_of(keys: Sequence[int], versions: Sequence[int]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A chunk's rows, as `windows.Rows` asks for them."""
+    """The rows of a chunk, as the protocol `windows.Rows` requires."""
 
-    found: pa.RecordBatch
+    rows: pa.RecordBatch
     nbytes: int = 1
 
     @property
     def keys(self) -> pa.StringArray:
-        return self.found.column("key")
+        return self.rows.column("key")
 
     @property
     def gone(self) -> pa.StringArray:
         return pa.array([], pa.utf8())
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        return self.found.filter(pa.array(keep))
+        return self.rows.filter(pa.array(keep))
 
 
 # The simulated database
@@ -72,7 +72,7 @@ class Read:
 
 @dataclass(slots=True)
 class _Tuple:
-    """A row version at a place in the file; `ended_by` is the transaction that replaced or deleted it."""
+    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted it."""
 
     key: int
     version: int
@@ -83,7 +83,7 @@ class _Tuple:
 
 @dataclass(slots=True)
 class _Writer:
-    """A transaction that runs: its changes as (key, version, deleted), and the tuples that it holds."""
+    """A running transaction: its changes as (key, version, deleted), and the keys that it has locked."""
 
     xid: int
     changes: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Database:
         self.heap = [_Tuple(key, next(self._versions), self._place(), 0) for key in KEYS if dice.random() < 0.7]
 
     def _place(self) -> int:
-        """One of a few rows of a page."""
+        """Returns a random place: one of the first rows of a random page."""
         return self.dice.randrange(PAGES) * PAGE_SLOTS + self.dice.randrange(1, 4)
 
     def begin(self) -> None:
@@ -129,7 +129,7 @@ class Database:
         return xid
 
     def write(self) -> None:
-        """Inserts, updates or deletes a key that nobody else holds; or moves it to another key."""
+        """Inserts, updates or deletes a key that no other transaction has locked, or moves its row to another key."""
         writer = self.dice.choice(self.writers)
         held = {key for other in (*self.writers, *self.logged) if other is not writer for key in other.held}
         key = self.dice.choice([key for key in KEYS if key not in held] or [-1])
@@ -145,24 +145,24 @@ class Database:
                     writer.held |= {key, live.key}
                     return
                 writer.held.add(live.key)
-        made = _Tuple(key, next(self._versions), self._place(), writer.xid)
-        self.heap.append(made)
-        writer.changes.append((key, made.version, False))
+        row = _Tuple(key, next(self._versions), self._place(), writer.xid)
+        self.heap.append(row)
+        writer.changes.append((key, row.version, False))
         writer.held.add(key)
 
     def _live(self, key: int) -> _Tuple | None:
         """The newest version of a key, as its writer sees it."""
         return next(
             (
-                each
-                for each in self.heap
-                if each.key == key and each.ended_by is None and each.made_by not in self.rolled_back
+                row
+                for row in self.heap
+                if row.key == key and row.ended_by is None and row.made_by not in self.rolled_back
             ),
             None,
         )
 
     def commit(self) -> None:
-        """Into the log; others do not see it yet."""
+        """Puts a transaction into the log. Others do not see it yet."""
         writer = self._pop(self.writers)
         self.log.append(Logged(writer.xid, tuple(writer.changes)))
         self.logged.append(writer)
@@ -174,9 +174,9 @@ class Database:
         writer = self._pop(self.writers)
         self.over.add(writer.xid)
         self.rolled_back.add(writer.xid)
-        for each in self.heap:
-            if each.ended_by == writer.xid:
-                each.ended_by = None
+        for row in self.heap:
+            if row.ended_by == writer.xid:
+                row.ended_by = None
 
     def _pop(self, writers: list[_Writer]) -> _Writer:
         return writers.pop(self.dice.randrange(len(writers)))
@@ -188,27 +188,25 @@ class Database:
         )
 
     def read(self, snapshot: Snapshot, taken: Range) -> pa.RecordBatch:
-        found = [each for each in self.heap if self._sees(snapshot, each) and _within(each.place, taken)]
-        return rows_of([each.key for each in found], [each.version for each in found])
+        rows = [row for row in self.heap if self._sees(snapshot, row) and _within(row.place, taken)]
+        return rows_of([row.key for row in rows], [row.version for row in rows])
 
-    def _sees(self, snapshot: Snapshot, each: _Tuple) -> bool:
+    def _sees(self, snapshot: Snapshot, row: _Tuple) -> bool:
         def seen(xid: int) -> bool:
             return xid not in self.rolled_back and not snapshot.misses(np.array([xid]))[0]
 
-        return seen(each.made_by) and (each.ended_by is None or not seen(each.ended_by))
+        return seen(row.made_by) and (row.ended_by is None or not seen(row.ended_by))
 
     def rewrite(self) -> None:
-        """VACUUM FULL: every row on another page, in another file."""
+        """Does a VACUUM FULL: every row moves to a random page of another file."""
         self.filenode += 1
-        for each in self.heap:
-            each.place = self._place()
+        for row in self.heap:
+            row.place = self._place()
 
     def state(self) -> dict[int, int]:
-        """Once every transaction is over."""
+        """The rows of the table, when no transaction is running."""
         return {
-            each.key: each.version
-            for each in self.heap
-            if each.ended_by is None and each.made_by not in self.rolled_back
+            row.key: row.version for row in self.heap if row.ended_by is None and row.made_by not in self.rolled_back
         }
 
 
@@ -237,7 +235,7 @@ class _Service:
         self.start()
 
     def start(self) -> None:
-        """A new process: what was read and not published is forgotten."""
+        """Starts a new process, which forgets the rows that were read and not published."""
         database = self.database
         leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, left=[(0, None)])}
         self.progress = TableProgress.resume(ENTITY, str(self.signature), leaves, self.stored)
@@ -254,9 +252,9 @@ class _Service:
 
     def take(self) -> None:
         if not self.windows.complete and copy.deepcopy(self.progress).next_range() is not None:
-            found = self.windows.take({ENTITY: TABLE})
-            assert found is not None
-            self.taken.append(found)
+            taken = self.windows.take({ENTITY: TABLE})
+            assert taken is not None
+            self.taken.append(taken)
 
     def lock(self) -> None:
         if not self.taken:
@@ -284,7 +282,7 @@ class _Service:
             self.unsent.append(nonce)
 
     def send(self) -> None:
-        """The message is in the log; then the lock goes."""
+        """Writes a chunk's message into the log, and releases the chunk's lock."""
         if self.unsent:
             nonce = self.unsent.pop()
             xid = self.database.new_xid()
@@ -302,10 +300,10 @@ class _Service:
         if entry.altered:
             self.windows.discard(TABLE)
         if entry.nonce is not None:
-            found = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
-            if found is not None:
-                keys = [int(key) for key in found.column("key").to_pylist()]
-                for key, version in zip(keys, found.column("version").to_pylist(), strict=True):
+            rows = self.windows.signal(entry.nonce.encode(), change_of(entry.xid))
+            if rows is not None:
+                keys = [int(key) for key in rows.column("key").to_pylist()]
+                for key, version in zip(keys, rows.column("version").to_pylist(), strict=True):
                     self._publish(key, version, deleted=False, read=True)
         elif entry.changes:
             for key, version, deleted in entry.changes:
@@ -326,22 +324,22 @@ class _Service:
 
 
 def progress_of(windows: Windows) -> list[object]:
-    """All that a source makes of windows for its checkpoint."""
+    """Everything about the windows that a source uses for its checkpoint."""
     lookups = [task for task in windows._tasks if isinstance(task, Lookup)]
     return [
         windows.progress(),
         windows.complete,
-        *((each.left, each.absent, each.complete, each.more, each.failed) for each in lookups),
+        *((lookup.left, lookup.absent, lookup.complete, lookup.more, lookup.failed) for lookup in lookups),
     ]
 
 
 def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
-    """A step that changed the progress was counted: a source looks at the progress only then."""
+    """Checks that a step that changed the progress was counted, because a source reads the progress only then."""
     assert windows is not before or changes != windows.changes or progress_of(windows) == progress
 
 
 def run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
-    """Random steps; then everything ends, and the changelog must say what the table says."""
+    """Does random steps, then ends all transactions. At the end, the changelog must equal the table."""
     dice = random.Random(seed)
     database = Database(dice)
     for _ in range(dice.randrange(12)):
@@ -393,7 +391,7 @@ def step_of_the_database(database: Database, dice: random.Random) -> None:
 
 
 def _altered(service: _Service, dice: random.Random) -> None:
-    """What needs the table alone: it is rewritten, or has other columns from here on."""
+    """Rewrites the table or changes its columns. Both need an exclusive lock on the table."""
     if dice.random() < 0.5:
         service.database.rewrite()
     else:

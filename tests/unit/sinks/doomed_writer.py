@@ -1,7 +1,7 @@
 """A process that writes a file log and kills itself: `python -m tests.unit.sinks.doomed_writer PATH LAST POINT NTH`.
 
-Goes on from the log's checkpoint to commit LAST, each followed by an idle checkpoint, and dies without a word
-at the NTH time that it passes POINT. Prints what was acknowledged: `commit N` or `idle N`.
+Continues from the log's checkpoint up to commit LAST, and stores a checkpoint without rows after each commit. Kills
+itself when it passes the failpoint POINT for the NTH time. Prints what the sink has stored: `commit N` or `idle N`.
 """
 
 import os
@@ -15,11 +15,11 @@ from tests.unit.sinks.material import checkpoint, commit, store
 
 
 def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: None) -> None:
-    """Goes on from the log's checkpoint to commit `last`."""
+    """Continues from the log's checkpoint up to commit `last`."""
     sink = FileSink(path, reach=reach)
-    found = sink.recover()
-    done = found.position.commit if found and found.position else 0
-    for number in range(done + 1, last + 1):
+    recovered = sink.recover()
+    last_stored = recovered.position.commit if recovered and recovered.position else 0
+    for number in range(last_stored + 1, last + 1):
         store(sink, commit(number), checkpoint(number))
         print("commit", number, flush=True)  # noqa: T201 - this is its protocol
         store(sink, [], checkpoint(number, through=10 * number + 5))
@@ -28,13 +28,13 @@ def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: No
 
 
 def doom(point: str, nth: int) -> Callable[[str], None]:
-    """Kills this process at the nth time that it passes `point`."""
-    left = nth
+    """Returns a `reach` that kills this process when it passes `point` for the nth time."""
+    remaining = nth
 
-    def reach(passed: str) -> None:
-        nonlocal left
-        left -= passed == point
-        if left == 0:
+    def reach(name: str) -> None:
+        nonlocal remaining
+        remaining -= name == point
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return reach

@@ -1,4 +1,4 @@
-"""Rows and checkpoints for the sinks' tests: commit n holds positions 1/n/0, 1/n/2, …"""
+"""Rows and checkpoints for tests of the sinks. Commit n has rows at the positions 1/n/0, 1/n/2, …"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 
 
 def row(position: Position, *, entity: str = "order", key: str | None = None, **columns: Any) -> dict[str, Any]:
-    """One update, of a key of its own unless given."""
+    """An update. Without `key`, it has a key that no other row has."""
     return {
         "entity": entity,
         "partition": position.ordinal % 3,
@@ -44,12 +44,12 @@ def batch(rows: Iterable[dict[str, Any]]) -> pa.RecordBatch:
 
 def commit(number: int, rows: int = 3) -> list[pa.RecordBatch]:
     """The rows of commit `number`, in two batches."""
-    made = [row(Position(1, number, 2 * n)) for n in range(rows)]
-    return [batch(made[:1]), batch(made[1:])]
+    changes = [row(Position(1, number, 2 * n)) for n in range(rows)]
+    return [batch(changes[:1]), batch(changes[1:])]
 
 
 def checkpoint(number: int, rows: int = 3, **fields: Any) -> Checkpoint:
-    """The checkpoint that goes with commit `number`."""
+    """The checkpoint of commit `number`."""
     return Checkpoint(
         position=Position(1, number, 2 * (rows - 1)),
         through=commit_text(fields.pop("through", 10 * number)),
@@ -60,18 +60,18 @@ def checkpoint(number: int, rows: int = 3, **fields: Any) -> Checkpoint:
 
 
 def store(sink: FileSink, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> None:
-    """One commit."""
+    """Stores one commit."""
     sink.add(rows)
     sink.commit(checkpoint)
 
 
-def read(path: Path, **wanted: Any) -> list[dict[str, Any]]:
-    return as_rows(list(read_log(path, **wanted)))
+def read(path: Path, **selection: Any) -> list[dict[str, Any]]:
+    return as_rows(list(read_log(path, **selection)))
 
 
 def as_rows(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-    return [one for rows in batches for one in rows.to_pylist()]
+    return [change for rows in batches for change in rows.to_pylist()]
 
 
 def expected(*numbers: int) -> list[dict[str, Any]]:
-    return [one for number in numbers for one in as_rows(commit(number))]
+    return [change for number in numbers for change in as_rows(commit(number))]

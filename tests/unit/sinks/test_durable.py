@@ -1,4 +1,4 @@
-"""Folders that must be on disk."""
+"""Making folders that survive a crash."""
 
 import threading
 from pathlib import Path
@@ -8,28 +8,28 @@ import pytest
 from changelog.connectors.sinks.files.fsync import make_folder
 
 
-def test_writers_at_once_make_one_folder(tmp_path: Path) -> None:
+def test_concurrent_writers_make_one_folder(tmp_path: Path) -> None:
     together = threading.Barrier(4)
-    refused: list[OSError] = []
+    errors: list[OSError] = []
 
     def make() -> None:
-        for each in range(200):
+        for number in range(200):
             together.wait()
             try:
-                make_folder(tmp_path / str(each) / "a" / "b")
+                make_folder(tmp_path / str(number) / "a" / "b")
             except OSError as error:
-                refused.append(error)
+                errors.append(error)
 
     threads = [threading.Thread(target=make) for _ in range(together.parties)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert refused == []
+    assert errors == []
     assert sum(1 for _ in tmp_path.glob("*/a/b")) == 200
 
 
-def test_a_file_in_its_way(tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in ("file", "file/folder"):
         with pytest.raises(NotADirectoryError, match="Not a directory"):

@@ -27,7 +27,7 @@ from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expect
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 GOLDEN_2 = Path(__file__).parent / "golden" / "format-2"
-"""The same rows; in the first, the older ones are in an archive."""
+"""Both logs have the same rows; in the log of format 1, the older rows are in an archive."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def _publish(sink: FileSink, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def test_every_value_comes_back(sink: FileSink, tmp_path: Path) -> None:
+def test_every_value_is_read_back(sink: FileSink, tmp_path: Path) -> None:
     rows = [
         row(
             Position(1, 1, 0), entity="a-b_9", key="", current='{"é":"日本\\u0000"}', original='{"a":1.10}', op="create"
@@ -61,7 +61,7 @@ def test_every_value_comes_back(sink: FileSink, tmp_path: Path) -> None:
     assert all(rows.schema.equals(SCHEMA) for rows in batches)
 
 
-def test_readers_select(sink: FileSink, tmp_path: Path) -> None:
+def test_readers_select_by_position_entity_and_key(sink: FileSink, tmp_path: Path) -> None:
     rows = [
         row(
             Position(1 + n // 40, n % 40, 0),
@@ -75,10 +75,10 @@ def test_readers_select(sink: FileSink, tmp_path: Path) -> None:
         _publish(sink, rows[start : start + 16])
 
     for after in (None, Position(0, 0, 0), *(Position(e, c, o) for e in (1, 2) for c in range(41) for o in (0, 1))):
-        behind = [one for one in rows if after is None or one["position"] > str(after)]
-        assert read(tmp_path, after=after) == behind
+        later = [change for change in rows if after is None or change["position"] > str(after)]
+        assert read(tmp_path, after=after) == later
         assert read(tmp_path, after=after, entity="guest", key="4") == [
-            one for one in behind if one["entity"] == "guest" and one["key"] == "4"
+            change for change in later if change["entity"] == "guest" and change["key"] == "4"
         ]
     assert read(tmp_path, entity="order") == rows[1::2]
     assert read(tmp_path, key="3") == rows[3::7]
@@ -109,7 +109,7 @@ def test_other_columns_are_refused(sink: FileSink, tmp_path: Path) -> None:
     assert list((tmp_path / "log").iterdir()) == []
 
 
-def test_follow_gives_what_comes(sink: FileSink, tmp_path: Path) -> None:
+def test_follow_returns_new_commits(sink: FileSink, tmp_path: Path) -> None:
     def publish_two() -> None:
         store(sink, commit(2), checkpoint(2))
         store(sink, commit(3), checkpoint(3))
@@ -133,9 +133,9 @@ def test_follow_gives_what_comes(sink: FileSink, tmp_path: Path) -> None:
 
 
 def test_no_log(tmp_path: Path) -> None:
-    with pytest.raises(ChangelogError, match="there is no file log in") as refused:
+    with pytest.raises(ChangelogError, match="there is no file log in") as caught:
         read(tmp_path / "none")
-    assert refused.value.kind is Kind.PRECONDITION
+    assert caught.value.kind is Kind.PRECONDITION
     assert read_checkpoint(tmp_path / "none") is None
     assert counts(tmp_path / "none") == {}
 
@@ -151,13 +151,13 @@ def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -
 
 
 def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], last: int) -> None:
-    """A manifest that replaces the log up to `last` by `files`."""
+    """Writes archive files, and a manifest that replaces the log files up to number `last` by these."""
     entries = []
     for name, rows in files.items():
         file = path / "archive" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_batches([batch(rows)]), file, store_schema=False)
-        positions = sorted(one["position"] for one in rows)
+        positions = sorted(change["position"] for change in rows)
         entries.append(
             {
                 "path": f"archive/{name}",
@@ -175,7 +175,7 @@ def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], la
 
 @pytest.fixture
 def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
-    """Five commits of two entities; the first three in an archive that is sorted by key. Gives all rows."""
+    """Writes five commits of two entities, the first three into an archive sorted by key. Returns all rows."""
     rows = [row(Position(1, n, 0), entity=("guest", "order")[n % 2], key=f"{9 - n}") for n in range(10)]
     for start in range(0, 10, 2):
         _publish(sink, rows[start : start + 2])
@@ -209,23 +209,23 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """A file of the archive may hold millions of rows, and the next one as many of the same time."""
+    """A file of the archive may hold millions of rows, and so may the next file, which covers the same time."""
 
-    def position(one: dict[str, Any]) -> str:
-        return str(one["position"])
+    def position(change: dict[str, Any]) -> str:
+        return str(change["position"])
 
     files = {f"entity=guest/day=2026-11-2{n}/0.parquet": archived[2 * n : 6 : 4] for n in (0, 1)}
     _archive(tmp_path, 11, {**files, "entity=order/day=2026-11-21/0.parquet": archived[1:6:2]}, 3)
     for entities in (["guest"], ["guest", "order"]):
-        expected_rows = [one for one in archived if one["entity"] in entities]
+        expected_rows = [change for change in archived if change["entity"] in entities]
         assert sorted(as_rows(list(read_together(tmp_path, entities))), key=position) == expected_rows
     (tmp_path / "archive" / "entity=guest" / "day=2026-11-21" / "0.parquet").write_bytes(b"damaged")
     assert as_rows([next(read_together(tmp_path, ["guest"]))]) == archived[0:6:4]
 
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
-def test_follow_gives_versions_of_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """No later file has a version: only the archive says how far they were read."""
+def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
+    """At first, no file after the archive has a version. So only the archive says how far versions were read."""
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -242,11 +242,11 @@ def test_follow_gives_versions_of_the_archive_once(sink: FileSink, tmp_path: Pat
             return True
         return False
 
-    given_ = as_rows(list(follow(tmp_path, entity=SCHEMAS, after=after, wait=wait)))
-    assert given_ == [version, *as_rows(_versions(5)[:1])]
+    followed = as_rows(list(follow(tmp_path, entity=SCHEMAS, after=after, wait=wait)))
+    assert followed == [version, *as_rows(_versions(5)[:1])]
 
 
-def test_a_log_that_the_archive_does_not_reach(archived: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_gap_between_the_archive_and_the_log_is_an_error(archived: list[dict[str, Any]], tmp_path: Path) -> None:
     for sequence in (1, 2, 3, 4):
         log_file(tmp_path, sequence).unlink()
     with pytest.raises(ChangelogError, match="lacks sequence 4;"):
@@ -254,18 +254,18 @@ def test_a_log_that_the_archive_does_not_reach(archived: list[dict[str, Any]], t
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"{", "cannot be read; restore it"),
         (b'{"format": 1}', "cannot be read; restore it"),
         (b'{"format": 2, "log": {"first": 1, "last": 1}, "files": []}', "this program knows only formats up to 1"),
     ],
 )
-def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, said: str) -> None:
+def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: bytes, message: str) -> None:
     store(sink, commit(1), checkpoint(1))
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "1.json").write_bytes(text)
-    with pytest.raises(ChangelogError, match=said):
+    with pytest.raises(ChangelogError, match=message):
         read(tmp_path)
 
 
@@ -273,7 +273,7 @@ def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: by
 
 
 def test_golden_log_of_format_1() -> None:
-    """Written once by this program; later programs read it so."""
+    """An early version wrote this log once. Every later version must read the same rows from it."""
     assert read(GOLDEN) == expected(1, 2, 3)
     assert read_checkpoint(GOLDEN) == checkpoint(
         3, through=0x16_B374D848, windows={"order": {"done": [1]}}, settings={"codec": "json"}
@@ -288,10 +288,10 @@ def test_golden_log_of_format_2() -> None:
     assert read_checkpoint(GOLDEN_2) == read_checkpoint(GOLDEN)
 
 
-def test_the_program_that_knew_only_format_1_refuses_a_log_of_format_2(
+def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it reads first, the footer of a file or the resume record; and it changes nothing."""
+    """It refuses the footer of a file as well as the resume record, and changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -307,33 +307,33 @@ def _files(path: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("golden", [GOLDEN, GOLDEN_2], ids=["format 1", "format 2"])
-def test_golden_log_goes_on(golden: Path, tmp_path: Path) -> None:
+def test_a_golden_log_can_be_continued(golden: Path, tmp_path: Path) -> None:
     shutil.copytree(golden, tmp_path / "log-1")
     sink = FileSink(tmp_path / "log-1")
     sink.recover()
-    said = batch([row(Position(1, 4, 0), key="said", context='{"ticket": "PAY-7"}')])
-    store(sink, [said], checkpoint(4, rows=1))
+    added = batch([row(Position(1, 4, 0), key="added", context='{"ticket": "PAY-7"}')])
+    store(sink, [added], checkpoint(4, rows=1))
     sink.close()
-    assert read(tmp_path / "log-1") == [*expected(1, 2, 3), *said.to_pylist()]
-    assert read(tmp_path / "log-1", key="said") == said.to_pylist()
+    assert read(tmp_path / "log-1") == [*expected(1, 2, 3), *added.to_pylist()]
+    assert read(tmp_path / "log-1", key="added") == added.to_pylist()
 
 
 def test_any_parquet_reader_can_query_it() -> None:
-    """As plain Parquet: the contract's columns, none of them of a kind that only Arrow knows."""
+    """The files have the documented columns as plain Parquet, without a schema that only Arrow can read."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
     columns = [
         *("entity", "partition", "key", "op", "position", "transaction", "committed_at", "api_version"),
         *("service_name", "identifier", "provenance", "current", "original", "moved"),
     ]
     assert [metadata.schema.column(n).name for n in range(metadata.num_columns)] == columns
-    assert SCHEMA.names == [*columns, "context"]  # which older versions did not write
+    assert SCHEMA.names == [*columns, "context"]  # older versions did not write the last column
     assert metadata.metadata[SEQUENCE] == b"3"
     assert b"ARROW:schema" not in metadata.metadata
 
 
-@settings(max_examples=30)  # each is a handful of fsyncs
+@settings(max_examples=30)  # each example takes several fsyncs
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=12), st.data())
-def test_any_split_into_commits_reads_the_same(
+def test_rows_are_the_same_however_they_are_divided_into_commits(
     tmp_path_factory: pytest.TempPathFactory, spread: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("log")
@@ -349,9 +349,9 @@ def test_any_split_into_commits_reads_the_same(
     after = data.draw(st.none() | st.builds(Position, st.just(1), st.integers(0, 13), st.just(0)))
     entity = data.draw(st.none() | st.sampled_from(["e0", "e1"]))
     assert read(path, entity=entity, after=after) == [
-        one
-        for one in rows
-        if (entity is None or one["entity"] == entity) and (after is None or one["position"] > str(after))
+        change
+        for change in rows
+        if (entity is None or change["entity"] == entity) and (after is None or change["position"] > str(after))
     ]
 
 
@@ -368,37 +368,37 @@ def _store_versions(path: Path) -> None:
     sink.close()
 
 
-def _found(path: Path) -> list[int]:
-    """The commits that are found to have versions."""
-    return [Position.parse(each["position"]).commit for each in read(path, entity=SCHEMAS)]
+def _commits_with_versions(path: Path) -> list[int]:
+    """The commits in which a reader finds versions of columns."""
+    return [Position.parse(version["position"]).commit for version in read(path, entity=SCHEMAS)]
 
 
 def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp_path: Path) -> None:
-    """What is known of them is in the files themselves."""
+    """The files themselves say which files have versions."""
     path, copy = tmp_path / "changelog", tmp_path / "copy"
     _store_versions(path)
     shutil.copytree(path / "log", copy / "log")
-    assert _found(copy) == [2, 4]
+    assert _commits_with_versions(copy) == [2, 4]
     sink = FileSink(copy)
     assert sink.recover() == checkpoint(5)
     store(sink, _versions(6), checkpoint(6))
     store(sink, [], checkpoint(6, through=99))
     sink.close()
     log_file(copy, 3).write_bytes(b"never read")
-    assert _found(copy) == [2, 4, 6]
+    assert _commits_with_versions(copy) == [2, 4, 6]
     log_file(copy, 6).write_bytes(b"cut off by a crash")
-    assert _found(copy) == [2, 4], "it counts for nothing"
+    assert _commits_with_versions(copy) == [2, 4], "a damaged file is ignored"
 
 
-def test_versions_are_found_in_a_log_of_an_older_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checkpoints do not say where they are."""
+def test_versions_are_found_in_a_log_of_an_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoints of older versions do not say which files have versions of columns."""
     with monkeypatch.context() as older:
         older.setattr(file_sink, "with_marked", lambda stored, _: stored)
         _store_versions(tmp_path)
-    assert _found(tmp_path) == [2, 4]
+    assert _commits_with_versions(tmp_path) == [2, 4]
     sink = FileSink(tmp_path)
     sink.recover()
     store(sink, commit(6), checkpoint(6))
     sink.close()
     log_file(tmp_path, 3).write_bytes(b"never read")
-    assert _found(tmp_path) == [2, 4]
+    assert _commits_with_versions(tmp_path) == [2, 4]

@@ -50,15 +50,15 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
     assert FileSink(path).recover() == last
 
 
-def test_shapes_go_into_no_file(sink: FileSink, path: Path) -> None:
-    """Batches of several shapes make one commit, in a file like any other."""
+def test_shapes_are_not_stored(sink: FileSink, path: Path) -> None:
+    """Batches of several shapes can be in one commit, and its file is like any other."""
     store(sink, commit(1), checkpoint(1))
     first, second = commit(2)
     store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
     assert read(path) == expected(1, 2)
-    one, other = (pq.read_metadata(log_file(path, number)) for number in (1, 2))
-    assert one.schema == other.schema
-    assert one.metadata.keys() == other.metadata.keys()
+    first_file, second_file = (pq.read_metadata(log_file(path, number)) for number in (1, 2))
+    assert first_file.schema == second_file.schema
+    assert first_file.metadata.keys() == second_file.metadata.keys()
 
 
 def test_large_rows_are_row_groups_by_themselves(sink: FileSink, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,21 +69,21 @@ def test_large_rows_are_row_groups_by_themselves(sink: FileSink, path: Path, mon
     assert read(path) == expected(1)
 
 
-def test_progress_without_rows_is_kept_beside_the_log(sink: FileSink, path: Path) -> None:
+def test_checkpoints_without_rows_are_stored_beside_the_log(sink: FileSink, path: Path) -> None:
     store(sink, [], checkpoint(0, through=4))
-    assert _restarted(path, sink) == checkpoint(0, through=4)
+    assert _recovered_after_restart(path, sink) == checkpoint(0, through=4)
     sink.recover()
     store(sink, commit(1), checkpoint(1))
     assert read_checkpoint(path) == checkpoint(1)
     store(sink, [batch([])], checkpoint(1, through=15))
-    assert _restarted(path, sink) == checkpoint(1, through=15)
+    assert _recovered_after_restart(path, sink) == checkpoint(1, through=15)
     assert len(list((path / "log").iterdir())) == 1
 
 
-def test_one_process_writes(sink: FileSink, path: Path) -> None:
-    with pytest.raises(ChangelogError, match=f"written by process {os.getpid()}; stop that service") as refused:
+def test_only_one_process_may_write(sink: FileSink, path: Path) -> None:
+    with pytest.raises(ChangelogError, match=f"written by process {os.getpid()}; stop that service") as caught:
         FileSink(path).recover()
-    assert refused.value.kind is Kind.IN_USE
+    assert caught.value.kind is Kind.IN_USE
     sink.close()
     other = FileSink(path)
     other.recover()
@@ -95,7 +95,7 @@ def test_the_holder_of_the_lock_recovers_again(sink: FileSink, path: Path) -> No
     sink.add(commit(2))
     assert sink.recover() == checkpoint(1)
     store(sink, [], checkpoint(1, through=15))
-    assert read(path) == expected(1), "what was added before is dropped"
+    assert read(path) == expected(1), "the rows that were added and not committed are dropped"
     (path / "lock").unlink()
     with pytest.raises(ChangelogError, match="something else changed the file log"):
         sink.recover()
@@ -106,11 +106,11 @@ def test_a_sink_that_is_not_open_refuses(path: Path) -> None:
         store(FileSink(path), commit(1), checkpoint(1))
 
 
-def _intrude(path: Path) -> None:
+def _add_file(path: Path) -> None:
     log_file(path, 2).write_bytes(b"")
 
 
-def _take_away(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     log_file(path, 1).unlink()
 
 
@@ -123,16 +123,16 @@ def _remove_lock(path: Path) -> None:
     (path / "lock").unlink()
 
 
-@pytest.mark.parametrize("interfere", [_intrude, _take_away, _replace_lock, _remove_lock])
-def test_a_second_writer_that_the_lock_did_not_stop(
+@pytest.mark.parametrize("interfere", [_add_file, _remove_file, _replace_lock, _remove_lock])
+def test_a_second_writer_is_detected_even_without_the_lock(
     sink: FileSink, path: Path, interfere: Callable[[Path], None]
 ) -> None:
     store(sink, commit(1), checkpoint(1))
     interfere(path)
     for rows in (commit(2), []):
-        with pytest.raises(ChangelogError, match="something else changed the file log") as refused:
+        with pytest.raises(ChangelogError, match="something else changed the file log") as caught:
             store(sink, rows, checkpoint(2))
-        assert refused.value.kind is Kind.IN_USE
+        assert caught.value.kind is Kind.IN_USE
 
 
 def test_a_file_that_appears_while_we_write_is_not_replaced(path: Path) -> None:
@@ -158,8 +158,8 @@ def _cut(size: int) -> Callable[[Path], None]:
 
 def _flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    place = content.index(b"req-2")  # of a page that zstd leaves as it is
-    content[place] ^= 1
+    offset = content.index(b"req-2")  # in a page that zstd stores without compression
+    content[offset] ^= 1
     file.write_bytes(content)
 
 
@@ -189,13 +189,13 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
     with capture_logs() as logs:
         assert sink.recover() == checkpoint(1)
     assert [log["log_level"] for log in logs] == ["warning"]
-    assert log_file(path, 2).read_bytes() == damaged  # until the caller found that it may go on from there
+    assert log_file(path, 2).read_bytes() == damaged  # it stays until the caller continues from the checkpoint
     with pytest.raises(ChangelogError, match="a damaged newest file is set aside when the service starts"):
         read(path)
 
     store(sink, [], checkpoint(1, through=13))
     assert (path / "aside" / log_file(path, 2).name).read_bytes() == damaged
-    assert _restarted(path, sink) == checkpoint(1, through=13)
+    assert _recovered_after_restart(path, sink) == checkpoint(1, through=13)
     sink.recover()
     store(sink, commit(2), checkpoint(2))
     assert read(path) == expected(1, 2)
@@ -205,10 +205,10 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
 def test_no_flipped_byte_forges_a_checkpoint(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     file = log_file(path, 1)
-    whole = file.read_bytes()
-    for place in range(len(whole)):
-        content = bytearray(whole)
-        content[place] ^= 0x81
+    undamaged = file.read_bytes()
+    for offset in range(len(undamaged)):
+        content = bytearray(undamaged)
+        content[offset] ^= 0x81
         file.write_bytes(content)
         try:
             assert verify(file) == with_marked(checkpoint(1), [])
@@ -225,7 +225,7 @@ def test_a_damaged_first_file_leaves_a_new_log(sink: FileSink, path: Path) -> No
     assert read(path) == expected(1)
 
 
-def test_what_is_set_aside_replaces_nothing(sink: FileSink, path: Path) -> None:
+def test_files_that_are_set_aside_replace_no_earlier_ones(sink: FileSink, path: Path) -> None:
     for number in (1, 2, 3):
         sink.close()
         (path / "log" / "notes.txt").write_text(str(number))
@@ -236,22 +236,22 @@ def test_what_is_set_aside_replaces_nothing(sink: FileSink, path: Path) -> None:
     assert names == {"notes.txt": "1", "notes.txt.1": "2", "notes.txt.2": "3"}
 
 
-def test_two_damaged_files_stop(sink: FileSink, path: Path) -> None:
+def test_two_damaged_files_are_an_error(sink: FileSink, path: Path) -> None:
     for number in (1, 2, 3):
         store(sink, commit(number), checkpoint(number))
     sink.close()
     _zero(log_file(path, 2))
     _zero(log_file(path, 3))
-    with pytest.raises(ChangelogError, match="restore them from a copy") as refused:
+    with pytest.raises(ChangelogError, match="restore them from a copy") as caught:
         sink.recover()
-    assert refused.value.kind is Kind.GAP
+    assert caught.value.kind is Kind.GAP
     assert len(list((path / "log").iterdir())) == 3
-    other = FileSink(path)  # the lock was let go of
+    other = FileSink(path)  # the failed sink has released the lock
     with pytest.raises(ChangelogError, match="restore them"):
         other.recover()
 
 
-def test_a_hole_stops(sink: FileSink, path: Path) -> None:
+def test_missing_files_are_an_error(sink: FileSink, path: Path) -> None:
     for number in (1, 2, 3, 4):
         store(sink, commit(number), checkpoint(number))
     sink.close()
@@ -269,9 +269,9 @@ def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: py
         newer.setattr("changelog.envelope.checkpoint.FORMAT", FORMAT + 1)
         store(sink, commit(1), checkpoint(1))
     sink.close()
-    with pytest.raises(ChangelogError, match="run the newer version that wrote it") as refused:
+    with pytest.raises(ChangelogError, match="run the newer version that wrote it") as caught:
         sink.recover()
-    assert refused.value.kind is Kind.PRECONDITION
+    assert caught.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: py
         Resume(sequence=0, checkpoint=checkpoint(0)).to_json().replace(b"timeline", b"timelin\xff"),
     ],
 )
-def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) -> None:
+def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: bytes) -> None:
     sink.close()
     resume_file(path).write_bytes(text)
     with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove it"):
@@ -294,28 +294,28 @@ def test_a_damaged_resume_record_stops(sink: FileSink, path: Path, text: bytes) 
 
 
 @pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
-def test_a_resume_record_of_another_copy_stops(sink: FileSink, path: Path, position: Position | None) -> None:
-    """An older one would have rows published again, a newer one leave some out."""
+def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
+    """With an older record, rows would be published again; with a newer one, rows would be missing."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
     resume_file(path).write_bytes(Resume(sequence=2, checkpoint=foreign).to_json())
     with pytest.raises(ChangelogError, match=r"resume.json ends at .* to another copy of the log; remove it"):
-        _restarted(path, sink)
+        _recovered_after_restart(path, sink)
     resume_file(path).unlink()
     assert FileSink(path).recover() == checkpoint(2)
 
 
 def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file has its sequence: its checkpoint is the newest, and not the record's."""
+    """The next file gets the number of the file that was set aside. Then its checkpoint is newer than the record's."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))
     _zero(log_file(path, 2))
-    assert _restarted(path, sink) == checkpoint(1)
+    assert _recovered_after_restart(path, sink) == checkpoint(1)
     sink.recover()
     store(sink, commit(2), checkpoint(2))
-    assert _restarted(path, sink) == checkpoint(2)
+    assert _recovered_after_restart(path, sink) == checkpoint(2)
 
 
 def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path: Path) -> None:
@@ -328,30 +328,30 @@ def test_resume_record_is_json_with_the_sequence_it_follows(sink: FileSink, path
 
 def test_a_path_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ChangelogError, match=r"cannot store in .*: Not a directory") as refused:
+    with pytest.raises(ChangelogError, match=r"cannot store in .*: Not a directory") as caught:
         FileSink(tmp_path / "file" / "changelog").recover()
-    assert refused.value.kind is Kind.STORAGE
-    with pytest.raises(ChangelogError, match="cannot store in") as refused:
+    assert caught.value.kind is Kind.STORAGE
+    with pytest.raises(ChangelogError, match="cannot store in") as caught:
         FileSink(tmp_path / "file").recover()
 
 
 def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     user = os.geteuid()
-    if user == 0:  # who may write everywhere
+    if user == 0:  # root may write everywhere
         os.seteuid(65534)
     try:
-        with pytest.raises(ChangelogError, match="Permission denied; give the service the right") as refused:
+        with pytest.raises(ChangelogError, match="Permission denied; give the service the right") as caught:
             FileSink(tmp_path / "changelog").recover()
     finally:
         os.seteuid(user)
-    assert refused.value.kind is Kind.STORAGE
+    assert caught.value.kind is Kind.STORAGE
 
 
-def _restarted(path: Path, sink: FileSink) -> object:
-    """The checkpoint that another process finds."""
+def _recovered_after_restart(path: Path, sink: FileSink) -> object:
+    """Closes the sink and returns the checkpoint that a new one recovers."""
     sink.close()
     other = FileSink(path)
-    found = other.recover()
+    recovered = other.recover()
     other.close()
-    return found
+    return recovered

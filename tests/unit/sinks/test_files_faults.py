@@ -1,4 +1,4 @@
-"""What a crash or a full disk leaves behind: every commit whole or not there, none twice, none out of order."""
+"""After a crash or on a full disk, each commit is stored completely or not at all, once, and in order."""
 
 import os
 import random
@@ -29,16 +29,16 @@ LARGE = 200
 
 
 def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
-    """Runs the doomed writer; gives its exit code and the last thing it acknowledged, as words."""
-    done = subprocess.run(
+    """Runs the doomed writer. Returns its exit code, and the words of its last line, for example `commit` and `3`."""
+    process = subprocess.run(
         [sys.executable, "-m", "tests.unit.sinks.doomed_writer", str(path), str(LAST), point, str(nth)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    assert "Traceback" not in done.stderr
-    return done.returncode, (done.stdout.splitlines() or ["commit 0"])[-1].split()
+    assert "Traceback" not in process.stderr
+    return process.returncode, (process.stdout.splitlines() or ["commit 0"])[-1].split()
 
 
 @pytest.mark.parametrize("nth", [1, 3])
@@ -47,15 +47,15 @@ def test_killed_at_every_boundary(tmp_path: Path, point: str, nth: int) -> None:
     code, (kind, number) = _write(tmp_path, point, nth)
     assert code == -signal.SIGKILL
 
-    found = read_checkpoint(tmp_path)
-    there = found.position.commit if found and found.position else 0
-    assert read(tmp_path) == expected(*range(1, there + 1))
-    assert there - int(number) in (0, 1)
-    if found:
+    stored = read_checkpoint(tmp_path)
+    last_stored = stored.position.commit if stored and stored.position else 0
+    assert read(tmp_path) == expected(*range(1, last_stored + 1))
+    assert last_stored - int(number) in (0, 1)
+    if stored:
         acknowledged = 10 * int(number) + (5 if kind == "idle" else 0)
-        assert found.complete_before.commit >= acknowledged
+        assert stored.complete_before.commit >= acknowledged
 
-    _goes_on(tmp_path)
+    _check_continues(tmp_path)
 
 
 @pytest.mark.parametrize("point", MENDING)
@@ -70,12 +70,12 @@ def test_killed_while_mending(tmp_path: Path, point: str) -> None:
 
     assert _write(tmp_path, point, 1)[0] == -signal.SIGKILL
     assert read_checkpoint(tmp_path) == checkpoint(1)
-    _goes_on(tmp_path)
+    _check_continues(tmp_path)
     assert (tmp_path / "aside" / log_file(tmp_path, 2).name).stat().st_size == 100
 
 
-def _goes_on(path: Path) -> None:
-    """We finish the work, and nothing of the killed process is left over."""
+def _check_continues(path: Path) -> None:
+    """Finishes the work, and checks that the killed process has left nothing behind."""
     write(path, LAST)
     assert read(path) == expected(*range(1, LAST + 1))
     assert read_checkpoint(path) == checkpoint(LAST, through=10 * LAST + 5)
@@ -99,7 +99,7 @@ def _large(number: int) -> list[pa.RecordBatch]:
 
 
 def _fill(sink: FileSink) -> tuple[ChangelogError, int]:
-    """Publishes until there is no room; gives the error and the number of the commit that found none."""
+    """Stores commits until the disk is full. Returns the error and the number of the commit that failed."""
     for number in range(1, 100):
         try:
             store(sink, _large(number), checkpoint(number, LARGE))
@@ -119,14 +119,14 @@ def test_disk_full_stops_cleanly_and_resumes(tmp_path: Path) -> None:
         assert error.kind is Kind.STORAGE
         sink.close()
         assert number > 1
-        _holds(path, number - 1)
+        _check_log(path, number - 1)
 
         (disk / "filler").unlink()
         sink = FileSink(path)
         assert sink.recover() == checkpoint(number - 1, LARGE)
         store(sink, _large(number), checkpoint(number, LARGE))
         sink.close()
-        _holds(path, number)
+        _check_log(path, number)
 
 
 def test_disk_full_keeps_the_old_resume_record(tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_a_file_that_grows_too_large_stops_cleanly(tmp_path: Path) -> None:
     with _file_size_limit(50_000), pytest.raises(ChangelogError, match="File too large; free space") as full:
         store(sink, _large(2), checkpoint(2, LARGE))
     assert full.value.kind is Kind.STORAGE
-    _holds(tmp_path, 1)
+    _check_log(tmp_path, 1)
     store(sink, _large(2), checkpoint(2, LARGE))
     sink.close()
-    _holds(tmp_path, 2)
+    _check_log(tmp_path, 2)
 
 
 @contextmanager
@@ -167,9 +167,9 @@ def _file_size_limit(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _holds(path: Path, last: int) -> None:
+def _check_log(path: Path, last: int) -> None:
     """The log has exactly the large commits up to `last`, and no part of another."""
-    assert [one["position"] for one in read(path)] == [
+    assert [change["position"] for change in read(path)] == [
         str(Position(1, number, 2 * n)) for number in range(1, last + 1) for n in range(LARGE)
     ]
     assert len(list((path / "log").iterdir())) == last
