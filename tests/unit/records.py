@@ -1,4 +1,4 @@
-"""Records for tests that need some."""
+"""Records and checkpoints for tests."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -50,5 +50,5 @@ def record(
 
 
 def checkpoint(commit: int) -> Checkpoint:
-    """That of a commit whose last record is `record(commit=commit)`."""
+    """The checkpoint of a commit whose last record is `record(…, commit=commit)`."""
     return Checkpoint(position=Position(1, commit, 2), through=commit_text(commit), epoch=1)

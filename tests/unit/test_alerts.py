@@ -11,7 +11,8 @@ from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
 
-# A scrape every 15 s. The looping service fails 14 s after each start: most scrapes reach it, each another process.
+# A scrape every 15 s. The service `looping` fails 14 s after each start, so most scrapes reach it, but always another
+# process.
 SERIES = """
 rule_files: [{rules}]
 evaluation_interval: 15s
@@ -30,11 +31,11 @@ tests:
 
 
 def fires(folder: Path, alert: str, at: str) -> set[str]:
-    """The instances for which `alert` fires at that time: promtool lists those that a test did not expect."""
+    """The instances for which `alert` fires at that time. promtool lists them, because the test expects none."""
     file = folder / "test.yml"
     file.write_text(SERIES.format(rules=RULES, at=at, alert=alert))
-    said = subprocess.run([promtool(), "test", "rules", file], capture_output=True, text=True, check=False)
-    return set(re.findall(r'instance="(\w+)"', said.stdout + said.stderr))
+    process = subprocess.run([promtool(), "test", "rules", file], capture_output=True, text=True, check=False)
+    return set(re.findall(r'instance="(\w+)"', process.stdout + process.stderr))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def fires(folder: Path, alert: str, at: str) -> set[str]:
         ("ChangelogRestarts", "12m", {"looping"}),
     ],
 )
-def test_services_that_are_down_or_restart_in_a_loop_are_told(
+def test_services_that_are_down_or_restart_in_a_loop_are_reported(
     alert: str, at: str, instances: set[str], tmp_path: Path
 ) -> None:
     assert fires(tmp_path, alert, at) == instances

@@ -1,4 +1,4 @@
-"""The judge of the audited campaigns: it is content with a right changelog, and finds each way of being wrong."""
+"""The judge of the audited campaigns accepts a correct changelog, and finds each kind of error."""
 
 import ast
 import json
@@ -82,9 +82,9 @@ def row(commit: int, ordinal: int, op: str, xid: int, current: State | None, ori
 
 
 def seat(ordinal: int, op: str, partition: int, current: State | None = None) -> Row:
-    like = row(155, ordinal, op, 15, ONE)
+    template = row(155, ordinal, op, 15, ONE)
     key = TRUNCATE_KEY if current is None else "a"
-    return replace(like, entity="seat", partition=partition, key=key, current=current)
+    return replace(template, entity="seat", partition=partition, key=key, current=current)
 
 
 ROWS = [
@@ -101,14 +101,14 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A right changelog: of the table that was added, what came before stands in the row that was read."""
+"""A correct changelog. For the table that was added later, the row that was read contains the earlier changes."""
 
 
 def verdict_on(rows: list[Row], since: Mapping[str, Since] = SINCE) -> Verdict:
     return judge(rows, TRANSACTIONS, since, TABLES)
 
 
-def test_a_right_changelog_passes() -> None:
+def test_a_correct_changelog_passes() -> None:
     verdict = verdict_on(ROWS)
     verdict.check()
     assert (verdict.changes, verdict.reads, verdict.transactions) == (10, 2, 5)
@@ -119,13 +119,13 @@ def altered(number: int, **fields: object) -> Callable[[list[Row]], list[Row]]:
 
 
 def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
-    """Two rows at each other's positions, in the order of their positions."""
+    """Returns a function that exchanges two rows, so that each has the other's position."""
 
     def swap(rows: list[Row]) -> list[Row]:
-        one, two = rows[number].position, rows[other].position
+        first, second = rows[number].position, rows[other].position
         exchanged = list(rows)
-        exchanged[number] = replace(rows[other], position=one)
-        exchanged[other] = replace(rows[number], position=two)
+        exchanged[number] = replace(rows[other], position=first)
+        exchanged[other] = replace(rows[number], position=second)
         return exchanged
 
     return swap
@@ -170,7 +170,7 @@ def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
         ("folded_wrong", lambda rows: [*rows, row(170, 0, "read", 97, ONE)]),
     ],
 )
-def test_what_is_wrong_is_found(kind: str, spoil: Callable[[list[Row]], list[Row]]) -> None:
+def test_every_error_is_found(kind: str, spoil: Callable[[list[Row]], list[Row]]) -> None:
     verdict = verdict_on(spoil(ROWS))
     assert getattr(verdict, kind), verdict
     with pytest.raises(AssertionError, match=kind):
@@ -197,9 +197,7 @@ SWEPT = row(134, 6, "delete", 99, None, ONE)
         ("folded_wrong", lambda rows: [*rows[:3], *rows[6:]]),
     ],
 )
-def test_what_was_hidden_may_be_missing_and_nothing_else(
-    kind: str | None, spoil: Callable[[list[Row]], list[Row]]
-) -> None:
+def test_only_hidden_changes_may_be_missing(kind: str | None, spoil: Callable[[list[Row]], list[Row]]) -> None:
     verdict = verdict_on(spoil(ROWS), HIDDEN)
     if kind is None:
         verdict.check()
@@ -207,7 +205,7 @@ def test_what_was_hidden_may_be_missing_and_nothing_else(
         assert getattr(verdict, kind), verdict
 
 
-def test_no_key_is_deleted_by_itself_where_nothing_was_hidden() -> None:
+def test_a_sweep_deletes_no_key_if_nothing_was_hidden() -> None:
     assert verdict_on([*ROWS[:6], SWEPT, *ROWS[6:]]).repeated
 
 
@@ -221,18 +219,18 @@ GAP = Gap(
 EMPTIED = replace(GAP, emptied=frozenset(GAP.entities))
 
 PARTIAL = replace(GAP, last=ROWS[3].position)
-"""A part of the transaction was published before the gap."""
+"""A gap that begins within a transaction, of which a part is published."""
 
 
 def over_gap(rows: list[Row]) -> list[Row]:
-    """The rows without those of the gap; what comes after it is of another epoch."""
+    """Returns the rows before and after the gap. Those after it have the next epoch."""
     return [*rows[:3], *(replace(row, position=f"00000002{row.position[8:]}") for row in rows[5:])]
 
 
 def truncates(*places: tuple[str, int]) -> list[Row]:
-    """At the gap, of these partitions."""
-    like = replace(seat(0, "truncate", 0), position=GAP.position, transaction=0)
-    return [replace(like, entity=entity, partition=partition) for entity, partition in places]
+    """Rows that truncate these partitions, at the position of the gap."""
+    template = replace(seat(0, "truncate", 0), position=GAP.position, transaction=0)
+    return [replace(template, entity=entity, partition=partition) for entity, partition in places]
 
 
 EMPTYING = truncates(("page", 0), ("seat", 0), ("seat", 1))
@@ -262,7 +260,7 @@ DELETED = over_gap([*ROWS[:6], SWEPT, *ROWS[6:]])
         ("reordered", replace(GAP, position="00000001/000000000000007F/00000000"), DELETED),
     ],
 )
-def test_what_a_gap_tells_of_may_be_missing_and_nothing_else(kind: str | None, gap: Gap, rows: list[Row]) -> None:
+def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: list[Row]) -> None:
     verdict = judge(rows, TRANSACTIONS, SINCE, TABLES, [gap])
     if kind is None:
         verdict.check()
@@ -272,7 +270,7 @@ def test_what_a_gap_tells_of_may_be_missing_and_nothing_else(kind: str | None, g
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""Two of three transactions were lost with it; then another one was committed, where the second had been."""
+"""A restore that lost two of three transactions. Then `ANEW` was committed at the place of the second one."""
 
 ANEW = Transaction(xid=12, first=117, end=125, committed="t", events=[changed("delete", ONE, None)])
 RESTORE = Gap(
@@ -297,10 +295,10 @@ GHOST = replace(row(130, 0, "delete", 0, None, TWO), position="00000002/00000000
         ("stale", RESTORE, [*ROWS[:3], replace(GHOST, op="read", current=TWO, original=None)]),
     ],
 )
-def test_a_database_goes_on_from_where_it_was_restored_to(kind: str | None, gap: Gap, rows: list[Row]) -> None:
-    whole = with_lost([TRANSACTIONS[0], ANEW], [RESTORED])
-    assert [transaction.end for transaction in whole] == [110, 120, 130, BRANCH, BRANCH + 125]
-    verdict = judge(rows, whole, {"page": Since(nothing=50)}, {"page": {}}, [gap])
+def test_a_database_continues_from_where_it_was_restored_to(kind: str | None, gap: Gap, rows: list[Row]) -> None:
+    transactions = with_lost([TRANSACTIONS[0], ANEW], [RESTORED])
+    assert [transaction.end for transaction in transactions] == [110, 120, 130, BRANCH, BRANCH + 125]
+    verdict = judge(rows, transactions, {"page": Since(nothing=50)}, {"page": {}}, [gap])
     if kind is None:
         verdict.check()
     else:
@@ -311,7 +309,7 @@ def test_a_byte_of_the_log_has_one_place_in_each_history() -> None:
     assert [place(lsn, [10, 20]) for lsn in (10, 11, 20, 21)] == [10, BRANCH + 11, BRANCH + 20, 2 * BRANCH + 21]
 
 
-def test_a_gap_is_told_with_both_its_sides() -> None:
+def test_a_gap_is_read_with_both_its_ends() -> None:
     state: dict[str, Any] = {
         "entities": ["page", "seat"],
         "before": {"position": GAP.last, "through": "0/78"},
@@ -342,18 +340,18 @@ def test_a_composite_may_be_the_text_that_the_database_prints(text: object, agre
     ("text", "values"),
     [("(5,)", ["", "5"]), ("(,)", ["", ""]), (r'("a""b\\c",7)', ["7", r'a"b\c']), ('("1,2",x)', ["1,2", "x"])],
 )
-def test_the_text_of_a_composite_is_taken_apart(text: str, values: list[str]) -> None:
+def test_the_text_of_a_composite_is_split(text: str, values: list[str]) -> None:
     assert printed(text) == values
 
 
-def test_of_a_very_long_text_its_digest_is_compared() -> None:
-    one, other = ({"body": "x" * 2_000_000 + end} for end in "ab")
-    assert parsed(json.dumps(one)) == parsed(json.dumps(one))
-    assert parsed(json.dumps(one)) != parsed(json.dumps(other))
-    assert len(parsed(json.dumps(one))["body"]) < 2_000
+def test_very_long_texts_are_compared_by_digest() -> None:
+    first, second = ({"body": "x" * 2_000_000 + end} for end in "ab")
+    assert parsed(json.dumps(first)) == parsed(json.dumps(first))
+    assert parsed(json.dumps(first)) != parsed(json.dumps(second))
+    assert len(parsed(json.dumps(first))["body"]) < 2_000
 
 
-def test_an_audit_that_does_not_add_up_to_the_tables_is_no_oracle() -> None:
+def test_an_audit_that_contradicts_the_tables_is_refused() -> None:
     with pytest.raises(AssertionError, match="does not add up"):
         judge(ROWS, TRANSACTIONS, SINCE, {**TABLES, "page": {"2": ONE}})
 
@@ -363,30 +361,30 @@ def recorded(op: str, old: State | None, new: State | None, entity: str = "place
     return Recorded(op=op, entity=entity, stamp="", types=types, old=old, new=new)
 
 
-def test_a_delete_and_an_insert_of_one_key_that_adjoin_are_an_update_in_a_partitioned_table() -> None:
+def test_an_adjacent_delete_and_insert_of_one_key_are_an_update_in_a_partitioned_table() -> None:
     place = {"id": Number(1), "region": Number(2), "name": "here"}
-    gone, come = recorded("DELETE", place, None), recorded("INSERT", None, {**place, "name": "there"})
-    said = Recorded(op="MESSAGE", entity="", stamp="", types=None, old=None, new=None)
-    assert [(event.op, event.key) for event in events([gone, come])] == [("update", '["1","2"]')]
-    assert [event.op for event in events([gone, said, come])] == ["delete", "create"]
+    delete, insert = recorded("DELETE", place, None), recorded("INSERT", None, {**place, "name": "there"})
+    message = Recorded(op="MESSAGE", entity="", stamp="", types=None, old=None, new=None)
+    assert [(event.op, event.key) for event in events([delete, insert])] == [("update", '["1","2"]')]
+    assert [event.op for event in events([delete, message, insert])] == ["delete", "create"]
     elsewhere = recorded("INSERT", None, {**place, "region": Number(3)})
-    assert [(event.op, event.other) for event in events([gone, elsewhere])] == [("delete", None), ("create", None)]
+    assert [(event.op, event.other) for event in events([delete, elsewhere])] == [("delete", None), ("create", None)]
 
 
 def test_another_partition_or_key_is_a_move() -> None:
     before = {"id": Number(1), "customer_id": Number(2)}
     types = {"id": "bigint", "customer_id": "bigint"}
-    moved = Recorded(
+    update = Recorded(
         op="UPDATE", entity="purchase", stamp="", types=types, old=before, new={**before, "customer_id": Number(3)}
     )
-    assert [(event.op, event.key, event.other) for event in events([moved])] == [
+    assert [(event.op, event.key, event.other) for event in events([update])] == [
         ("delete", "1", "1"),
         ("create", "1", "1"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("type_name", "given", "form"),
+    ("type_name", "audited", "form"),
     [
         ("numeric", "13.50", '"13.50"'),
         ("numeric", '"NaN"', '"NaN"'),
@@ -403,8 +401,8 @@ def test_another_partition_or_key_is_a_move() -> None:
         ("text", "null", "null"),
     ],
 )
-def test_values_take_the_form_of_docs_types(type_name: str, given: str, form: str) -> None:
-    assert documented({"value": parsed(given)}, {"value": type_name}) == {"value": parsed(form)}
+def test_values_take_the_form_of_docs_types(type_name: str, audited: str, form: str) -> None:
+    assert documented({"value": parsed(audited)}, {"value": type_name}) == {"value": parsed(form)}
 
 
 @pytest.mark.parametrize(

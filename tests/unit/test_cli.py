@@ -1,4 +1,4 @@
-"""The command line: exit codes, one line an error, and the commands that need no database."""
+"""The command line: exit codes, one line for each error, and the commands that need no database."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ STORY = [
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
-    """The command line sends this process's logs to a stream that ends with the test."""
+    """Resets the logs of this process, which the command line sends to a stream that exists only during the test."""
     yield
     structlog.reset_defaults()
 
@@ -62,15 +62,15 @@ def log(config_file: Path) -> Path:
     path = config_file.parent / "log"
     sink = FileSink(path)
     sink.recover()
-    for each in STORY:
-        store(sink, each)
+    for change in STORY:
+        store(sink, change)
     sink.close()
     return path
 
 
-def store(sink: FileSink, each: Record) -> None:
-    position = each.envelope.provenance.source.position
-    sink.add([batch.from_records([each])])
+def store(sink: FileSink, change: Record) -> None:
+    position = change.envelope.provenance.source.position
+    sink.add([batch.from_records([change])])
     sink.commit(checkpoint(position.commit))
 
 
@@ -94,7 +94,7 @@ def test_bad_usage_is_one_line_and_2(words: list[str], capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("words", "meant"),
+    ("words", "suggestion"),
     [
         (["stauts"], "status"),
         (["tail", "--no-folow"], "--no-follow"),
@@ -103,18 +103,20 @@ def test_bad_usage_is_one_line_and_2(words: list[str], capsys: pytest.CaptureFix
         (["tail", "--fly"], None),
     ],
 )
-def test_what_was_probably_meant_is_named(
-    words: list[str], meant: str | None, capsys: pytest.CaptureFixture[str]
+def test_a_similar_word_is_suggested(
+    words: list[str], suggestion: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         cli.main(words)
     err = capsys.readouterr().err
-    assert ("did you mean" in err) == (meant is not None)
-    assert meant is None or f"; did you mean {meant}?" in err
+    assert ("did you mean" in err) == (suggestion is not None)
+    assert suggestion is None or f"; did you mean {suggestion}?" in err
 
 
 @pytest.mark.parametrize("package", ["changelog-publisher", "not-installed"])
-def test_the_version_is_told(package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(extras, "PACKAGE", package)
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
@@ -194,7 +196,7 @@ def test_history_as_json(config_file: Path, log: Path, capsys: pytest.CaptureFix
     assert {message["key"] for message in messages} == {"42"}
 
 
-def test_history_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_of_an_unknown_key_or_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "43", "--json") == 2
     assert capsys.readouterr().err == f"changelog: the changelog in {log} has no change of order 43\n"
     assert run(config_file, "history", "ordr", "43") == 2
@@ -214,14 +216,14 @@ def test_history_of_part_of_a_key(config_file: Path, log: Path, capsys: pytest.C
     )
 
 
-def test_tail_of_what_is_not_there(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_of_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "tail", "ordr") == 2
     assert "has no entity ordr; it has: guest, order" in capsys.readouterr().err
     sink = FileSink(log)
     sink.recover()
     sink.commit(replace(checkpoint(5), position=checkpoint(4).position, settings={"event": {}}))
     sink.close()
-    assert run(config_file, "tail", "event", "--no-follow") == 0  # known, and without a row yet
+    assert run(config_file, "tail", "event", "--no-follow") == 0  # a known entity that has no rows yet
     assert capsys.readouterr().out == ""
 
 
@@ -249,17 +251,17 @@ def test_kafka_is_an_extra(config_file: Path, log: Path, sink: str, command: str
         "import sys; sys.modules['confluent_kafka'] = None; from changelog.connectors import cli; sys.exit(cli.main())"
     )
     words = [sys.executable, "-c", script, *command.split(), "--config", str(config_file)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (code, err)
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (code, err)
 
 
-def test_a_package_that_every_installation_has_is_not_sought_in_an_extra(config_file: Path) -> None:
+def test_the_error_for_a_missing_required_package_names_no_extra(config_file: Path) -> None:
     script = "import sys; sys.modules['prometheus_client'] = None; from changelog.connectors import cli"
     words = [sys.executable, "-c", f"{script}; sys.exit(cli.main())", "run", "--config", str(config_file)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
     needs = "changelog: `changelog run` needs prometheus_client, which is not installed"
-    assert (done.returncode, done.stderr) == (2, f"{needs}; {installation()}\n")
-    assert "[" not in done.stderr
+    assert (process.returncode, process.stderr) == (2, f"{needs}; {installation()}\n")
+    assert "[" not in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ def test_a_package_that_every_installation_has_is_not_sought_in_an_extra(config_
         (["--key", "42", "-n", "3"], [1, 3, 4]),
     ],
 )
-def test_tail_begins_with_the_last(
+def test_tail_begins_with_the_last_changes(
     words: list[str], expected: list[int], config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(config_file, "tail", "--no-follow", "--json", *words) == 0
@@ -282,7 +284,7 @@ def test_tail_begins_with_the_last(
     assert [int(source["transaction"]) - 700 for source in sources] == expected
 
 
-AT = "2026-11-21T03:10:05Z"  # of the four changes, a second apart, the second is before and the third after
+AT = "2026-11-21T03:10:05Z"  # the second of the four changes is before this time, the third one after it
 
 
 @pytest.mark.parametrize(
@@ -299,13 +301,13 @@ AT = "2026-11-21T03:10:05Z"  # of the four changes, a second apart, the second i
         (["--column", "id", "--service", "payments"], []),
     ],
 )
-def test_tail_shows_what_is_chosen(
+def test_tail_shows_the_selected_changes(
     words: list[str], expected: list[int], config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_tail_begins_with_the_last(words, expected, config_file, log, capsys)
+    test_tail_begins_with_the_last_changes(words, expected, config_file, log, capsys)
 
 
-def test_history_shows_what_is_chosen(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_history_shows_the_selected_changes(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42", "--json", "--service", "payments") == 0
     [line] = capsys.readouterr().out.splitlines()
     assert json.loads(line)["value"]["provenance"]["serviceName"] == "payments"
@@ -316,19 +318,19 @@ def test_history_shows_what_is_chosen(config_file: Path, log: Path, capsys: pyte
     assert "order 42  0 changes" in capsys.readouterr().out
 
 
-def test_tail_goes_on_with_what_comes(
+def test_tail_continues_with_new_changes(
     config_file: Path, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sink = FileSink(log)
     sink.recover()
-    coming = iter([record(Op.CREATE, '{"id":5}', commit=5, key="5")])
+    changes = iter([record(Op.CREATE, '{"id":5}', commit=5, key="5")])
 
     def wait(seconds: float) -> None:
-        each = next(coming, None)
-        if each is None:
+        change = next(changes, None)
+        if change is None:
             sink.close()
             raise KeyboardInterrupt
-        store(sink, each)
+        store(sink, change)
 
     monkeypatch.setattr(tail, "wait_for_reader", wait)
     assert run(config_file, "tail", "-n", "1") == 0
@@ -336,7 +338,7 @@ def test_tail_goes_on_with_what_comes(
     assert [line[26:38] for line in lines if "order" in line] == ["- order 42  ", "+ order 5  c"]
 
 
-def test_tail_ends_once_its_reader_has_gone_though_nothing_new_comes(config_file: Path, log: Path) -> None:
+def test_tail_ends_when_its_reader_has_gone_even_without_new_changes(config_file: Path, log: Path) -> None:
     command = [sys.executable, "-m", "changelog", "tail", "--config", str(config_file), "--json", "-n", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -368,7 +370,7 @@ def test_accept_stores_the_decision(config_file: Path, log: Path, capsys: pytest
     assert stopped in capsys.readouterr().out
 
 
-def test_accept_refuses_what_is_past_and_what_is_empty(
+def test_accept_refuses_an_earlier_position_and_an_empty_changelog(
     config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(config_file, "accept", "00000001/0000000000000004/00000002", "--as", "skip") == 2

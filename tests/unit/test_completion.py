@@ -34,7 +34,7 @@ CASES = [
     (["check", "--config", "chang"], ["changelog.toml"]),
     (["init", "--sink", "ka"], ["kafka"]),
 ]
-"""What is typed after `changelog`, and what its last word may become."""
+"""The words that are typed after `changelog`, and the possible completions of the last one."""
 
 BEGIN = {
     "bash": "PS1='ready> '; source ./script; echo loaded\n",
@@ -45,15 +45,15 @@ ALONE = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a configuration is; HOME, too, so that no shell reads what a user has set."""
+    """A folder with a configuration. It is also HOME, so that no shell reads the settings of a user."""
     (tmp_path / "changelog.toml").write_text(CONFIG)
     return tmp_path
 
 
 def script(capsys: pytest.CaptureFixture[str], shell: str) -> str:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as caught:
         cli.main(["--completion", shell])
-    assert left.value.code == 0
+    assert caught.value.code == 0
     return capsys.readouterr().out
 
 
@@ -65,22 +65,22 @@ def installed(shell: str) -> str:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-@pytest.mark.parametrize(("typed", "meant"), CASES)
+@pytest.mark.parametrize(("typed", "expected"), CASES)
 def test_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], meant: list[str]
+    capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """What is common to all is put in; they are listed if they are several."""
+    """The shell inserts what all completions have in common, and lists them if there are several."""
     (folder / "script").write_text(script(capsys, shell))
-    said = _on_a_terminal(
-        [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", meant
+    output = _on_a_terminal(
+        [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", expected
     )
-    assert all(word in said for word in meant), said
+    assert all(word in output for word in expected), output
 
 
-@pytest.mark.parametrize(("typed", "meant"), [case for case in CASES if case[1] != ["changelog.toml"]])
-def test_fish(capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], meant: list[str]) -> None:
+@pytest.mark.parametrize(("typed", "expected"), [case for case in CASES if case[1] != ["changelog.toml"]])
+def test_fish(capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], expected: list[str]) -> None:
     (folder / "script").write_text(script(capsys, "fish"))
-    ran = subprocess.run(
+    process = subprocess.run(
         [installed("fish"), "--no-config", "-c", f"source ./script; complete -C 'changelog {' '.join(typed)}'"],
         cwd=folder,
         env={**os.environ, "HOME": str(folder)},
@@ -88,27 +88,27 @@ def test_fish(capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str]
         text=True,
         check=True,
     )
-    assert [line.partition("\t")[0] for line in ran.stdout.splitlines()] == meant
+    assert [line.partition("\t")[0] for line in process.stdout.splitlines()] == expected
 
 
-def test_a_shell_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
         cli.main(["--completion", "tcsh"])
-    assert left.value.code == 2
+    assert caught.value.code == 2
     assert capsys.readouterr().err == (
         "changelog: argument --completion: there is no script for tcsh; choose from bash, zsh, fish; "
         "see `changelog --help`\n"
     )
 
 
-def test_no_other_command_line_loads_what_makes_the_scripts() -> None:
-    look = "import sys; from changelog.connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
-    asked = f"{look}; sys.exit(any(name.startswith('shtab') for name in sys.modules))"
-    subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True)
+def test_other_commands_do_not_load_the_maker_of_the_scripts() -> None:
+    command = "import sys; from changelog.connectors import cli; cli.main(['history', 'order', '1', '-c', 'none'])"
+    program = f"{command}; sys.exit(any(name.startswith('shtab') for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
 def _on_a_terminal(program: list[str], folder: Path, begin: str, typed: str, words: Sequence[str]) -> str:
-    """What an interactive shell shows after `begin` once `typed` is typed, until all the words are there."""
+    """Types `begin` and `typed` into an interactive shell. Returns its output when that has all the words."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
@@ -124,8 +124,8 @@ def _on_a_terminal(program: list[str], folder: Path, begin: str, typed: str, wor
 
 
 def _read(terminal: int, words: Sequence[str]) -> str:
-    said, deadline = "", time.monotonic() + PATIENCE_S
-    while not all(word in said for word in words) and time.monotonic() < deadline:
+    output, deadline = "", time.monotonic() + PATIENCE_S
+    while not all(word in output for word in words) and time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.1)[0]:
-            said += os.read(terminal, 65536).decode("utf-8", "replace")
-    return said
+            output += os.read(terminal, 65536).decode("utf-8", "replace")
+    return output

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile without an engine: they are as specified, and all that they name is there."""
+"""docker-compose.yml and Dockerfile, without running Docker: they are valid, and everything that they name exists."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def instructions(stage: str, name: str) -> list[str]:
     return re.findall(rf"^{name} (.*)", stage, re.MULTILINE)
 
 
-def test_the_specification_of_compose_is_met() -> None:
+def test_the_compose_file_meets_the_specification() -> None:
     command = [
         sys.executable,
         "-m",
@@ -43,11 +43,11 @@ def test_the_specification_of_compose_is_met() -> None:
         "vendor.compose-spec",
         "docker-compose.yml",
     ]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
-def test_all_services_are_there_and_other_databases_wait_to_be_asked_for() -> None:
+def test_all_services_exist_and_other_databases_are_optional() -> None:
     assert SERVICES.keys() == {
         *("postgres", "writer", "mysql", "mariadb", "kafka", "registry", "changelog", "prometheus", "grafana")
     }
@@ -71,7 +71,7 @@ def test_a_service(name: str) -> None:
         assert "healthcheck" in SERVICES[other]
 
 
-def test_each_port_on_the_host_is_its_own_and_may_be_another() -> None:
+def test_the_ports_on_the_host_differ_and_can_be_changed() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     chosen = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z]+_PORT):-(\d+)\}:\d+", port) for port in ports]
     assert all(chosen), ports
@@ -89,7 +89,7 @@ def test_the_writer_runs_its_script() -> None:
     assert "./docs/compose/writer.sql:/writer.sql:ro" in SERVICES["writer"]["volumes"]
 
 
-def test_the_services_configuration_is_right_and_its_neighbours_are_there() -> None:
+def test_the_configuration_of_the_service_fits_the_other_services() -> None:
     config = load(SETUP / "changelog.toml", SERVICES["changelog"]["environment"])
     sink = tomllib.loads((SETUP / "changelog.toml").read_text("utf-8"))["sink"]
     assert (config.prefix, sink["bootstrap_servers"]) == ("booking", "kafka:19092")
@@ -105,21 +105,21 @@ def test_the_service_has_the_time_to_drain_and_no_more_rights_than_it_needs() ->
     assert service["stop_grace_period"] == "45s"
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
     assert [line.split(":")[0] for line in instructions(FINAL, "USER")] == ["10001"]
-    assert instructions(FINAL, "ENTRYPOINT") == ['["changelog"]']  # in exec form: SIGTERM reaches it
+    assert instructions(FINAL, "ENTRYPOINT") == ['["changelog"]']  # in exec form, so that SIGTERM reaches the service
     assert json.loads(instructions(FINAL, "CMD")[0])[0] == "run"
 
 
-def test_what_the_image_copies_is_there_and_not_ignored() -> None:
+def test_files_that_the_image_copies_exist_and_are_not_ignored() -> None:
     lines = (CHECKOUT / ".dockerignore").read_text("utf-8").splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
-    kept = [rule[1:] for rule in rules if rule.startswith("!")]
+    included = [rule[1:] for rule in rules if rule.startswith("!")]
     copied = [source for line in instructions(BUILD, "COPY") for source in line.split()[:-1]]
     assert copied
     for source in copied:
         name = source.removeprefix("./")
         assert (CHECKOUT / name).exists()
-        assert any(fnmatch(name, rule) for rule in kept)
+        assert any(fnmatch(name, rule) for rule in included)
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     assert {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"], "requirements.lock"} <= set(copied)
 
@@ -166,7 +166,7 @@ def test_the_dashboard_shows_every_metric_and_no_other() -> None:
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} == known
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     cells = [
         (x, y)
         for panel in DASHBOARD["panels"]

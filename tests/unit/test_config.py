@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, what it says of everything else, and that it keeps secrets."""
+"""The configuration: what it accepts, the errors for everything else, and that it never shows secrets."""
 
 from pathlib import Path
 
@@ -47,20 +47,20 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
     return [line.strip() for line in str(caught.value).splitlines()]
 
 
-def test_a_whole_file(file: Path) -> None:
-    found = config.load(file, ENVIRON)
-    assert found.slot == found.publication == "booking_eu"
-    assert found.source.dsn == "postgresql://ada:opensesame@db/app"
-    assert isinstance(found.sink, FilesConfig)
-    assert found.sink.commit_seconds == 1
-    assert found.sink.path == file.parent / "data/changelog"
-    assert found.sink.commit_bytes == 64 << 20
-    assert found.entities["order"].partition_by == ("guest_id",)
-    assert found.mask is not None
-    assert found.mask.key == "sixteen bytes or more"
-    assert found.provenance.default.api_version == "v0"
-    assert found.provenance.default.service_name == "unknown"
-    assert found.service.address == ("127.0.0.1", 9464)
+def test_a_complete_file(file: Path) -> None:
+    loaded = config.load(file, ENVIRON)
+    assert loaded.slot == loaded.publication == "booking_eu"
+    assert loaded.source.dsn == "postgresql://ada:opensesame@db/app"
+    assert isinstance(loaded.sink, FilesConfig)
+    assert loaded.sink.commit_seconds == 1
+    assert loaded.sink.path == file.parent / "data/changelog"
+    assert loaded.sink.commit_bytes == 64 << 20
+    assert loaded.entities["order"].partition_by == ("guest_id",)
+    assert loaded.mask is not None
+    assert loaded.mask.key == "sixteen bytes or more"
+    assert loaded.provenance.default.api_version == "v0"
+    assert loaded.provenance.default.service_name == "unknown"
+    assert loaded.service.address == ("127.0.0.1", 9464)
 
 
 def test_secrets_are_in_no_representation(file: Path) -> None:
@@ -79,18 +79,18 @@ def test_the_environment_overrides(file: Path) -> None:
         "CHANGELOG__SINK__COMMIT_SECONDS": "0.5",
         "CHANGELOG__SOURCE__FAILOVER": "true",
     }
-    found = config.load(file, environ)
-    assert found.service.address == ("::1", 0)
-    assert found.entities["order-line"].partitions == 3
-    assert found.entities["order"].key == ("region", "id")
-    assert found.provenance.default.service_name == "legacy"
-    assert found.sink.commit_seconds == 0.5
-    assert found.source.failover is True
+    loaded = config.load(file, environ)
+    assert loaded.service.address == ("::1", 0)
+    assert loaded.entities["order-line"].partitions == 3
+    assert loaded.entities["order"].key == ("region", "id")
+    assert loaded.provenance.default.service_name == "legacy"
+    assert loaded.sink.commit_seconds == 0.5
+    assert loaded.source.failover is True
 
 
 def test_a_variable_may_refer_to_another(file: Path) -> None:
-    found = config.load(file, {"CHANGELOG__SOURCE__DSN": "env:OTHER", "OTHER": "dbname=app"})
-    assert found.source.dsn == "dbname=app"
+    loaded = config.load(file, {"CHANGELOG__SOURCE__DSN": "env:OTHER", "OTHER": "dbname=app"})
+    assert loaded.source.dsn == "dbname=app"
 
 
 KAFKA = """
@@ -110,15 +110,15 @@ def kafka(file: Path) -> Path:
 
 
 def test_a_changelog_on_kafka(kafka: Path) -> None:
-    found = config.load(kafka, {})
-    assert isinstance(found.sink, KafkaConfig)
-    assert found.prefix == "booking"
-    assert (found.sink.codec, found.sink.on_too_large, found.sink.commit_seconds) == ("json", "stop", 0.02)
-    assert found.sink.replication_factor is None
-    assert found.sink.create_topics
+    loaded = config.load(kafka, {})
+    assert isinstance(loaded.sink, KafkaConfig)
+    assert loaded.prefix == "booking"
+    assert (loaded.sink.codec, loaded.sink.on_too_large, loaded.sink.commit_seconds) == ("json", "stop", 0.02)
+    assert loaded.sink.replication_factor is None
+    assert loaded.sink.create_topics
 
 
-def test_the_environment_makes_it_kafka_and_its_secrets_are_in_no_representation(file: Path) -> None:
+def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representation(file: Path) -> None:
     environ = {
         **ENVIRON,
         "CHANGELOG__SINK__KIND": "kafka",
@@ -134,15 +134,15 @@ def test_the_environment_makes_it_kafka_and_its_secrets_are_in_no_representation
         "KAFKA_PASSWORD": "opensesame",
     }
     file.write_text(WHOLE.replace('path = "data/changelog"', ""))
-    found = config.load(file, environ)
-    assert isinstance(found.sink, KafkaConfig)
-    assert found.prefix == "shop.eu"
-    assert found.sink.client == {"sasl.username": "ada", "sasl.password": "opensesame"}
-    assert found.sink.registry_client == {"basic.auth.user.info": "sixteen bytes or more", "timeout": 5}
-    order = found.entities["order"]
+    loaded = config.load(file, environ)
+    assert isinstance(loaded.sink, KafkaConfig)
+    assert loaded.prefix == "shop.eu"
+    assert loaded.sink.client == {"sasl.username": "ada", "sasl.password": "opensesame"}
+    assert loaded.sink.registry_client == {"basic.auth.user.info": "sixteen bytes or more", "timeout": 5}
+    order = loaded.entities["order"]
     assert (order.profile, order.retention_days, order.topic_settings) == ("history", 9, {"segment.ms": "1000"})
-    assert "opensesame" not in repr(found)
-    assert "sixteen" not in repr(found)
+    assert "opensesame" not in repr(loaded)
+    assert "sixteen" not in repr(loaded)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_the_environment_makes_it_kafka_and_its_secrets_are_in_no_representation
         ),
     ],
 )
-def test_a_sink_that_is_not_one(kafka: Path, text: str, problems: list[str]) -> None:
+def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
     kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + text)
     lines = refusal(kafka, {})
-    found = lines[1:] if len(lines) > 1 else [lines[0].removeprefix(f"{kafka}: ")]
-    assert len(found) == len(problems), found
-    for line, problem in zip(found, problems, strict=True):
+    messages = lines[1:] if len(lines) > 1 else [lines[0].removeprefix(f"{kafka}: ")]
+    assert len(messages) == len(problems), messages
+    for line, problem in zip(messages, problems, strict=True):
         assert line.startswith(problem)
 
 
@@ -250,7 +250,7 @@ def test_all_errors_at_once(file: Path) -> None:
         ("[tables]\ninclude = ['*']\n[entities]\norder = 5", "entities.order: should be a table"),
     ],
 )
-def test_what_does_not_fit_together(tmp_path: Path, text: str, problem: str) -> None:
+def test_settings_that_do_not_fit_together(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "c.toml"
     path.write_text(f"name = 'a'\nsource = {{ kind = 'postgres', dsn = 'dbname=a' }}\nsink = {{ path = 'x' }}\n{text}")
     assert refusal(path, {}) == [f"{path}: {problem}"]
@@ -277,9 +277,9 @@ def test_files_that_cannot_be_read(file: Path, tmp_path: Path) -> None:
     assert refusal(file, {})[0].startswith(f"{file}: is not TOML: ")
 
 
-def test_an_entitys_drift_is_the_general_one_but_for_what_it_says(file: Path) -> None:
+def test_an_entity_overrides_the_general_drift_settings(file: Path) -> None:
     file.write_text(WHOLE + "[drift]\nrepublish_keys_max = 5\nsevere_ppm = 7\n[entities.order.drift]\nsevere_ppm = 9\n")
-    found = config.load(file, ENVIRON)
-    assert (found.drift_of("order").republish_keys_max, found.drift_of("order").severe_ppm) == (5, 9)
-    assert found.drift_of("order-line") == found.drift_of("not-in-the-file") == found.drift
-    assert found.drift.severe_ppm == 7
+    loaded = config.load(file, ENVIRON)
+    assert (loaded.drift_of("order").republish_keys_max, loaded.drift_of("order").severe_ppm) == (5, 9)
+    assert loaded.drift_of("order-line") == loaded.drift_of("not-in-the-file") == loaded.drift
+    assert loaded.drift.severe_ppm == 7

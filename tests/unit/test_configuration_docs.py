@@ -24,11 +24,11 @@ FOLLOWS = {
     "provenance",
     "schemas",
 }
-"""Keys without a default of their own: the page says what they follow."""
+"""Keys whose default depends on other settings. The page describes it in words."""
 
 
 def section(heading: str) -> dict[str, str]:
-    """The keys of a section's tables, with what they say of the default."""
+    """The keys in a section's tables, each with the text of its default."""
     text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     return dict(re.findall(r"^\| `([\w.A-Z]+)` \| (.*?) \|", text, re.MULTILINE))
 
@@ -65,19 +65,19 @@ def test_defaults_are_those_of_the_page(heading: str) -> None:
     text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     for prefix, model in SECTIONS[heading]:
         for name, field in model.model_fields.items():
-            shown = re.findall(rf"^\| `{re.escape(prefix + name)}` \| (.*?) \|", text, re.MULTILINE)
-            assert shown, name
+            cells = re.findall(rf"^\| `{re.escape(prefix + name)}` \| (.*?) \|", text, re.MULTILINE)
+            assert cells, name
             if field.default is PydanticUndefined:
-                assert "required" in shown or name == "kind" or {"none"} & set(shown), name
+                assert "required" in cells or name == "kind" or {"none"} & set(cells), name
             elif name not in FOLLOWS and name not in ("kind", "drift", "default"):
-                assert any(same(said, field.default) for said in shown), (name, shown, field.default)
+                assert any(same(cell, field.default) for cell in cells), (name, cells, field.default)
 
 
-def same(said: str, default: Any) -> bool:
-    """Whether the page's cell says this default, as TOML or in words."""
+def same(cell: str, default: Any) -> bool:
+    """Whether the cell on the page has this default, as TOML or in words."""
     if default is None:
-        return said == "none"
-    quoted = re.fullmatch(r"`(.+)`", said)
+        return cell == "none"
+    quoted = re.fullmatch(r"`(.+)`", cell)
     if quoted is None:
         return False
     value = tomllib.loads(f"value = {quoted[1]}")["value"]

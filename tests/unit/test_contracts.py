@@ -1,4 +1,4 @@
-"""Schema files as text, and what the checkout gives others to check theirs with."""
+"""Schema files as text, and the workflow and the hook with which other projects check their schema files."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ def test_the_text_of_a_schema_is_its_json(value: Any) -> None:
     assert text.endswith("\n")
 
 
-def test_the_text_of_a_schema_is_a_field_a_line() -> None:
+def test_the_text_of_a_schema_has_one_line_for_each_field() -> None:
     schema = {
         "type": "record",
         "name": "R",
@@ -61,7 +61,7 @@ def test_the_text_of_a_schema_is_a_field_a_line() -> None:
 
 @given(shapes, names)
 @settings(deadline=None)
-def test_a_file_comes_back_and_merging_it_changes_nothing(shape: Any, entity: str) -> None:
+def test_a_file_is_read_back_and_merging_it_changes_nothing(shape: Any, entity: str) -> None:
     state = avro.state_schema(entity, shape, [shape.fields[0][0]], "booking")
     contract = files.parse("x.avsc", files.text_of(state).encode())
     assert (contract.rule, contract.schema) == ("", state)
@@ -120,7 +120,7 @@ def test_the_line_of_a_field(path: str, line: int) -> None:
         (["null", "int"], None, "x"),
     ],
 )
-def test_what_a_file_is_a_contract_of(schema: Any, name: str | None, subject: str) -> None:
+def test_the_subject_and_the_name_of_a_file(schema: Any, name: str | None, subject: str) -> None:
     contract = files.Contract(file="schemas/x.avsc", text="", schema=schema)
     assert contract.subject == subject
     assert name is None or contract.name == name
@@ -130,8 +130,8 @@ def test_the_workflow_and_the_hook_can_be_used() -> None:
     workflows = [CHECKOUT / "docs" / "schemas-workflow.yml", *(CHECKOUT / ".github" / "workflows").glob("*.yml")]
     schema = ["--builtin-schema", "vendor.github-workflows"]
     command = [sys.executable, "-m", "check_jsonschema", *schema, *map(str, workflows)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout
     (hook,) = YAML(typ="safe").load(CHECKOUT / ".pre-commit-hooks.yaml")
     assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("changelog-schemas", "python", False)
     steps = YAML(typ="safe").load(workflows[0])["jobs"]["check"]["steps"]
@@ -175,15 +175,15 @@ sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-def test_files_are_compared_without_the_extra_and_a_registry_asks_for_it(tmp_path: Path) -> None:
+def test_only_a_comparison_with_a_registry_needs_the_extra(tmp_path: Path) -> None:
     def check(against: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", BARE, "schemas", "check", "schemas", "--against", against]
         return subprocess.run(command, check=False, capture_output=True, text=True, cwd=CHECKOUT)
 
-    done = check("schemas")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(" unchanged\n")
-    done = check("registry:http://127.0.0.1:1")
-    assert done.returncode == 2
-    assert 'pip install "changelog_publisher-0.1.0-py3-none-any.whl[kafka]"' in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    process = check("schemas")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.endswith(" unchanged\n")
+    process = check("registry:http://127.0.0.1:1")
+    assert process.returncode == 2
+    assert 'pip install "changelog_publisher-0.1.0-py3-none-any.whl[kafka]"' in process.stderr
+    assert len(process.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Every page of docs/: commands parse; Python, TOML, JSON and YAML are well formed; what is imported is there."""
+"""Every page of docs/: commands parse; Python, TOML, JSON and YAML are well formed; imported names exist."""
 
 import ast
 import importlib
@@ -23,14 +23,14 @@ DOCS = CHECKOUT / "docs"
 PAGES = sorted([CHECKOUT / "README.md", *DOCS.rglob("*.md")])
 POSITION = "00000001/0000000000000001/00000002"
 PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
-"""What is said of a command that a text names without all that it needs."""
+"""The errors for a command that a text names without its required arguments."""
 
-DRIFT = "changelog_drift_"  # those are of a job: see tests/unit/drift
+DRIFT = "changelog_drift_"  # the metrics of a job, which tests/unit/drift checks
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|pages|pages_read)\b")
 
 
 def blocks(language: str) -> list[Any]:
-    """The blocks of a language in all pages, as parameters that say where each stands."""
+    """All blocks in this language, as test parameters whose ids name the page and the line."""
     fence = re.compile(rf"^```{language}\n(.*?)^```", re.DOTALL | re.MULTILINE)
     return [
         pytest.param(
@@ -50,7 +50,7 @@ def shown() -> Iterator[str]:
 
 
 def named() -> Iterator[str]:
-    """All that texts name, as in `changelog run`."""
+    """All commands that the text names, for example `changelog run`."""
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for command in re.findall(r"`changelog ([a-z][^`]*)`", prose):
@@ -73,7 +73,7 @@ def test_commands_that_are_shown_parse(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(named())))
-def test_commands_that_are_named_are_the_beginning_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_commands_parse_or_only_lack_arguments(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         parse(command)
     except SystemExit:
@@ -86,22 +86,22 @@ def test_every_command_is_shown() -> None:
 
 @pytest.mark.parametrize("script", blocks("sh"))
 def test_shell_parses(script: str) -> None:
-    done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_configuration_is_known(text: str) -> None:
-    """A block may show a part: only keys that are not known, or values that do not fit, are a mistake of the page's."""
+    """A block may be a part of a configuration, so only unknown keys and invalid values are errors."""
     resolved = re.sub(r'"(env|file):[^"]*"', '"postgresql://user@host/database"', text)
     for part in re.split(r"(?:\A|\n\n)# .+\n", resolved):
         tree: dict[str, Any] = tomllib.loads(part)
-        whole: dict[str, Any] = {"name": "booking", "source": {"kind": "postgres", "dsn": "host=db"}, **tree}
-        sink = whole.get("sink", {"path": "log"})
+        complete: dict[str, Any] = {"name": "booking", "source": {"kind": "postgres", "dsn": "host=db"}, **tree}
+        sink = complete.get("sink", {"path": "log"})
         if "client" in sink:
             sink = {"kind": "kafka", **sink}
-        whole["sink"] = {"bootstrap_servers": "kafka:9092", **sink} if sink.get("kind") == "kafka" else sink
-        config.Config.model_validate(whole)
+        complete["sink"] = {"bootstrap_servers": "kafka:9092", **sink} if sink.get("kind") == "kafka" else sink
+        config.Config.model_validate(complete)
 
 
 @pytest.mark.parametrize("text", blocks("json"))
@@ -115,7 +115,7 @@ def test_yaml_is_yaml(text: str) -> None:
 
 
 @pytest.mark.parametrize("source", blocks("python"))
-def test_python_compiles_and_imports_what_is_there(source: str) -> None:
+def test_python_compiles_and_imports_existing_names(source: str) -> None:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "changelog":
@@ -136,7 +136,7 @@ def test_metrics_exist(file: str) -> None:
     assert file == "alerts.yml" or named == ours
 
 
-def test_the_python_reference_names_what_is_there() -> None:
+def test_the_python_reference_names_existing_objects() -> None:
     page = (DOCS / "reference" / "python-api.md").read_text("utf-8")
     named = re.findall(r"^\.\. auto\w+:: (\S+)\.(\w+)$", page, re.MULTILINE)
     assert named
@@ -145,7 +145,7 @@ def test_the_python_reference_names_what_is_there() -> None:
 
 
 def test_tests_that_are_named_exist() -> None:
-    """Pages of concepts name the test that shows each claim, and the rule that a test breaks to be caught."""
+    """Pages of concepts name the tests that show their claims, and the classes whose broken rule a test must detect."""
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
     source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: with no warning, so no link leads nowhere, and without anything from elsewhere."""
+"""The site that `make docs` builds: without warnings, so every link is valid, and without files from other sites."""
 
 import importlib.util
 import re
@@ -19,13 +19,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         missing("Sphinx is missing: make .venv/.dev")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
-    built = subprocess.run(
+    process = subprocess.run(
         [*command, "-d", folder / "doctrees", CHECKOUT / "docs", folder / "html"],
         check=False,
         capture_output=True,
         text=True,
     )
-    assert built.returncode == 0, built.stderr
+    assert process.returncode == 0, process.stderr
     return folder / "html"
 
 
@@ -34,7 +34,7 @@ def test_every_page_is_in_the_site(site: Path) -> None:
     assert {page for page in pages if not (site / page).exists()} == set()
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_sites(site: Path) -> None:
     loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"' >]+)""")
     imports = re.compile(r"""(?:@import|url\()\s*["']?((?:https?:)?//[^"')]+)""")
     pages = {page.name: loads.findall(page.read_text("utf-8")) for page in site.rglob("*.html")}

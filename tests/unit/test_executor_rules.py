@@ -1,4 +1,4 @@
-"""What Spark's workers import: the check of what is shipped to them, and that nothing else comes along."""
+"""The code that Spark's workers import: the check of functions that are shipped to them, and what these import."""
 
 import importlib.util
 import subprocess
@@ -72,7 +72,7 @@ def test_only_executor_code_is_shipped(
 
 
 def test_workers_load_no_connector_but_the_scan() -> None:
-    """A package's `__init__` comes along with each of its modules, and the import rules do not follow that."""
+    """Importing a module also imports the `__init__` of its packages, which the import rules do not check."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     contracts: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
     contract = next(contract for contract in contracts if contract["name"].startswith("executors "))
@@ -80,5 +80,5 @@ def test_workers_load_no_connector_but_the_scan() -> None:
     scans.add("changelog.spark_jobs.drift.judge_task")  # which uses the scan
     modules = ", ".join(sorted(set(contract["source_modules"]) - scans))
     code = f"import sys, {modules}; print([name for name in sys.modules if name.startswith('changelog.connectors')])"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=CHECKOUT)
-    assert loaded.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=CHECKOUT)
+    assert process.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""What keeps the checkout in order: the check of the locks, and the entry point of the campaigns."""
+"""Checks of the checkout (randomness, lengths, locks of dependencies), and the entry point of the campaigns."""
 
 import importlib.util
 import re
@@ -36,17 +36,20 @@ def script(name: str) -> ModuleType:
 
 OF_THE_MODULE = re.compile(r"(?<![.\w])random\.(?!Random\b)\w+\(")
 UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
-"""Draws that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
+"""Random values that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
 
 
 def unseeded(path: Path) -> list[str]:
-    """The lines of a file that draw so; where the module `random` is not imported, that name is a generator's."""
+    """The lines of a file that draw such values.
+
+    If the file does not import the module `random`, that name is a variable with a generator.
+    """
     lines = path.read_text("utf-8").splitlines()
     patterns = [UNSEEDED, OF_THE_MODULE] if "import random" in lines else [UNSEEDED]
     return [line.strip() for line in lines if any(pattern.search(line) for pattern in patterns)]
 
 
-def test_no_test_draws_what_the_seed_does_not_repeat() -> None:
+def test_no_test_uses_randomness_that_the_seed_does_not_repeat() -> None:
     draws_of_seeds = {"conftest.py", "__main__.py", Path(__file__).name}
     paths = [path for path in (CHECKOUT / "tests").rglob("*.py") if path.name not in draws_of_seeds]
     assert {path: lines for path in paths if (lines := unseeded(path))} == {}
@@ -62,22 +65,22 @@ def test_no_test_draws_what_the_seed_does_not_repeat() -> None:
         ("text = os.urandom(9)", 1),
     ],
 )
-def test_a_draw_past_the_seed_is_found(tmp_path: Path, text: str, count: int) -> None:
+def test_randomness_without_the_seed_is_found(tmp_path: Path, text: str, count: int) -> None:
     (tmp_path / "drawn.py").write_text(text, "utf-8")
     assert len(unseeded(tmp_path / "drawn.py")) == count
 
 
 LINES_MAX = 450
-"""A file that is longer is divided by subject."""
+"""The most lines of a file. A longer file has to be divided by subject."""
 
 
 def python_files() -> list[Path]:
-    """Those of the project: not what make set up or built."""
+    """The Python files of the project, without those that make installed or built."""
     folders = [path for path in CHECKOUT.iterdir() if path.is_dir() and path.name not in {".venv", ".cache", "dist"}]
     return [file for folder in folders for file in folder.rglob("*.py")]
 
 
-def test_no_file_is_too_long_to_be_read_at_once() -> None:
+def test_no_file_is_too_long() -> None:
     files = python_files()
     assert Path(__file__) in files
     lengths = {file.relative_to(CHECKOUT): len(file.read_text("utf-8").splitlines()) for file in files}
@@ -103,13 +106,13 @@ def check_locks() -> ModuleType:
         (LEFT + "    # via -r /home/someone/requirements.in\n", "line 4 holds a path, an address or an option"),
     ],
 )
-def test_a_lock_that_cannot_be_trusted_is_named(
+def test_problems_of_a_lock_are_named(
     check_locks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str, problem: str | None
 ) -> None:
     (tmp_path / "requirements.lock").write_text(lock, "utf-8")
     monkeypatch.chdir(tmp_path)
-    found = list(check_locks.problems("requirements.lock", PROJECT))
-    assert found == [] if problem is None else problem in found
+    problems = list(check_locks.problems("requirements.lock", PROJECT))
+    assert problems == [] if problem is None else problem in problems
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_the_table_of_campaigns_has_every_run() -> None:
 
 
 def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
-    """Pieces of two rounds; the one that begins with `fault_at` finds a fault."""
+    """A campaign with pieces of two rounds. The piece that begins with round `fault_at` finds a fault."""
 
     def one(piece: Piece) -> Figures:
         tried.append(piece.first)
@@ -167,7 +170,7 @@ def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_an_interrupted_campaign_goes_on_with_what_is_not_done(tmp_path: Path, at_once: int) -> None:
+def test_an_interrupted_campaign_continues_with_the_remaining_pieces(tmp_path: Path, at_once: int) -> None:
     file, tried = tmp_path / "soak" / "kept.json", list[int]()
     with pytest.raises(AssertionError, match=r"round 2 to 3 \(seed \d+\): lost a row"):
         run(_stub(2, tried), 5, seed=7, kept=Kept(file))
@@ -180,7 +183,7 @@ def test_an_interrupted_campaign_goes_on_with_what_is_not_done(tmp_path: Path, a
     assert figures == {"rounds": 5, "kills": 5, "at": {"here": 5, "0": 1, "2": 1, "4": 1}}
 
 
-def test_a_campaign_without_a_seed_goes_on_with_the_interrupted_run(
+def test_a_campaign_without_a_seed_continues_the_interrupted_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaigns, "KEPT", tmp_path)

@@ -1,4 +1,4 @@
-"""docs/reference/messages.md names every member of the schema, and no other; the schema refuses what is no message."""
+"""docs/reference/messages.md names every member of the schema and no other; the schema refuses invalid messages."""
 
 import json
 import re
@@ -14,7 +14,7 @@ PAGE = (DOCS / "reference" / "messages.md").read_text("utf-8")
 
 
 def members(section: str) -> set[str]:
-    """What the first column of a section's table names."""
+    """The names in the first column of a section's table."""
     text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]+`) \|", text, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
@@ -30,7 +30,7 @@ def test_the_page_names_every_op() -> None:
     assert members("The two states") == {"op", *SCHEMA["$defs"]["source"]["properties"]["op"]["enum"]}
 
 
-def test_the_pages_example_is_a_message() -> None:
+def test_the_example_on_the_page_is_a_valid_message() -> None:
     MESSAGE.validate(EXAMPLE)
 
 
@@ -63,6 +63,6 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("current", []),
     ],
 )
-def test_what_is_no_message_is_refused(path: str, value: Any) -> None:
+def test_an_invalid_message_is_refused(path: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         MESSAGE.validate(changed(path, value))

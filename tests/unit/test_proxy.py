@@ -1,4 +1,4 @@
-"""The proxy of the fault tests fails as it says, before a server that echoes."""
+"""The proxy of the fault tests, in front of a server that echoes."""
 
 import contextlib
 import gc
@@ -48,12 +48,12 @@ def _echoes(link: socket.socket, data: bytes = b"ping") -> bool:
         return answers.read(len(data)) == data
 
 
-def test_it_forwards_much_both_ways(proxy: Proxy) -> None:
+def test_it_forwards_much_data_both_ways(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link, bytes(range(256)) * 20_000)
 
 
-def test_a_link_that_hangs_stays_open_and_goes_on(proxy: Proxy) -> None:
+def test_a_link_that_hangs_stays_open_and_continues(proxy: Proxy) -> None:
     with _connect(proxy) as before:
         assert _echoes(before)
         proxy.hang()
@@ -71,7 +71,7 @@ def test_a_link_that_hangs_stays_open_and_goes_on(proxy: Proxy) -> None:
                 assert _echoes(link)
 
 
-def test_a_mute_link_forwards_what_is_asked_and_keeps_the_answer() -> None:
+def test_a_mute_link_forwards_requests_and_withholds_answers() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         Proxy("127.0.0.1", server.getsockname()[1]) as proxy,
@@ -80,8 +80,8 @@ def test_a_mute_link_forwards_what_is_asked_and_keeps_the_answer() -> None:
         proxy.mute()
         link.sendall(b"do")
         answering, _ = server.accept()
-        with answering, answering.makefile("rb") as asked:
-            assert asked.read(2) == b"do"
+        with answering, answering.makefile("rb") as request:
+            assert request.read(2) == b"do"
             answering.sendall(b"done")
             link.settimeout(0.1)
             with pytest.raises(TimeoutError):
@@ -114,14 +114,14 @@ def test_stop_refuses_until_it_resumes(proxy: Proxy) -> None:
         assert _echoes(link)
 
 
-def test_a_link_whose_client_leaves_is_gone(proxy: Proxy) -> None:
+def test_a_link_ends_when_its_client_leaves(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link)
         link.shutdown(socket.SHUT_WR)
         assert link.recv(1) == b""
 
 
-def test_what_hangs_can_be_reset(proxy: Proxy) -> None:
+def test_a_link_that_hangs_can_be_reset(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link)
         proxy.hang()
@@ -131,13 +131,13 @@ def test_what_hangs_can_be_reset(proxy: Proxy) -> None:
             link.recv(1)
 
 
-def test_what_was_accepted_at_the_very_end_is_closed_too(proxy: Proxy) -> None:
-    """What is left open is found by some garbage collection, and charged to the test that runs by then."""
+def test_links_that_are_accepted_at_the_very_end_are_closed_too(proxy: Proxy) -> None:
+    """A socket that stays open would cause a warning at some later garbage collection, and so fail another test."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(20):
-            with contextlib.ExitStack() as clients, Proxy("127.0.0.1", proxy.port) as another:
+            with contextlib.ExitStack() as clients, Proxy("127.0.0.1", proxy.port) as second_proxy:
                 for _ in range(5):
-                    clients.enter_context(_connect(another))
+                    clients.enter_context(_connect(second_proxy))
         gc.collect()
     assert [str(warning.message) for warning in caught] == []

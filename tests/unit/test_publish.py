@@ -1,4 +1,4 @@
-"""The publish loop over a scripted source and a sink that is a list: what is stored when, and in which order."""
+"""The publish loop, with a scripted source and a sink in memory: what is stored, when, and in which order."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,20 +23,20 @@ CADENCE = Cadence(seconds=1.0, nbytes=1000, rows=10, backlog_rows=6, idle_second
 
 
 def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, urgent: bool = False) -> Piece:
-    """A piece that ends with transaction `commit`; without rows, a position alone."""
-    made = [batch.from_records([record(Op.CREATE, "{}", commit=commit, ordinal=2 * n) for n in range(rows)])]
+    """A piece that ends with transaction `commit`. If `rows` is 0, it has only a position."""
+    batches = [batch.from_records([record(Op.CREATE, "{}", commit=commit, ordinal=2 * n) for n in range(rows)])]
     return Piece(
-        rows=made if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, log_bytes=log_bytes, urgent=urgent
+        rows=batches if rows else [], checkpoint=checkpoint(commit), nbytes=nbytes, log_bytes=log_bytes, urgent=urgent
     )
 
 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
-"""What `read` does: gives a piece, raises, lets some seconds pass, or its timeout; or the service is to stop."""
+"""What `read` does: return a piece, raise an error, let seconds pass (None: its timeout), or stop the service."""
 
 
 @dataclass(slots=True)
 class World:
-    """One clock, one source that plays its script, one sink; and all that happened, in order."""
+    """A clock, a source that follows `script`, and a sink, in one object. `happened` lists their events in order."""
 
     script: Sequence[Step]
     stop: Event = field(default_factory=Event)
@@ -85,7 +85,7 @@ class World:
         return commit_text(self.end_of_log)
 
     def activity(self) -> Activity:
-        raise AssertionError("that is for those who watch")
+        raise AssertionError("the loop must not ask for the activity")
 
     def confirm(self, checkpoint: Checkpoint) -> None:
         self._fail("confirm")
@@ -98,7 +98,7 @@ class World:
     # The sink
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        raise AssertionError("that is for those who know the entities")
+        raise AssertionError("the loop must not prepare the sink")
 
     def recover(self) -> Checkpoint | None:
         self._fail("recover")
@@ -108,7 +108,7 @@ class World:
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         self._fail("add")
-        self.added += sum(each.num_rows for each in rows)
+        self.added += sum(batch_.num_rows for batch_ in rows)
 
     def commit(self, checkpoint: Checkpoint) -> None:
         self._fail("commit")
@@ -116,7 +116,7 @@ class World:
         self.added, self.stored = 0, checkpoint
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        raise AssertionError("that is for those who go over a gap")
+        raise AssertionError("the loop must not call `lost`")
 
     def abandon(self) -> None:
         self._fail("abandon")
@@ -142,7 +142,7 @@ class World:
 
 
 class _Stop(Event):
-    """Its waits pass at once, on the world's clock."""
+    """An event whose waits return at once and advance the world's clock."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ def test_a_commit_is_due_at_once_when_the_read_gathered_for_as_long() -> None:
 
 
 class Slow(World):
-    """Its commits take half a second."""
+    """A world in which each commit takes half a second."""
 
     def commit(self, checkpoint: Checkpoint) -> None:
         self.now += 0.5
@@ -245,7 +245,7 @@ def test_a_position_goes_with_the_rows_before_it() -> None:
     assert world.run(checkpoint(0)) == ["publish 2: 1", "confirm 2", "close"]
 
 
-def test_what_is_stored_already_is_not_stored_again() -> None:
+def test_a_stored_position_is_not_stored_again() -> None:
     world = World([piece(1, 0), 100.0, None])
     assert world.run(checkpoint(1)) == ["close"]
 
@@ -253,24 +253,24 @@ def test_what_is_stored_already_is_not_stored_again() -> None:
 # Stopping
 
 
-def test_what_was_committed_before_the_stop_is_still_stored() -> None:
+def test_transactions_from_before_the_stop_are_still_stored() -> None:
     world = World([piece(1), "stop", piece(2), None, piece(3), piece(4)], end_of_log=3)
     assert world.run(checkpoint(0)) == ["publish 3: 3", "confirm 3", "close"]
 
 
-def test_a_source_that_does_not_come_to_its_end_does_not_hold_up_the_stop() -> None:
+def test_a_source_that_never_reaches_the_end_does_not_delay_the_stop_for_long() -> None:
     world = World([piece(1), "stop", *[None] * 1000], end_of_log=2)
     began = world.now
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
     assert world.now - began == pytest.approx(DRAIN_S_MAX, abs=0.3)
 
 
-def test_a_connection_lost_at_the_stop_does_not_lose_what_was_read() -> None:
+def test_a_connection_lost_at_the_stop_does_not_lose_rows_that_were_read() -> None:
     world = World([piece(1), "stop", piece(2), lost()], end_of_log=9)
     assert world.run(checkpoint(0)) == ["publish 2: 2", "confirm 2", "close"]
 
 
-def test_a_fault_at_the_stop_is_raised_once_what_stands_before_it_is_stored() -> None:
+def test_an_error_at_the_stop_is_raised_after_the_rows_before_it_are_stored() -> None:
     world = World([piece(1), "stop", piece(2), lost(Kind.STOP)], end_of_log=9)
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
@@ -319,7 +319,7 @@ def test_a_source_that_changed_under_us_is_opened_again() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.CONNECTION, Kind.ALTERED)])
-def test_every_other_fault_ends_the_loop_once_what_stands_before_it_is_stored(kind: Kind) -> None:
+def test_every_other_error_ends_the_loop_after_the_rows_before_it_are_stored(kind: Kind) -> None:
     world = World([piece(1), piece(2), lost(kind), piece(3)])
     with pytest.raises(ChangelogError) as caught:
         world.run(checkpoint(0))
@@ -327,27 +327,27 @@ def test_every_other_fault_ends_the_loop_once_what_stands_before_it_is_stored(ki
     assert world.happened == ["publish 2: 2", "confirm 2", "close"]
 
 
-def test_what_was_not_stored_is_never_confirmed() -> None:
+def test_rows_that_were_not_stored_are_never_confirmed() -> None:
     world = World([piece(1), 1.0, piece(2)], refuses={"commit": lost(Kind.STORAGE)})
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
     assert world.happened == ["close"]
 
 
-def test_what_was_stored_but_not_confirmed_is_not_read_again() -> None:
+def test_rows_that_were_stored_but_not_confirmed_are_not_read_again() -> None:
     world = World([piece(1), 1.0, piece(2), 1.0], refuses={"confirm": lost()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "close", "publish 2: 1", "confirm 2", "close"]
     assert world.opened == [checkpoint(0), checkpoint(1)]
 
 
-def test_a_source_that_is_lost_has_the_sink_recovered_since_another_may_have_published() -> None:
+def test_after_a_lost_source_the_sink_is_recovered_because_another_may_have_published() -> None:
     world = World([piece(1), 1.0, lost(), piece(3), None])
     world.published_while_away = checkpoint(2)
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 3: 1", "confirm 3", "close"]
     assert world.opened == [checkpoint(0), checkpoint(2)]
 
 
-def test_what_was_added_is_dropped_before_the_wait_for_a_source() -> None:
+def test_added_rows_are_dropped_before_the_wait_for_a_source() -> None:
     world = World([piece(1), lost(), piece(1), None])
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
     assert world.added_when_opened == [0, 0], "however long the source is away"
@@ -375,7 +375,7 @@ def test_a_sink_that_cannot_be_recovered_now_is_tried_again() -> None:
 
 @dataclass(slots=True)
 class Choosy(World):
-    """Its sink takes one piece, and refuses the next one."""
+    """A world whose sink accepts one piece and refuses the next one."""
 
     kind: Kind = Kind.STOP
 
@@ -386,7 +386,7 @@ class Choosy(World):
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION])
-def test_a_row_that_may_not_be_stored_is_raised_once_what_stands_before_it_is_stored(kind: Kind) -> None:
+def test_the_error_for_a_refused_row_is_raised_after_the_rows_before_it_are_stored(kind: Kind) -> None:
     world = Choosy([piece(1), piece(2), piece(3)], kind=kind)
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
@@ -408,7 +408,7 @@ def test_nothing_more_is_stored_in_a_sink_that_another_took_over() -> None:
         ("loop:confirmed", ["publish 1: 1", "confirm 1", "close"]),
     ],
 )
-def test_every_gap_between_two_steps_is_a_place_to_crash_at(place: str, happened: list[str]) -> None:
+def test_a_crash_between_any_two_steps(place: str, happened: list[str]) -> None:
     class CrashError(Exception):
         pass
 
@@ -422,22 +422,22 @@ def test_every_gap_between_two_steps_is_a_place_to_crash_at(place: str, happened
     assert world.happened == happened
 
 
-def test_the_observer_hears_of_it_all() -> None:
-    heard: list[object] = []
+def test_the_observer_is_called_for_each_event() -> None:
+    calls: list[object] = []
 
     class Listening(Observer):
         def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, seconds: float, /) -> None:
-            heard.append(("committed", len(rows), checkpoint.complete_before.commit, seconds))
+            calls.append(("committed", len(rows), checkpoint.complete_before.commit, seconds))
 
         def started(self, checkpoint: Checkpoint | None) -> None:
-            heard.append(("started", checkpoint))
+            calls.append(("started", checkpoint))
 
         def interrupted(self, error: ChangelogError, wait_s: float) -> None:
-            heard.append(("interrupted", str(error), wait_s))
+            calls.append(("interrupted", str(error), wait_s))
 
     world = World([piece(1), lost(), piece(1)])
     publish(world.open, world, stop=world.stop, observer=Listening(), clock=lambda: world.now)
-    assert heard == [
+    assert calls == [
         ("started", None),
         ("interrupted", "it happened", 1.0),
         ("started", None),

@@ -108,14 +108,14 @@ def test_health_follows_the_loop() -> None:
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with pytest.raises(ChangelogError, match=f"cannot listen on 127.0.0.1:{port} .*; set another") as caught:
             HealthServer(("127.0.0.1", port), HealthState("booking"), bytes)
     assert caught.value.kind is Kind.PRECONDITION
 
 
-def test_the_lag_is_counted_from_when_the_log_ended_where_the_changelog_is() -> None:
+def test_the_lag_counts_from_when_the_log_ended_at_the_position_of_the_changelog() -> None:
     lag = Lag()
     assert lag.sample(10.0, "100", "100") == 0.0
     assert lag.sample(15.0, "300", "100") == 5.0
@@ -123,24 +123,24 @@ def test_the_lag_is_counted_from_when_the_log_ended_where_the_changelog_is() -> 
     assert lag.sample(25.0, "400", "400") == 0.0
 
 
-def test_the_lag_of_a_service_that_began_behind_is_at_least_as_old_as_it_is() -> None:
+def test_a_service_that_starts_with_a_lag_has_lagged_at_least_since_its_start() -> None:
     lag = Lag()
     lag.sample(10.0, "500", "100")
     assert lag.sample(70.0, "600", "200") == 60.0
 
 
-def test_how_far_tables_are_read_is_a_metric_and_now_and_then_an_event() -> None:
+def test_the_progress_of_table_reads_is_a_metric_and_now_and_then_an_event() -> None:
     out = io.StringIO()
     logs.configure(out, verbose=False)
     metrics, now = Metrics(), [0.0]
     progress = SnapshotProgress(metrics, quiet=False, clock=lambda: now[0])
     reading = {"complete": False, "leaves": {"t": {"filenode": 1, "pages": 200, "left": [[150, None]]}}}
-    read = {"complete": True, "leaves": {"u": {"filenode": 1, "pages": 40, "left": []}}}
-    progress.update({"order": reading, "guest": read})
+    complete = {"complete": True, "leaves": {"u": {"filenode": 1, "pages": 40, "left": []}}}
+    progress.update({"order": reading, "guest": complete})
     assert out.getvalue() == ""
     now[0] = LOG_AGAIN_S
     for _ in range(2):
-        progress.update({"order": reading, "guest": read})
+        progress.update({"order": reading, "guest": complete})
     [event] = map(json.loads, out.getvalue().splitlines())
     assert (event["event"], event["percent"]) == ("tables are being read", {"order": 75})
     text = metrics.text().decode()

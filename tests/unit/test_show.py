@@ -1,4 +1,4 @@
-"""A change as a person reads it."""
+"""Changes, shown for a person to read."""
 
 import io
 import json
@@ -24,8 +24,8 @@ class Terminal(io.StringIO):
 def text(*shown: ConsoleRenderable) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, highlight=False, markup=False, emoji=False)
-    for each in shown:
-        console.print(each)
+    for renderable in shown:
+        console.print(renderable)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -37,46 +37,46 @@ def test_an_update_shows_what_changed() -> None:
     )
 
 
-def test_a_create_shows_the_state_and_a_read_nobody() -> None:
+def test_a_create_shows_the_state_and_a_read_shows_no_writer() -> None:
     assert text(show.record(record(Op.CREATE, '{"id":42,"note":null}'), subject=False)) == (
         "2026-11-21 03:10:03.886Z  + created  by order-api v2  req-1\n                          id 42   note null"
     )
     assert "by order-api" not in text(show.record(record(Op.READ, '{"id":42}')))
 
 
-def test_a_context_stands_between_who_made_the_change_and_what_it_changed() -> None:
+def test_a_context_is_shown_between_the_writer_and_the_columns() -> None:
     context = '{"user": "anna\\u001b[2J", "ticket":\n{"id": 1.50}, "long": "%s", "half": "\\ud800"}' % ("x" * 90)
-    update = said(record(Op.UPDATE, '{"id":42}', '{"id":41}'), context)
+    update = with_context(record(Op.UPDATE, '{"id":42}', '{"id":41}'), context)
     first, *lines, last = text(show.record(update)).splitlines()
     assert (first[26:], last.split()) == ("~ order 42  changed  by order-api v2  req-1", ["id", "41", "→", "42"])
     assert " ".join(" ".join(lines).split()) == (
         f'context user "anna\\u001b[2J" ticket {{"id": 1.50}} long "{"x" * 71}… half "\\ud800"'
     )
-    assert "context" not in text(show.record(said(update, "{}")))
+    assert "context" not in text(show.record(with_context(update, "{}")))
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
 def test_a_line_of_json_has_the_context_and_is_one_line(context: str) -> None:
-    [line] = message_line(said(record(Op.CREATE, '{"doc":{\n"a":\t1}}'), context)).splitlines()
+    [line] = message_line(with_context(record(Op.CREATE, '{"doc":{\n"a":\t1}}'), context)).splitlines()
     value = json.loads(line)["value"]
     assert value["provenance"]["context"] == json.loads(context)
     assert value["current"] == {"doc": {"a": 1}}
 
 
-def said(made: Record, context: str) -> Record:
-    told = made.envelope.provenance
-    told = replace(told, stamp=replace(told.stamp, context=context))
-    return replace(made, envelope=replace(made.envelope, provenance=told))
+def with_context(change: Record, context: str) -> Record:
+    provenance = change.envelope.provenance
+    provenance = replace(provenance, stamp=replace(provenance.stamp, context=context))
+    return replace(change, envelope=replace(change.envelope, provenance=provenance))
 
 
-def test_a_delete_shows_what_is_gone_and_where_it_moved() -> None:
-    moved = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="43", partition=0))
-    assert "- order 42  moved to 43" in text(show.record(moved))
-    aside = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="42", partition=5))
-    assert "moved to partition 5" in text(show.record(aside))
+def test_a_delete_shows_where_the_row_moved() -> None:
+    to_another_key = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="43", partition=0))
+    assert "- order 42  moved to 43" in text(show.record(to_another_key))
+    to_another_partition = record(Op.DELETE, None, '{"id":42}', moved_to=Place(key="42", partition=5))
+    assert "moved to partition 5" in text(show.record(to_another_partition))
 
 
-def test_an_unknown_original_and_unavailable_values_are_said() -> None:
+def test_an_unknown_original_and_unavailable_values_are_mentioned() -> None:
     update = record(Op.UPDATE, '{"id":42}', MISSING, unavailable=("body",))
     assert "the log does not have the row before this change" in text(show.record(update))
     assert "unavailable: body" in text(show.record(update))
@@ -85,15 +85,15 @@ def test_an_unknown_original_and_unavailable_values_are_said() -> None:
     assert "no published column changed" in text(show.record(known))
 
 
-def test_a_state_that_is_no_json_is_shown_as_it_is() -> None:
-    wrong = record(Op.UPDATE, '{"c":{"x":hello}}', '{"c":{"x":1}}')
-    assert '(not JSON)  absent → {"c":{"x":hello}}' in text(show.record(wrong))
-    [line] = message_line(wrong).splitlines()
+def test_an_invalid_state_is_shown_unchanged() -> None:
+    invalid = record(Op.UPDATE, '{"c":{"x":hello}}', '{"c":{"x":1}}')
+    assert '(not JSON)  absent → {"c":{"x":hello}}' in text(show.record(invalid))
+    [line] = message_line(invalid).splitlines()
     value = json.loads(line)["value"]
     assert (value["current"], value["original"]) == ('{"c":{"x":hello}}', {"c": {"x": 1}})
 
 
-def test_a_column_that_came_was_absent() -> None:
+def test_an_added_column_was_absent() -> None:
     update = record(Op.UPDATE, '{"id":42,"new":1}', '{"id":42}')
     assert show.changes(update.envelope) == [show.ChangedValue(name="new", before=MISSING, after="1")]
     assert "new  absent → 1" in text(show.record(update))
@@ -106,8 +106,8 @@ def test_long_values_are_cut_where_they_differ() -> None:
 
 
 def test_nothing_reaches_the_terminal_as_a_command() -> None:
-    evil = record(Op.UPDATE, '{"id":"\x9b31m\u202e"}', MISSING, key="\x1b[2J", service="\x07")
-    shown = text(show.record(evil))
+    hostile = record(Op.UPDATE, '{"id":"\x9b31m\u202e"}', MISSING, key="\x1b[2J", service="\x07")
+    shown = text(show.record(hostile))
     assert not set(shown) & set("\x1b\x9b\u202e\x07")
     assert "\\u001b[2J" in shown
 
@@ -116,7 +116,7 @@ def test_markup_in_values_is_text() -> None:
     assert "[red]x[/red]" in text(show.record(record(Op.CREATE, '{"id":"[red]x[/red]"}')))
 
 
-def test_a_history_says_how_much_later() -> None:
+def test_a_history_shows_the_time_between_changes() -> None:
     shown = text(*show.history([record(Op.CREATE, '{"a":1}'), record(Op.UPDATE, '{"a":2}', '{"a":1}', commit=301)]))
     assert "│ 5 min later" in shown
 
@@ -151,7 +151,7 @@ def test_pages_read(stored: dict[str, object], expected: tuple[int, int]) -> Non
     assert pages_read(stored) == expected
 
 
-def test_bars_are_for_terminals_and_go_when_all_is_read() -> None:
+def test_progress_bars_appear_only_on_terminals() -> None:
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         bar = show.SnapshotBar(stream)
         bar.update({"order": READING, "guest": {"complete": True}})

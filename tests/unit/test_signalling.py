@@ -1,4 +1,4 @@
-"""Whether a service reads the slot: one that opens its source again does not for some seconds."""
+"""Whether a service reads the slot. While a service opens its source again, it does not read for some seconds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ READ = replace(FREE, reader=7)
 
 
 class Slot:
-    """A database whose slot is in these states, one at each look, and stays in the last."""
+    """A database whose slot has these states in turn, one for each call of `hold`, and keeps the last one."""
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states
@@ -31,7 +31,7 @@ def is_read(monkeypatch: pytest.MonkeyPatch, slot: Slot) -> bool:
     return signalling._is_read(Config.model_construct())
 
 
-def test_a_service_that_takes_its_time_to_open_its_source_again_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_opens_its_source_slowly_counts_as_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_read(monkeypatch, Slot(*[FREE] * 10, READ))
 
 
@@ -40,7 +40,7 @@ def test_a_slot_that_stays_free_is_read_by_nobody(monkeypatch: pytest.MonkeyPatc
     assert not is_read(monkeypatch, Slot(FREE))
 
 
-def test_nobody_waits_for_a_slot_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_slot_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     slot = Slot(None)
     assert not is_read(monkeypatch, slot)
     assert slot.looks == 1

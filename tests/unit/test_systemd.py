@@ -1,4 +1,4 @@
-"""What a service manager hears, over a datagram socket as systemd has it."""
+"""The messages to a service manager, sent to a datagram socket like that of systemd."""
 
 import os
 import queue
@@ -15,9 +15,9 @@ from tests.patience import PATIENCE_S
 
 
 class Listener:
-    """Listens at `address`, and takes each datagram at once, as systemd does: a socket holds ten, and loses the rest.
+    """Listens at `address`. Datagrams are at most 100 bytes long.
 
-    Datagrams are at most 100 bytes long.
+    It receives each datagram at once, as systemd does. A socket keeps only ten datagrams, and the rest would be lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -45,45 +45,47 @@ class Listener:
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[Listener]:
-    with closing(Listener(str(tmp_path / "notify"))) as listening:
-        yield listening
+def systemd(tmp_path: Path) -> Iterator[Listener]:
+    with closing(Listener(str(tmp_path / "notify"))) as listener:
+        yield listener
 
 
-def manager(listening: Listener, **environment: str) -> Manager:
-    found = Manager.of({"NOTIFY_SOCKET": listening.address, **environment})
-    assert found is not None
-    return found
+def manager(listener: Listener, **environment: str) -> Manager:
+    manager_ = Manager.of({"NOTIFY_SOCKET": listener.address, **environment})
+    assert manager_ is not None
+    return manager_
 
 
 def test_a_process_that_no_manager_started_has_none() -> None:
     assert Manager.of({}) is None
 
 
-def test_a_service_that_lives_says_so_until_it_stops(heard: Listener) -> None:
-    with manager(heard, WATCHDOG_USEC="30000").watching(lambda: True):
-        assert [heard.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-    while (last := heard.next()) == b"WATCHDOG=1":
+def test_a_service_that_lives_says_so_until_it_stops(systemd: Listener) -> None:
+    with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: True):
+        assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+    while (last := systemd.next()) == b"WATCHDOG=1":
         pass
     assert last == b"STOPPING=1"
 
 
-def test_a_service_that_is_stuck_says_nothing_more(heard: Listener) -> None:
+def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
-    with manager(heard, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
-        assert [heard.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+    with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
+        assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
         assert next(answers, None) is None, "it beat while it was stuck"
         with pytest.raises(queue.Empty):
-            heard.next(0.2)
+            systemd.next(0.2)
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "30000", "WATCHDOG_PID": str(os.getppid())}])
-def test_without_a_watchdog_of_its_own_it_only_says_that_it_runs(heard: Listener, environment: dict[str, str]) -> None:
-    with manager(heard, **environment).watching(lambda: True):
-        assert heard.next() == b"READY=1"
+def test_a_service_without_a_watchdog_only_reports_its_start_and_stop(
+    systemd: Listener, environment: dict[str, str]
+) -> None:
+    with manager(systemd, **environment).watching(lambda: True):
+        assert systemd.next() == b"READY=1"
         with pytest.raises(queue.Empty):
-            heard.next(0.1)
-    assert heard.next() == b"STOPPING=1"
+            systemd.next(0.1)
+    assert systemd.next() == b"STOPPING=1"
 
 
 def test_an_abstract_address_and_a_manager_that_is_gone() -> None:

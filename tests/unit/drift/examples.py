@@ -1,4 +1,4 @@
-"""Four nights as they come: a clean one, drift, severe drift, and one that was not caught up."""
+"""Reports of four nights: one without drift, one with drift, one with severe drift, and one that was not caught up."""
 
 import copy
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
 DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
-"""Drifted orders of the nights before."""
+"""The number of drifted orders in earlier nights."""
 
 HARD = "<script>alert(\"x\")</script> & 'quotes'"
-"""What must stay text."""
+"""A text that must never be interpreted as markup or as a script."""
 
 
 def others(run: int) -> JSON:
-    """The entities that are always equal."""
+    """The entities that never drift."""
     grown = run * 1_803
     return {
         "guest": _rows(GUEST_ROWS + run * 41, table="public.guests"),
@@ -27,22 +27,22 @@ def others(run: int) -> JSON:
     }
 
 
-def _rows(number: int, **told: Any) -> JSON:
-    return entity(sourceRows=number, changelogRows=number, **told)
+def _rows(number: int, **fields: Any) -> JSON:
+    return entity(sourceRows=number, changelogRows=number, **fields)
 
 
-def orders(run: int, **told: Any) -> JSON:
+def orders(run: int, **fields: Any) -> JSON:
     rows = ORDER_ROWS + run * 620
-    missing, extra = told.get("missing", 0), told.get("extra", 0)
-    return entity(**{"sourceRows": rows, "changelogRows": rows - missing + extra, **told})
+    missing, extra = fields.get("missing", 0), fields.get("extra", 0)
+    return entity(**{"sourceRows": rows, "changelogRows": rows - missing + extra, **fields})
 
 
 def earlier(nights: int) -> list[JSON]:
-    """The reports of the nights before, with a little drift in some."""
+    """The reports of the earlier nights, some with a little drift."""
     runs: list[JSON] = []
     for run in range(1, nights + 1):
-        made = report(run, {"order": orders(run, changed=DRIFT_BY_NIGHT.get(run, 0)), **others(run)})
-        runs.append(finish(made, {}, runs))
+        night_report = report(run, {"order": orders(run, changed=DRIFT_BY_NIGHT.get(run, 0)), **others(run)})
+        runs.append(finish(night_report, {}, runs))
     return runs
 
 
@@ -52,7 +52,7 @@ def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
 
 
 def both(source: str, changelog: str) -> JSON:
-    """One column's two values, as JSON text."""
+    """Both values of a column, as JSON texts."""
     return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
 
 
@@ -105,15 +105,15 @@ def clean() -> JSON:
 
 
 def drift() -> JSON:
-    """Some keys that were sent again at once; others were verified tonight."""
-    made = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
-    made = repaired(made, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
-    made["entities"]["order"]["history"] |= {"verified": 41}
-    return made
+    """A night with drift. The drifted keys were republished at once, and 41 earlier keys are verified."""
+    night_report = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
+    night_report = repaired(night_report, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
+    night_report["entities"]["order"]["history"] |= {"verified": 41}
+    return night_report
 
 
 def severe() -> JSON:
-    """A whole column of one table, and another table whose schema changed."""
+    """A night in which a whole column of one table drifted and the schema of another table changed."""
     rows = ORDER_ROWS + 13_020
     wide = {
         "changed": 391_208,
@@ -136,15 +136,19 @@ def severe() -> JSON:
 
 
 def not_caught_up() -> JSON:
-    made = report(
-        21, {name: skipped(table=each["table"]) for name, each in {"order": orders(21), **others(21)}.items()}
+    night_report = report(
+        21,
+        {
+            name: skipped(table=entity_report["table"])
+            for name, entity_report in {"order": orders(21), **others(21)}.items()
+        },
     )
-    made |= {
+    night_report |= {
         "verdict": "not caught up",
         "why": "published up to 0/16B2000, the fence is 0/16B3748: 5.9 kB behind after 300 s; is the service running?",
     }
-    made["fence"] |= {"caughtUpAt": None, "waitedSeconds": 300.0}
-    return finish(made, {}, earlier(20))
+    night_report["fence"] |= {"caughtUpAt": None, "waitedSeconds": 300.0}
+    return finish(night_report, {}, earlier(20))
 
 
 NIGHTS: dict[str, Callable[[], JSON]] = {

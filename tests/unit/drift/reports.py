@@ -1,4 +1,4 @@
-"""Reports as the job gives them to `finish`, and runs in a folder."""
+"""Reports as the job passes them to `finish`, and runs that are written into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -26,9 +26,9 @@ PROVENANCE = {
 }
 
 
-def entity(**told: Any) -> JSON:
-    """An entity that was compared and is clean, but for what is told; counts follow from missing, extra, changed."""
-    found: JSON = {
+def entity(**fields: Any) -> JSON:
+    """An entity that was compared and is clean, except for `fields`, from which the sums and the verdict follow."""
+    members: JSON = {
         "table": "public.orders",
         "key": ["id"],
         "verdict": "clean",
@@ -46,22 +46,22 @@ def entity(**told: Any) -> JSON:
         "samples": [],
         "sampled": None,
         "seconds": 3.2,
-        **told,
+        **fields,
     }
-    drifted = None if found["missing"] is None else found["missing"] + found["extra"] + found["changed"]
-    ppm = None if drifted is None else drifted / max(found["sourceRows"], 1) * 1e6
-    verdict = "drift" if drifted and found["verdict"] == "clean" else found["verdict"]
-    return {"drifted": drifted, "ppm": ppm, **found, "verdict": verdict}
+    drifted = None if members["missing"] is None else members["missing"] + members["extra"] + members["changed"]
+    ppm = None if drifted is None else drifted / max(members["sourceRows"], 1) * 1e6
+    verdict = "drift" if drifted and members["verdict"] == "clean" else members["verdict"]
+    return {"drifted": drifted, "ppm": ppm, **members, "verdict": verdict}
 
 
-def skipped(**told: Any) -> JSON:
+def skipped(**fields: Any) -> JSON:
     """An entity that was not compared."""
     unknown = dict.fromkeys(("sourceRows", "changelogRows", "missing", "extra", "changed", "seconds"))
-    return entity(verdict="skipped", **{**unknown, **told})
+    return entity(verdict="skipped", **{**unknown, **fields})
 
 
-def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **told: Any) -> JSON:
-    """The report of the night of November `run`."""
+def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **fields: Any) -> JSON:
+    """The report of a night in November, on the day `run`."""
     day = f"2026-11-{run:02}"
     return {
         "format": 1,
@@ -89,13 +89,13 @@ def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **told: Any
         },
         "entities": {"order": entity()} if entities is None else dict(entities),
         "keys": "keys.jsonl",
-        **told,
+        **fields,
     }
 
 
-def put_keys(folder: Path, made: Mapping[str, Any], keys: Iterable[tuple[str, str]]) -> None:
-    """Lays the run's drifted keys down, as they come."""
-    run = folder / made["run"]["id"]
+def put_keys(folder: Path, run_report: Mapping[str, Any], keys: Iterable[tuple[str, str]]) -> None:
+    """Writes the run's drifted keys into its folder, in this order."""
+    run = folder / run_report["run"]["id"]
     run.mkdir(parents=True)
     lines = [
         {"entity": entity, "key": key, "kind": "changed", "columns": ["amount"], "position": None}
@@ -104,9 +104,9 @@ def put_keys(folder: Path, made: Mapping[str, Any], keys: Iterable[tuple[str, st
     (run / "keys.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), "utf-8")
 
 
-def night(folder: Path, made: Mapping[str, Any], keys: Iterable[tuple[str, str]] = ()) -> JSON:
-    """One whole run: its keys, what is finished of it, written."""
-    put_keys(folder, made, keys)
-    done = finish(made, {"order": Policy()}, read_earlier(folder), folder=folder)
-    write(folder, done)
-    return done
+def night(folder: Path, run_report: Mapping[str, Any], keys: Iterable[tuple[str, str]] = ()) -> JSON:
+    """Does a complete run: writes its keys, finishes its report, and writes the report."""
+    put_keys(folder, run_report, keys)
+    finished = finish(run_report, {"order": Policy()}, read_earlier(folder), folder=folder)
+    write(folder, finished)
+    return finished

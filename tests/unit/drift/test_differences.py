@@ -1,4 +1,4 @@
-"""Two rows of a key, column by column: what is drift, what is unknown, what a schema left behind."""
+"""Comparing two rows of a key, column by column: drift, unknown values, and differences due to a changed schema."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ SHAPE = ColumnHistory(columns=("id", "a", "b"))
 
 
 def step(position: str | None, **parts: set[str]) -> Step:
-    found = {name: frozenset(parts.get(name, ())) for name in ("added", "restated", "gone")}
-    return Step(position=position, **found)
+    columns = {name: frozenset(parts.get(name, ())) for name in ("added", "restated", "gone")}
+    return Step(position=position, **columns)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def step(position: str | None, **parts: set[str]) -> Step:
         ('{"id":1,"a":1,"b":2}', "[1]", ("id", "a", "b")),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(source: str, changelog: str, differ: tuple[str, ...]) -> None:
-    found = compared(RowState.parse(source), RowState.parse(changelog), SHAPE, "1")
-    assert found == Compared(kind="changed" if differ else None, columns=differ)
+def test_different_columns_are_named(source: str, changelog: str, differ: tuple[str, ...]) -> None:
+    result = compared(RowState.parse(source), RowState.parse(changelog), SHAPE, "1")
+    assert result == Compared(kind="changed" if differ else None, columns=differ)
 
 
 def test_a_side_that_lacks_the_row_is_missing_or_extra() -> None:
@@ -60,48 +60,48 @@ def test_null_of_json_is_not_null_of_sql() -> None:
     )
 
 
-def test_what_the_log_did_not_send_is_unknown_and_hides_nothing_else() -> None:
+def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
     source = RowState.parse('{"id":1,"a":1,"b":2}')
-    found = compared(source, RowState.parse('{"id":1,"b":3}', unavailable=["a"]), SHAPE, "1")
-    assert found == Compared(kind="changed", columns=("b",), unknown=("a",))
-    found = compared(source, RowState.parse('{"id":1,"b":2}', unavailable=["a"]), SHAPE, "1")
-    assert found == Compared(kind=None, unknown=("a",))
+    result = compared(source, RowState.parse('{"id":1,"b":3}', unavailable=["a"]), SHAPE, "1")
+    assert result == Compared(kind="changed", columns=("b",), unknown=("a",))
+    result = compared(source, RowState.parse('{"id":1,"b":2}', unavailable=["a"]), SHAPE, "1")
+    assert result == Compared(kind=None, unknown=("a",))
 
 
 @pytest.mark.parametrize(
-    ("steps", "position", "source", "changelog", "wanted"),
+    ("steps", "position", "source", "changelog", "expected"),
     [
-        # an added column is null in rows before
+        # an added column is null in earlier rows
         ([step("5", added={"b"})], "4", '"b":null', "", Compared(kind=None)),
         ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
-        # … or has its default, for which no row was written
+        # … or has its default in them, although no rows were written for it
         ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
-        # a retyped one is written otherwise
+        # the values of a retyped column are written differently
         ([step("5", restated={"b"})], "4", '"b":"1.50"', '"b":1.5', Compared(kind=None, schema_changed=("b",))),
         ([step("5", restated={"b"})], "6", '"b":"1.50"', '"b":1.5', Compared(kind="changed", columns=("b",))),
-        # of one that was dropped, nothing is left
+        # the table has no values of a dropped column
         ([step("5", gone={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
         ([step("5", gone={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
-        # behind the last row
+        # changes after the last row
         ([step(None, added={"b"}, restated={"b"})], "9", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("3"), step(None, gone={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
     ],
 )
-def test_what_the_columns_left_behind_is_no_drift(
-    steps: list[Step], position: str, source: str, changelog: str, wanted: Compared
+def test_differences_due_to_a_changed_schema_are_no_drift(
+    steps: list[Step], position: str, source: str, changelog: str, expected: Compared
 ) -> None:
     shape = ColumnHistory(columns=("id", "b"), steps=tuple(steps))
     states = [RowState.parse('{"id":1' + (f",{text}" if text else "") + "}") for text in (source, changelog)]
-    assert compared(states[0], states[1], shape, position) == wanted
+    assert compared(states[0], states[1], shape, position) == expected
 
 
-def test_what_is_stale_is_no_drift() -> None:
+def test_stale_columns_are_no_drift() -> None:
     shape = ColumnHistory(columns=("id", "b"), stale=frozenset({"b"}))
-    one, other = RowState.parse('{"id":1,"b":1}'), RowState.parse('{"id":1,"b":2}')
-    assert compared(one, other, shape, "1") == Compared(kind=None, schema_changed=("b",))
+    source, changelog = RowState.parse('{"id":1,"b":1}'), RowState.parse('{"id":1,"b":2}')
+    assert compared(source, changelog, shape, "1") == Compared(kind=None, schema_changed=("b",))
 
 
 def version(
@@ -122,7 +122,7 @@ def version(
     return Version.parse(msgspec.json.encode(state))
 
 
-def test_steps_are_those_of_the_versions_and_what_no_row_has_told_yet() -> None:
+def test_steps_are_those_of_the_versions_and_of_changes_that_no_row_shows_yet() -> None:
     first = version(1, {"id": Primitive.INT, "a": Primitive.STRING})
     second = version(
         2,

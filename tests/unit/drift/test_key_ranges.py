@@ -1,4 +1,4 @@
-"""Ranges of keys, as a user writes them and as the database is asked for them; tests/spark runs them."""
+"""Key ranges, as a user writes them and as conditions in SQL. The tests in tests/spark run these conditions."""
 
 import pytest
 
@@ -19,12 +19,12 @@ LOW, HIGH = "0197f0a0-0000-7000-8000-000000000000", "0197F0A0-FFFF-7000-8000-000
         (Primitive.UUID, LOW, HIGH, f"\"id\" >= '{LOW}' AND \"id\" < '{HIGH.lower()}'"),
     ],
 )
-def test_the_database_is_asked_by_the_column_itself(
+def test_the_condition_compares_the_column_itself(
     type_: Primitive, first: str | None, end: str | None, condition: str
 ) -> None:
-    found = bounds(KeyRange(first=first, end=end), "thing", [("id", type_), ("unit", Primitive.INT)])
-    assert (found.column, found.columns) == ("id", 2)
-    assert in_range(found.of_source()).as_string().replace("  ", " ") == condition
+    key_bounds = bounds(KeyRange(first=first, end=end), "thing", [("id", type_), ("unit", Primitive.INT)])
+    assert (key_bounds.column, key_bounds.columns) == ("id", 2)
+    assert in_range(key_bounds.of_source()).as_string().replace("  ", " ") == condition
 
 
 @pytest.mark.parametrize(
@@ -35,22 +35,22 @@ def test_the_database_is_asked_by_the_column_itself(
         (Primitive.LONG, str(2**63), "an integer of 64 bits"),
     ],
 )
-def test_a_bound_that_is_no_value_of_the_column(type_: Primitive, text: str, what: str) -> None:
-    with pytest.raises(ChangelogError, match=rf"{text!r} is not a value of id: give {what}") as refused:
+def test_a_bound_that_does_not_fit_the_column_is_refused(type_: Primitive, text: str, what: str) -> None:
+    with pytest.raises(ChangelogError, match=rf"{text!r} is not a value of id: give {what}") as caught:
         bounds(KeyRange(end=text), "thing", [("id", type_)])
-    assert refused.value.kind is Kind.USAGE
+    assert caught.value.kind is Kind.USAGE
 
 
 @pytest.mark.parametrize(
-    ("type_", "told"),
+    ("type_", "type_name"),
     [
         (Primitive.TIMESTAMP_TZ, "timestamp_tz"),
         (Decimal(precision=9, scale=2), "Decimal"),
         (Array(element=Primitive.INT), "Array"),
     ],
 )
-def test_keys_of_other_types_have_no_ranges(type_: ColumnType, told: str) -> None:
-    with pytest.raises(ChangelogError) as refused:
+def test_keys_of_other_types_have_no_ranges(type_: ColumnType, type_name: str) -> None:
+    with pytest.raises(ChangelogError) as caught:
         bounds(KeyRange(first="1"), "thing", [("id", type_)])
-    assert refused.value.message == f"thing: its key begins with id, which is of type {told}"
-    assert refused.value.hint == "ranges work with integers, texts and UUIDs; --sample SHARE works with all keys"
+    assert caught.value.message == f"thing: its key begins with id, which is of type {type_name}"
+    assert caught.value.hint == "ranges work with integers, texts and UUIDs; --sample SHARE works with all keys"

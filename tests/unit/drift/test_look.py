@@ -1,4 +1,4 @@
-"""The page as people see it, in Chromium: light and dark, wide and narrow, on paper, by keyboard and by ear."""
+"""The page as people use it, in Chromium: light and dark, wide and narrow, on paper, by keyboard, by screen reader."""
 
 import os
 import time
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 PICTURES = HERE.parents[2] / "docs" / "images"
 PATIENCE_MS = PATIENCE_S * 1000
 TOP_PX = 1500
-"""How much of a page a picture has; the one that docs show has all."""
+"""The greatest height of a picture of a page. Only the picture that the docs show has the whole page."""
 
 CONTRAST = (HERE / "contrast.js").read_text("utf-8")
 OUTSIDE = (HERE / "outside.js").read_text("utf-8")
@@ -49,20 +49,20 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that may ask for nothing but the report itself, and has nothing to complain of."""
+    """A page in the browser, which must request nothing but the report itself and must log no problem."""
     page = browser.new_page()
     page.set_default_timeout(PATIENCE_MS)
-    asked: list[str] = []
-    said: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
+    requested: list[str] = []
+    complaints: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
     yield page
     address = page.url.partition("#")[0]
     page.close()
-    assert said == []
-    assert {url for url in asked if not url.startswith("data:")} == {address}
+    assert complaints == []
+    assert {url for url in requested if not url.startswith("data:")} == {address}
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -85,24 +85,24 @@ def test_a_page_fits_and_can_be_read(
     assert dark == (scheme == "dark")
     picture = PICTURES / f"drift-{night}-{scheme}-{width}.png"
     if os.environ.get("UPDATE_PICTURES") == "1":
-        whole = (night, scheme) == ("drift", "light")
+        is_complete = (night, scheme) == ("drift", "light")
         height = page.evaluate("document.documentElement.scrollHeight")
-        clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height if whole else min(height, TOP_PX)}
+        clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height if is_complete else min(height, TOP_PX)}
         page.screenshot(path=picture, full_page=True, clip=clip)
     assert picture.is_file(), "take it with UPDATE_PICTURES=1"
 
 
-def test_both_values_of_a_key_stand_side_by_side(page: Page, reports: dict[str, Path]) -> None:
+def test_both_values_of_a_key_are_side_by_side(page: Page, reports: dict[str, Path]) -> None:
     page.goto(reports["drift"].as_uri())
     row = page.get_by_role("article").filter(has_text="184467").get_by_role("row").filter(has_text="amount")
     left, right = row.get_by_role("cell").all()
     expect(left).to_have_text('"411.00"')
     expect(right).to_have_text('"548.00"')
-    one, other = left.bounding_box(), right.bounding_box()
-    assert one is not None
-    assert other is not None
-    assert one["y"] == other["y"]
-    assert one["x"] + one["width"] <= other["x"]
+    left_box, right_box = left.bounding_box(), right.bounding_box()
+    assert left_box is not None
+    assert right_box is not None
+    assert left_box["y"] == right_box["y"]
+    assert left_box["x"] + left_box["width"] <= right_box["x"]
 
 
 def test_null_and_an_empty_text_look_different(page: Page, reports: dict[str, Path]) -> None:
@@ -124,14 +124,14 @@ def test_null_and_an_empty_text_look_different(page: Page, reports: dict[str, Pa
         ("not-caught-up", []),
     ],
 )
-def test_commands_are_there_and_one_click_selects_one(
+def test_commands_are_shown_and_one_click_selects_one(
     page: Page, reports: dict[str, Path], night: str, commands: list[str]
 ) -> None:
     page.goto(reports[night].as_uri())
-    found = page.locator("pre code")
-    assert found.all_text_contents() == commands
+    blocks = page.locator("pre code")
+    assert blocks.all_text_contents() == commands
     for number, command in enumerate(commands):
-        found.nth(number).click()
+        blocks.nth(number).click()
         assert page.evaluate("String(getSelection())") == command
 
 
@@ -141,7 +141,7 @@ def test_what_looks_like_a_script_is_text(page: Page, reports: dict[str, Path]) 
     expect(page.locator("script")).to_have_count(0)
 
 
-def test_the_keyboard_reaches_what_scrolls_and_every_link(page: Page, reports: dict[str, Path]) -> None:
+def test_the_keyboard_reaches_scrolling_parts_and_every_link(page: Page, reports: dict[str, Path]) -> None:
     page.set_viewport_size({"width": 390, "height": 900})
     page.goto(reports["drift"].as_uri())
     reached = []
@@ -159,13 +159,13 @@ def test_the_keyboard_reaches_what_scrolls_and_every_link(page: Page, reports: d
         page.wait_for_timeout(50)
 
 
-def test_a_screen_reader_hears_titles_tables_and_drawings(page: Page, reports: dict[str, Path]) -> None:
+def test_a_screen_reader_finds_titles_tables_and_drawings(page: Page, reports: dict[str, Path]) -> None:
     page.goto(reports["drift"].as_uri())
     expect(page.get_by_role("table", name="Rows on each side, and keys that drifted")).to_be_visible()
     expect(page.get_by_role("region", name="Entities")).to_be_visible()
     expect(page.get_by_role("region", name="order drift")).to_be_visible()
-    told = "Drifted keys of order, 21 runs, 1 Nov to 21 Nov: 6 in the last run, 41 at most"
-    expect(page.get_by_role("img", name=told)).to_have_count(2)
+    label = "Drifted keys of order, 21 runs, 1 Nov to 21 Nov: 6 in the last run, 41 at most"
+    expect(page.get_by_role("img", name=label)).to_have_count(2)
     levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(each => Number(each.tagName[1]))")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))

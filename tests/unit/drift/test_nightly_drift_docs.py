@@ -1,4 +1,4 @@
-"""docs/how-to/nightly-drift.md and the alert rules: what they hold is well formed, and what they name is there."""
+"""docs/how-to/nightly-drift.md and the alert rules are well formed, and everything that they name exists."""
 
 import ast
 import importlib
@@ -39,31 +39,31 @@ def submitted(text: str) -> list[str]:
     return words[place + 1 :]
 
 
-LINES = [each for each in re.split(r"(?<!\\)\n", SHELL) if "detect_drift.py" in each]
+LINES = [line for line in re.split(r"(?<!\\)\n", SHELL) if "detect_drift.py" in line]
 
 
 def dag_arguments() -> list[str]:
     (source,) = blocks("python")
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.keyword)]
-    (given,) = [node.value for node in calls if node.arg == "application_args"]
-    assert isinstance(given, ast.List)
-    return [str(each.value) if isinstance(each, ast.Constant) else "/out" for each in given.elts]
+    (arguments,) = [node.value for node in calls if node.arg == "application_args"]
+    assert isinstance(arguments, ast.List)
+    return [str(argument.value) if isinstance(argument, ast.Constant) else "/out" for argument in arguments.elts]
 
 
 @pytest.mark.parametrize("words", [*map(submitted, LINES), submitted(CONTAINER["command"][2]), dag_arguments()])
-def test_the_job_takes_what_it_is_given(words: list[str]) -> None:
-    found = job._parser(JOB).parse_args(words)
-    assert (found.repair, found.config.name) == (True, "changelog.toml")
+def test_the_job_accepts_the_documented_arguments(words: list[str]) -> None:
+    arguments = job._parser(JOB).parse_args(words)
+    assert (arguments.repair, arguments.config.name) == (True, "changelog.toml")
 
 
-def test_there_are_as_many_ways_to_run_it_as_promised() -> None:
+def test_the_page_has_three_command_lines_and_a_valid_crontab() -> None:
     assert len(LINES) == 3
     assert [line for line in blocks("cron")[0].splitlines() if not re.fullmatch(r"(\S+ ){5} changelog  .+", line)] == []
 
 
 def test_scripts_parse() -> None:
-    done = subprocess.run(["sh", "-n"], input=SHELL, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(["sh", "-n"], input=SHELL, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_the_dag_compiles_and_judges_every_verdict() -> None:
@@ -73,20 +73,20 @@ def test_the_dag_compiles_and_judges_every_verdict() -> None:
         assert f'"{verdict}"' in source
 
 
-def test_the_cron_job_tries_again_what_could_not_be_compared_and_nothing_else() -> None:
+def test_the_cron_job_repeats_only_runs_that_could_not_compare() -> None:
     spec = CRONJOB["spec"]["jobTemplate"]["spec"]
     (rule,) = spec["podFailurePolicy"]["rules"]
-    assert POD["restartPolicy"] == "Never"  # else a policy is refused
+    assert POD["restartPolicy"] == "Never"  # otherwise Kubernetes refuses the policy
     assert rule["onExitCodes"]["containerName"] == CONTAINER["name"]
     assert {*rule["onExitCodes"]["values"], 0, 5} == {*job._CODES.values(), 2, job._FAILED}
-    assert {each["name"] for each in CONTAINER["volumeMounts"]} == {each["name"] for each in POD["volumes"]}
+    assert {volume["name"] for volume in CONTAINER["volumeMounts"]} == {volume["name"] for volume in POD["volumes"]}
 
 
-def test_the_table_of_exit_codes_is_the_jobs() -> None:
-    told: dict[str, int] = {}
+def test_the_table_of_exit_codes_is_that_of_the_job() -> None:
+    documented: dict[str, int] = {}
     for code, verdicts in re.findall(r"^\| (\d) \| ([^|]+) \|", PAGE, re.MULTILINE):
-        told |= {verdict: int(code) for verdict in re.findall(r"`([^`]+)`", verdicts) if verdict != "failed"}
-    assert told == {name: job._CODES[name] for name in ("clean", "drift", "severe", "not caught up", "refused")}
+        documented |= {verdict: int(code) for verdict in re.findall(r"`([^`]+)`", verdicts) if verdict != "failed"}
+    assert documented == {name: job._CODES[name] for name in ("clean", "drift", "severe", "not caught up", "refused")}
 
 
 @pytest.mark.parametrize("command", re.findall(r"^(changelog .*?)(?: +#.*)?$", SHELL, re.MULTILINE))
@@ -98,49 +98,49 @@ def test_commands_parse(command: str) -> None:
 
 def test_the_commands_that_a_report_gives_parse() -> None:
     for make in NIGHTS.values():
-        for found in make()["entities"].values():
-            if found["action"]["command"] is not None:
-                test_commands_parse(found["action"]["command"])
+        for entity_report in make()["entities"].values():
+            if entity_report["action"]["command"] is not None:
+                test_commands_parse(entity_report["action"]["command"])
 
 
-def figures(made: Any) -> dict[str, float]:
-    lines = prometheus(made).splitlines()
+def figures(run_report: Any) -> dict[str, float]:
+    lines = prometheus(run_report).splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
 def test_metrics_that_are_named_exist() -> None:
     known = {name.partition("{")[0] for name in figures(NIGHTS["drift"]())}
     rules = YAML(typ="safe").load(DOCS / "alerts.yml")["groups"]
-    (group,) = [each for each in rules if each["name"] == "changelog-drift"]
-    asked = " ".join(rule["expr"] for rule in group["rules"])
-    assert set(re.findall(r"changelog_drift_\w+", asked)) <= known
+    (group,) = [rule_group for rule_group in rules if rule_group["name"] == "changelog-drift"]
+    expressions = " ".join(rule["expr"] for rule in group["rules"])
+    assert set(re.findall(r"changelog_drift_\w+", expressions)) <= known
     assert set(re.findall(r"`(changelog_drift_[a-z_]+)", PAGE)) == known
     assert re.findall(r"^\| `(Changelog\w+)`", PAGE, re.MULTILINE) == [rule["alert"] for rule in group["rules"]]
 
 
 def test_figures_of_a_run() -> None:
     entities = {"order": entity(changed=2, missing=1), "guest": entity(), "event": skipped()}
-    found = figures(finish(report(entities=entities), {}, []))
-    assert found['changelog_drift_drifted_keys{entity="order",kind="changed",name="booking"}'] == 2
-    assert found['changelog_drift_drifted_keys{entity="order",kind="missing",name="booking"}'] == 1
-    assert found['changelog_drift_open_keys{entity="order",name="booking"}'] == 3
-    assert found['changelog_drift_rows_compared{entity="guest",name="booking",side="source"}'] == 1e6
-    assert found['changelog_drift_verdict{name="booking",verdict="drift"}'] == 1
-    assert found['changelog_drift_verdict{name="booking",verdict="clean"}'] == 0
-    assert found['changelog_drift_fence_lag_seconds{name="booking"}'] == 0.4
-    assert found['changelog_drift_duration_seconds{name="booking"}'] == 12.3
-    assert found['changelog_drift_last_success_timestamp_seconds{name="booking"}'] == 1793502612
-    assert not [name for name in found if "event" in name]
+    values = figures(finish(report(entities=entities), {}, []))
+    assert values['changelog_drift_drifted_keys{entity="order",kind="changed",name="booking"}'] == 2
+    assert values['changelog_drift_drifted_keys{entity="order",kind="missing",name="booking"}'] == 1
+    assert values['changelog_drift_open_keys{entity="order",name="booking"}'] == 3
+    assert values['changelog_drift_rows_compared{entity="guest",name="booking",side="source"}'] == 1e6
+    assert values['changelog_drift_verdict{name="booking",verdict="drift"}'] == 1
+    assert values['changelog_drift_verdict{name="booking",verdict="clean"}'] == 0
+    assert values['changelog_drift_fence_lag_seconds{name="booking"}'] == 0.4
+    assert values['changelog_drift_duration_seconds{name="booking"}'] == 12.3
+    assert values['changelog_drift_last_success_timestamp_seconds{name="booking"}'] == 1793502612
+    assert not [name for name in values if "event" in name]
 
 
 def test_a_run_that_could_not_compare_is_no_success() -> None:
-    found = figures(finish(report(entities={}, verdict="refused", fence=None), {}, []))
-    assert not [name for name in found if "success" in name or "fence" in name]
-    assert found['changelog_drift_verdict{name="booking",verdict="refused"}'] == 1
-    assert found['changelog_drift_finished_timestamp_seconds{name="booking"}'] == 1793502612
+    values = figures(finish(report(entities={}, verdict="refused", fence=None), {}, []))
+    assert not [name for name in values if "success" in name or "fence" in name]
+    assert values['changelog_drift_verdict{name="booking",verdict="refused"}'] == 1
+    assert values['changelog_drift_finished_timestamp_seconds{name="booking"}'] == 1793502612
 
 
-def test_the_figures_are_of_the_text_format() -> None:
+def test_the_figures_are_in_the_text_format() -> None:
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415, untyped
 
     families = list(text_string_to_metric_families(prometheus(NIGHTS["severe"]())))
@@ -148,6 +148,6 @@ def test_the_figures_are_of_the_text_format() -> None:
     assert all(family.documentation for family in families)
 
 
-def test_pictures_and_pages_that_are_linked_are_there() -> None:
+def test_linked_pictures_and_pages_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)", PAGE):
         assert (DOCS / "how-to" / target).exists(), target

@@ -1,4 +1,4 @@
-"""The page as text: what comes from the outside stays text, and both sides of a value tell all that differs."""
+"""The page as text: texts from outside are never markup, and two values that differ never look the same."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -38,7 +38,7 @@ ALLOWED = {
 
 
 class Read(HTMLParser):
-    """The elements and the text of a page; fails where elements do not nest."""
+    """Parses a page into its elements and its text. Fails if elements do not nest."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -69,16 +69,16 @@ def plain(markup: str) -> str:
     return Read(markup).text
 
 
-def rendered(folder: Path, made: Any) -> Read:
-    return Read(write(folder, made).read_text("utf-8"))
+def rendered(folder: Path, run_report: Any) -> Read:
+    return Read(write(folder, run_report).read_text("utf-8"))
 
 
 @pytest.mark.parametrize("night", NIGHTS)
 def test_a_page_is_made_of_known_elements_and_runs_nothing(tmp_path: Path, night: str) -> None:
-    read = rendered(tmp_path, NIGHTS[night]())
-    assert read.names <= ALLOWED
-    assert not [name for name in read.attributes if name.startswith("on") or name == "src"]
-    assert len(read.ids) == len(set(read.ids))
+    page = rendered(tmp_path, NIGHTS[night]())
+    assert page.names <= ALLOWED
+    assert not [name for name in page.attributes if name.startswith("on") or name == "src"]
+    assert len(page.ids) == len(set(page.ids))
 
 
 def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
@@ -90,32 +90,38 @@ def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
     value = msgspec.Raw(msgspec.json.encode(HARD))
     columns = {HARD: {"source": value, "changelog": value}}
     hard["samples"] = [{"key": HARD, "kind": "changed", "columns": columns, "provenance": provenance}]
-    made = report(entities={"order": hard}, why=HARD, changelog={"kind": "files", "where": HARD})
-    made["run"] |= {"name": HARD, "version": HARD, "startedAt": HARD}
-    made["source"] |= {"kind": HARD, "database": HARD, "server": HARD}
-    made["fence"] = {name: HARD if isinstance(told, str) else told for name, told in made["fence"].items()}
-    read = rendered(tmp_path, finish(made, {}, []))
-    assert read.names <= ALLOWED
-    assert read.text.count(HARD) > 15
+    run_report = report(entities={"order": hard}, why=HARD, changelog={"kind": "files", "where": HARD})
+    run_report["run"] |= {"name": HARD, "version": HARD, "startedAt": HARD}
+    run_report["source"] |= {"kind": HARD, "database": HARD, "server": HARD}
+    run_report["fence"] = {
+        name: HARD if isinstance(fence_value, str) else fence_value for name, fence_value in run_report["fence"].items()
+    }
+    page = rendered(tmp_path, finish(run_report, {}, []))
+    assert page.names <= ALLOWED
+    assert page.text.count(HARD) > 15
 
 
-def test_gaps_are_told(tmp_path: Path) -> None:
+def test_gaps_are_shown(tmp_path: Path) -> None:
     gap = {"reason": "the <slot> is gone", "before": None, "position": "00000002/0000000001A00027/00000000"}
     changelog = {"kind": "files", "where": "here", "gaps": [{**gap, "at": "2026-11-21T03:10:02Z"}]}
-    read = rendered(tmp_path / "gap", finish(report(changelog=changelog), {}, []))
-    assert read.names <= ALLOWED
-    assert "Changes were lost" in read.text
-    assert "the <slot> is gone" in read.text
+    page = rendered(tmp_path / "gap", finish(report(changelog=changelog), {}, []))
+    assert page.names <= ALLOWED
+    assert "Changes were lost" in page.text
+    assert "the <slot> is gone" in page.text
     assert "Changes were lost" not in rendered(tmp_path / "none", finish(report(), {}, [])).text
 
 
 @settings(deadline=None)
 @given(st.text(), st.text())
-def test_any_text_comes_back_as_it_went_in(text: str, attribute: str) -> None:
+def test_any_text_is_shown_as_text(text: str, attribute: str) -> None:
     markup = element("p", text, title=attribute)
     assert plain(markup) == visible(text)
     assert visible(visible(text)) == visible(text)
-    assert not [each for each in visible(text) if each != " " and not each.isprintable() and each != "\u200d"]
+    assert not [
+        character
+        for character in visible(text)
+        if character != " " and not character.isprintable() and character != "\u200d"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -143,16 +149,16 @@ def test_two_values_never_look_the_same(source: str, changelog: str, shown: tupl
 
 @settings(deadline=None)
 @given(st.text(max_size=8), st.text(max_size=8))
-def test_texts_that_differ_are_shown_so(source: str, changelog: str) -> None:
-    left, right = (msgspec.Raw(msgspec.json.encode(each)) for each in (source, changelog))
+def test_different_texts_look_different(source: str, changelog: str) -> None:
+    left, right = (msgspec.Raw(msgspec.json.encode(value)) for value in (source, changelog))
     first, second = sides(left, right)
     assert (plain(first) == plain(second)) == (source == changelog)
     assert ("<mark>" in first + second) <= (source != changelog)
 
 
-def test_a_side_that_is_not_there_is_no_null() -> None:
-    there, absent = sides(msgspec.Raw(b"null"), None)
-    assert (plain(there), plain(absent)) == ("null", "not there")
+def test_a_missing_side_is_not_shown_as_null() -> None:
+    present, absent = sides(msgspec.Raw(b"null"), None)
+    assert (plain(present), plain(absent)) == ("null", "not there")
 
 
 def test_a_long_key_is_cut_and_says_how_long_it_is() -> None:
@@ -162,18 +168,18 @@ def test_a_long_key_is_cut_and_says_how_long_it_is() -> None:
 
 
 def test_numbers_and_times() -> None:
-    assert [per_million(each) for each in (None, 0.0, 0.0123, 11.14, 99.96, 256_477.3)] == [
+    assert [per_million(number) for number in (None, 0.0, 0.0123, 11.14, 99.96, 256_477.3)] == [
         *("–", "0", "0.0123", "11.1", "100", "256,477")
     ]
-    assert [seconds(each) for each in (0.04, 12.34, 75, 7_325)] == ["0.0 s", "12.3 s", "1 min 15 s", "2 h 2 min"]
+    assert [seconds(number) for number in (0.04, 12.34, 75, 7_325)] == ["0.0 s", "12.3 s", "1 min 15 s", "2 h 2 min"]
     assert plain(moment("2026-11-21T04:10:00+01:00")) == "21 Nov 2026, 03:10:00 UTC"
     assert (plain(moment("yesterday")), plain(moment(None))) == ("yesterday", "–")
 
 
-def test_an_unknown_writer_is_unknown_once(tmp_path: Path) -> None:
-    made = entity(changed=2)
-    made["writers"] = [{"serviceName": name, "apiVersion": name, "drifted": 1} for name in ("unknown", None)]
-    text = rendered(tmp_path, finish(report(entities={"order": made}), {}, [])).text
+def test_unknown_writers_are_shown_once(tmp_path: Path) -> None:
+    order = entity(changed=2)
+    order["writers"] = [{"serviceName": name, "apiVersion": name, "drifted": 1} for name in ("unknown", None)]
+    text = rendered(tmp_path, finish(report(entities={"order": order}), {}, [])).text
     assert text.count("unknown") == 1
     assert "read from the table; who wrote them is not known" in text
 
@@ -192,12 +198,12 @@ def test_a_snapshot_in_words(snapshot: str, words: str) -> None:
 
 
 def test_the_sentence_under_the_verdict(tmp_path: Path) -> None:
-    def said(entities: dict[str, Any]) -> str:
+    def page_text(entities: dict[str, Any]) -> str:
         return rendered(tmp_path, finish(report(entities=entities), {}, [])).text
 
-    assert "1,000,000 rows of 1 entity: the changelog says the same." in said({"order": entity()})
-    assert "1 key of 1,000,000 rows drifted, in 1 of 1 entity: 1 extra." in said({"order": entity(extra=1)})
-    assert "There was nothing to compare." in said({"order": skipped()})
+    assert "1,000,000 rows of 1 entity: the changelog says the same." in page_text({"order": entity()})
+    assert "1 key of 1,000,000 rows drifted, in 1 of 1 entity: 1 extra." in page_text({"order": entity(extra=1)})
+    assert "There was nothing to compare." in page_text({"order": skipped()})
     changed = {"order": entity(schemaChanged={"note": "added"}), "guest": entity()}
-    assert "Schema changed" in said(changed)
-    assert "No key of 2,000,000 rows drifted. The schema of order changed." in said(changed)
+    assert "Schema changed" in page_text(changed)
+    assert "No key of 2,000,000 rows drifted. The schema of order changed." in page_text(changed)

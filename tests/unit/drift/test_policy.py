@@ -1,4 +1,4 @@
-"""What is done about drift, and what the verdicts are."""
+"""The action for each kind of drift, and the verdicts."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ NOTED = {"note": "added with a default at 00000001/0000000001781838/00000006"}
 
 
 @pytest.mark.parametrize(
-    ("given", "policy", "do", "verdict", "run"),
+    ("order", "policy", "do", "verdict", "run"),
     [
         (entity(), {}, "none", "clean", "clean"),
         (skipped(why="not asked for"), {}, "none", "skipped", "clean"),
@@ -49,11 +49,11 @@ NOTED = {"note": "added with a default at 00000001/0000000001781838/00000006"}
         (entity(verdict="schema changed"), {}, "stop", "schema changed", "severe"),
     ],
 )
-def test_what_is_done(given: Any, policy: Any, do: str, verdict: str, run: str) -> None:
-    done = finish(report(entities={"order": given}), {"order": Policy(**policy)}, [])
-    found = done["entities"]["order"]
-    assert (found["action"]["do"], found["verdict"], done["verdict"]) == (do, verdict, run)
-    assert found["action"]["why"]
+def test_action_and_verdicts(order: Any, policy: Any, do: str, verdict: str, run: str) -> None:
+    finished = finish(report(entities={"order": order}), {"order": Policy(**policy)}, [])
+    finished_order = finished["entities"]["order"]
+    assert (finished_order["action"]["do"], finished_order["verdict"], finished["verdict"]) == (do, verdict, run)
+    assert finished_order["action"]["why"]
 
 
 def test_the_worst_entity_is_the_runs_verdict() -> None:
@@ -64,26 +64,29 @@ def test_the_worst_entity_is_the_runs_verdict() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["not caught up", "refused"])
-def test_a_run_that_could_not_compare_stays_so(verdict: str) -> None:
-    done = finish(report(entities={"order": skipped()}, verdict=verdict), {}, [])
-    assert done["verdict"] == verdict
+def test_a_run_that_could_not_compare_keeps_its_verdict(verdict: str) -> None:
+    finished = finish(report(entities={"order": skipped()}, verdict=verdict), {}, [])
+    assert finished["verdict"] == verdict
 
 
 def test_each_entity_has_its_own_policy() -> None:
     entities = {"order": entity(changed=5), "guest": entity(changed=5)}
-    done = finish(report(entities=entities), {"guest": Policy(republish_keys_max=4, rebuild_ppm=0)}, [])
-    assert [each["action"]["do"] for each in done["entities"].values()] == ["republish", "rebuild"]
+    finished = finish(report(entities=entities), {"guest": Policy(republish_keys_max=4, rebuild_ppm=0)}, [])
+    assert [entity_report["action"]["do"] for entity_report in finished["entities"].values()] == [
+        "republish",
+        "rebuild",
+    ]
 
 
 def test_the_command_names_the_configuration() -> None:
     entities = {"order": entity(changed=5), "guest": entity(schemaChanged=NOTED)}
-    done = finish(report(entities=entities), {}, [], config=Path("/etc/the changelog.toml"))
-    commands = {name: made["action"]["command"] for name, made in done["entities"].items()}
+    finished = finish(report(entities=entities), {}, [], config=Path("/etc/the changelog.toml"))
+    commands = {name: entity_report["action"]["command"] for name, entity_report in finished["entities"].items()}
     assert commands["guest"] == "changelog rebuild guest --config '/etc/the changelog.toml'"
     assert commands["order"].startswith("changelog republish order --config '/etc/the changelog.toml' --report ")
 
 
-def test_what_is_given_stays_as_it_is() -> None:
-    given = report(entities={"order": entity(changed=5)})
-    finish(given, {}, [])
-    assert given == report(entities={"order": entity(changed=5)})
+def test_finish_does_not_change_its_argument() -> None:
+    unfinished = report(entities={"order": entity(changed=5)})
+    finish(unfinished, {}, [])
+    assert unfinished == report(entities={"order": entity(changed=5)})

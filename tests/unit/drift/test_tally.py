@@ -1,4 +1,4 @@
-"""What is kept of drifted keys: sums, a few samples, and whether they are one incident."""
+"""The tally of drifted keys: sums, a few samples, and whether they are one incident."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def row(key: int, kind: str = "changed", *columns: str, at: datetime | None = AT
     }
 
 
-def test_all_keys_are_lines_and_the_sums_are_theirs() -> None:
+def test_each_key_is_a_line_and_counts_in_the_sums() -> None:
     keys = io.StringIO()
     rows = [
         row(1, "changed", "a", "b"),
@@ -34,17 +34,17 @@ def test_all_keys_are_lines_and_the_sums_are_theirs() -> None:
         row(3, "missing", at=None),
         row(4, "extra"),
     ]
-    found = tallied(rows, keys)["order"].to_json()
+    tally = tallied(rows, keys)["order"].to_json()
     assert [json.loads(line) for line in keys.getvalue().splitlines()] == [
-        {name: each[name] for name in ("entity", "key", "kind", "columns", "position")} for each in rows
+        {name: key_row[name] for name in ("entity", "key", "kind", "columns", "position")} for key_row in rows
     ]
-    assert (found["missing"], found["extra"], found["changed"], found["drifted"]) == (1, 1, 2, 4)
-    assert found["columns"] == {"b": 2, "a": 1}
-    assert found["writers"] == [
+    assert (tally["missing"], tally["extra"], tally["changed"], tally["drifted"]) == (1, 1, 2, 4)
+    assert tally["columns"] == {"b": 2, "a": 1}
+    assert tally["writers"] == [
         {"serviceName": "a", "apiVersion": "v1", "drifted": 2},
         {"serviceName": "b", "apiVersion": "v1", "drifted": 1},
     ]
-    assert bytes(found["samples"][0]["columns"]["price"]["source"]) == b"-0"
+    assert bytes(tally["samples"][0]["columns"]["price"]["source"]) == b"-0"
 
 
 def test_a_sample_has_the_context_as_its_text() -> None:
@@ -63,26 +63,28 @@ def test_samples_are_bounded() -> None:
     assert tally.drifted == 3 * SAMPLES_MAX
 
 
-def test_incidents_are_told_apart_by_when_their_keys_were_written() -> None:
+def test_incidents_are_distinguished_by_when_their_keys_were_written() -> None:
     tally = Tally()
-    for number in range(20):  # each within reach of the one before, the last far from the first
+    for number in range(20):  # each is near the one before, and the last is far from the first
         tally.add(row(number, at=AT + timedelta(seconds=number * BUCKET_S)))
-    found = tally.to_json()["incidents"]
-    assert (found["count"], found["shape"]) == (1, "one")
-    assert (found["firstPosition"], found["lastPosition"]) == tuple(f"00000001/{n:016X}/00000000" for n in (0, 19))
-    assert found["firstAt"] == "2026-11-21T03:10:00.000000Z"
+    incidents = tally.to_json()["incidents"]
+    assert (incidents["count"], incidents["shape"]) == (1, "one")
+    assert (incidents["firstPosition"], incidents["lastPosition"]) == tuple(
+        f"00000001/{n:016X}/00000000" for n in (0, 19)
+    )
+    assert incidents["firstAt"] == "2026-11-21T03:10:00.000000Z"
     tally.add(row(50, at=AT + timedelta(days=1)))
-    found = tally.to_json()["incidents"]
-    assert (found["count"], found["shape"]) == (2, "many")
+    incidents = tally.to_json()["incidents"]
+    assert (incidents["count"], incidents["shape"]) == (2, "many")
 
 
-def test_keys_that_the_changelog_never_had_are_of_no_incident() -> None:
+def test_keys_that_the_changelog_never_had_belong_to_no_incident() -> None:
     tally = Tally()
     tally.add(row(1, "missing", at=None))
     assert tally.to_json()["incidents"] is None
 
 
-def test_rows_that_were_read_have_no_writer_and_are_of_no_incident() -> None:
+def test_rows_that_were_read_have_no_writer_and_belong_to_no_incident() -> None:
     tally = Tally()
     for number in range(3):
         tally.add({**row(number), "service_name": None, "api_version": None})

@@ -18,21 +18,21 @@ AGGRESSIVE = TEXT.partition('### `profile = "aggressive"`')[2].partition("###")[
 COMMANDS = sorted(set(re.findall(r"^changelog ([^#\n]+?) *(?:#|$)|`changelog ([^`]+)`", TEXT, re.MULTILINE)))
 
 
-def as_kafka_has_it(text: str) -> str:
+def in_kafka_units(text: str) -> str:
     number, _, unit = text.strip("`").partition(" ")
     return str(int(number) * UNITS[unit]) if unit else number
 
 
 def test_the_changelog_profile() -> None:
     rows = re.findall(r"^\| `([a-z.]+)` \| (.+?) \|", TEXT, re.MULTILINE)
-    assert {name: as_kafka_has_it(value) for name, value in rows} == TopicSettings().to_kafka()
+    assert {name: in_kafka_units(value) for name, value in rows} == TopicSettings().to_kafka()
 
 
-def test_the_aggressive_profile_differs_as_it_says() -> None:
+def test_the_aggressive_profile_differs_as_documented() -> None:
     rows = re.findall(r"`([a-z.]+)`\s+([\d.]+(?: (?:d|h|min|MiB))?)", AGGRESSIVE)
-    usual, wanted = TopicSettings().to_kafka(), TopicSettings(profile="aggressive").to_kafka()
-    said = {name: as_kafka_has_it(value) for name, value in rows}
-    assert said == {name: value for name, value in wanted.items() if value != usual[name]}
+    usual, aggressive = TopicSettings().to_kafka(), TopicSettings(profile="aggressive").to_kafka()
+    documented = {name: in_kafka_units(value) for name, value in rows}
+    assert documented == {name: value for name, value in aggressive.items() if value != usual[name]}
 
 
 @pytest.mark.parametrize("command", ["".join(found) for found in COMMANDS])

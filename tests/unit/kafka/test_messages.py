@@ -14,27 +14,27 @@ from changelog.envelope.model import Op, Place, Record
 from tests.unit import records as made
 from tests.unit.envelope.strategies import records
 
-some = st.lists(records(), max_size=4)
+few_records = st.lists(records(), max_size=4)
 
 
-@given(some)
-def test_values_are_those_of_the_codec(given: list[Record]) -> None:
-    rows = batch.from_records(given)
-    assert JSON.encode(rows) == [json_codec.encode(each.envelope) for each in given]
-    assert JSON.encode(rows.slice(1)) == [json_codec.encode(each.envelope) for each in given[1:]]
+@given(few_records)
+def test_values_are_those_of_the_codec(expected: list[Record]) -> None:
+    rows = batch.from_records(expected)
+    assert JSON.encode(rows) == [json_codec.encode(one_record.envelope) for one_record in expected]
+    assert JSON.encode(rows.slice(1)) == [json_codec.encode(one_record.envelope) for one_record in expected[1:]]
 
 
-@given(some)
-def test_a_message_is_read_back_as_its_record(given: list[Record]) -> None:
-    rows = batch.from_records(given)
-    found = [
-        record(each.entity, each.place.partition, each.place.key.encode(), value, heads, JSON.decode)
-        for each, value, heads in zip(given, JSON.encode(rows), headers(rows), strict=True)
+@given(few_records)
+def test_a_message_is_read_back_as_its_record(expected: list[Record]) -> None:
+    rows = batch.from_records(expected)
+    read_back = [
+        record(one_record.entity, one_record.place.partition, one_record.place.key.encode(), value, heads, JSON.decode)
+        for one_record, value, heads in zip(expected, JSON.encode(rows), headers(rows), strict=True)
     ]
-    assert found == given
+    assert read_back == expected
 
 
-def test_headers_route() -> None:
+def test_headers_of_messages() -> None:
     rows = batch.from_records(
         [
             made.record(Op.CREATE, "{}"),
@@ -53,7 +53,7 @@ def test_headers_route() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\xff", b"\0\0\0\0\1\2"])
-def test_what_is_no_envelope_is_refused(value: bytes) -> None:
+def test_an_invalid_envelope_is_refused(value: bytes) -> None:
     with pytest.raises(ChangelogError) as caught:
         record("order", 0, b"42", value, [], JSON.decode)
     assert caught.value.kind is Kind.MALFORMED

@@ -1,4 +1,4 @@
-"""Keys land where Kafka's own Java client puts them: its real class says where."""
+"""Keys get the same partitions as with Kafka's own Java client. The tests run the client's real class."""
 
 import random
 import subprocess
@@ -20,7 +20,7 @@ Answers = list[tuple[bytes, int, int]]
 
 @pytest.fixture(scope="module")
 def answers(seed: int, starts_servers: None) -> Answers:
-    """Keys, each with `Utils.murmur2` and `Utils.toPositive` of it."""
+    """Keys, each with the results of `Utils.murmur2` and `Utils.toPositive`."""
     chance = random.Random(seed)
     keys = [b"", b"\0", "Zürich".encode(), "東京".encode(), "🏨".encode(), b"\xff" * 9, b"x" * 100_000]
     keys += [chance.randbytes(chance.randrange(40)) for _ in range(KEYS)]
@@ -29,9 +29,9 @@ def answers(seed: int, starts_servers: None) -> Answers:
     program = Path(__file__).with_name("Murmur2.java")
     jars = f"{kafka_lib()}/*"
     java = [find_java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", jars, str(program)]
-    asked = b"\n".join(map(b64encode, keys)) + b"\n"
-    told = subprocess.run(java, input=asked, capture_output=True, check=True).stdout.splitlines()
-    pairs = [tuple(map(int, line.split())) for line in told]
+    encoded = b"\n".join(map(b64encode, keys)) + b"\n"
+    lines = subprocess.run(java, input=encoded, capture_output=True, check=True).stdout.splitlines()
+    pairs = [tuple(map(int, line.split())) for line in lines]
     return [(key, hash_, positive) for key, (hash_, positive) in zip(keys, pairs, strict=True)]
 
 
@@ -43,6 +43,6 @@ def test_the_hash_is_javas(answers: Answers) -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_partition_is_javas_for_one_key_and_for_a_column(answers: Answers, count: int) -> None:
-    wanted = [positive % count for _, _, positive in answers]
-    assert [partition(key, count) for key, _, _ in answers] == wanted
-    assert partitions(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == wanted
+    expected = [positive % count for _, _, positive in answers]
+    assert [partition(key, count) for key, _, _ in answers] == expected
+    assert partitions(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == expected

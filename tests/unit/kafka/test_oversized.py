@@ -1,4 +1,4 @@
-"""What is too large is cut into parts that fit, and comes together again."""
+"""A message that is too large is divided into parts that fit. The parts can be joined again."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES, st.integers(2000, 4000))
-def test_parts_fit_and_make_the_message_again(message: oversized.Message, nbytes_max: int) -> None:
+def test_parts_fit_and_can_be_joined(message: oversized.Message, nbytes_max: int) -> None:
     parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=nbytes_max))
     assert all(part.nbytes <= nbytes_max for part in parts)
     assert {(part.topic, part.partition, part.key) for part in parts} == {("booking.dead", 0, b"p")}
@@ -31,6 +31,6 @@ def test_a_missing_part_is_noticed() -> None:
     )
     parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=4000))
     assert len(parts) > 2
-    for found in (parts[:-1], parts[1:], parts[::-1]):
-        with pytest.raises(ValueError, match=f"{len(found)} of {len(parts)} parts were given"):
-            oversized.whole(found)
+    for incomplete in (parts[:-1], parts[1:], parts[::-1]):
+        with pytest.raises(ValueError, match=f"{len(incomplete)} of {len(parts)} parts were given"):
+            oversized.whole(incomplete)

@@ -1,4 +1,4 @@
-"""Avro schemas for tests of compatibility, in few words each."""
+"""Short functions that make Avro schemas for tests of compatibility."""
 
 from typing import Any
 

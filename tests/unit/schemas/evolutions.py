@@ -1,4 +1,4 @@
-"""Random schemas, each with one that random changes made of it, and every kind of value that a schema has."""
+"""Random schemas, random changes of them, and values of each kind that a schema allows."""
 
 import copy
 import os
@@ -13,10 +13,10 @@ from changelog.schemas.avro import Schema
 from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
-"""How many changes are tried by each property over them, if not as many as take a moment."""
+"""The number of examples for each property test. By default, each test uses a number that takes only a moment."""
 
 NESTED_MAX = 3
-"""How often a value holds another of the same named type within."""
+"""The most values of the same named type that may be nested in each other."""
 
 _SIMPLE = sorted(PRIMITIVES)
 _NAMESPACES = ["a", "b"]
@@ -38,14 +38,14 @@ _LOGICAL = [
 
 
 class Names:
-    """New names of types; what a name begins with says of which kind its type is."""
+    """Makes new names of types. The first letter of a name says what kind of type it is."""
 
     def __init__(self) -> None:
         self.known: list[str] = []
         self._numbers = count()
 
     def new(self, draw: DrawFn, kind: str) -> dict[str, Any]:
-        """`name` and `namespace`, of which the name alone may be another type's, too."""
+        """Returns `name` and `namespace`. A type in another namespace may have the same name."""
         name = f"{kind[0].upper()}{draw(st.sampled_from(['', next(self._numbers)]))}"
         namespace = draw(st.sampled_from(_NAMESPACES))
         full = f"{namespace}.{name}"
@@ -58,7 +58,7 @@ class Names:
 
 @st.composite
 def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
-    """A schema, and what at least one change has made of it."""
+    """A schema, and the same schema after one or more changes."""
     names = Names()
     old = valid(_record(draw, names, 2))
     new = old
@@ -69,7 +69,7 @@ def evolutions(draw: DrawFn, *, changes_max: int = 3) -> tuple[Schema, Schema]:
 
 @st.composite
 def histories(draw: DrawFn) -> list[Schema]:
-    """A schema, and what changes made of it one after the other."""
+    """A schema and three later versions, each with one more change."""
     names = Names()
     versions = [valid(_record(draw, names, 1))]
     for _ in range(3):
@@ -78,9 +78,9 @@ def histories(draw: DrawFn) -> list[Schema]:
 
 
 def plain(schema: Schema) -> Schema:
-    """Without logical types, which resolution does not look at."""
+    """Returns the schema without logical types, which Avro's schema resolution ignores."""
     if isinstance(schema, list):
-        return [plain(each) for each in schema]
+        return [plain(branch) for branch in schema]
     if isinstance(schema, dict):
         left_out = ("logicalType", "precision", "scale", "format")
         return {key: plain(value) for key, value in schema.items() if key not in left_out}
@@ -88,12 +88,12 @@ def plain(schema: Schema) -> Schema:
 
 
 def values(schema: Schema) -> list[Any]:
-    """Values that have every branch, symbol and item somewhere, unions as fastavro's pairs of a name and a value."""
+    """Values that together use every branch, symbol and item. A value of a union is a pair of type name and value."""
     return _values(Document(schema).root, ())
 
 
 def valid(schema: Schema) -> Schema:
-    """What a change left, made a schema again: definitions first and once, unions flat, and defaults of their types."""
+    """Repairs a schema after a change: each type is defined once and first, unions are flat, and defaults are valid."""
     schema = _ordered(copy.deepcopy(schema), dict(_definitions(schema)), set())
     document = Document(schema)
     for _, type_, _ in document.walk():
@@ -155,7 +155,7 @@ def _any(draw: DrawFn, names: Names, depth: int, *, union: bool = True) -> Schem
 
 
 def _changed(draw: DrawFn, names: Names, schema: Schema) -> Schema:
-    """One change somewhere; the schema itself when it would leave a type that has no value."""
+    """Makes one change somewhere. Returns the schema unchanged if the change would leave a type without values."""
     holder = [copy.deepcopy(schema)]
     slots = list(_slots(holder, 0))
     named = [(container, key) for container, key in slots if _is_definition(container[key])]
@@ -262,8 +262,8 @@ def _switched_default(draw: DrawFn, names: Names, record: dict[str, Any]) -> Sch
 
 def _renamed(draw: DrawFn, names: Names, about: dict[str, Any]) -> Schema:
     alias = {"aliases": [_full(about)]} if draw(st.booleans()) else {}
-    left = {key: value for key, value in about.items() if key not in ("name", "namespace", "aliases")}
-    return left | names.new(draw, about["type"]) | alias
+    rest = {key: value for key, value in about.items() if key not in ("name", "namespace", "aliases")}
+    return rest | names.new(draw, about["type"]) | alias
 
 
 def _more_symbols(draw: DrawFn, names: Names, enum: dict[str, Any]) -> Schema:
@@ -277,8 +277,8 @@ def _less_symbols(draw: DrawFn, names: Names, enum: dict[str, Any]) -> Schema:
 
 
 def _switched_enum_default(draw: DrawFn, names: Names, enum: dict[str, Any]) -> Schema:
-    left = {key: value for key, value in enum.items() if key != "default"}
-    return left if "default" in enum else {**left, "default": enum["symbols"][0]}
+    rest = {key: value for key, value in enum.items() if key != "default"}
+    return rest if "default" in enum else {**rest, "default": enum["symbols"][0]}
 
 
 def _resized(draw: DrawFn, names: Names, fixed: dict[str, Any]) -> Schema:
@@ -286,7 +286,7 @@ def _resized(draw: DrawFn, names: Names, fixed: dict[str, Any]) -> Schema:
 
 
 def _slots(container: Any, key: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place where a schema stands."""
+    """Yields every schema in `container[key]`, each as its container and its key there."""
     yield container, key
     match container[key]:
         case [*branches] as union:
@@ -338,22 +338,24 @@ def _once(name: str, definitions: dict[str, dict[str, Any]], done: set[str]) -> 
 
 
 def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) -> list[Schema]:
-    """No union in a union, and each kind of type once."""
+    """Returns the branches of a union without nested unions, and with each kind of type once."""
     flat: dict[str, Schema] = {}
     for branch in branches:
-        for each in _flat(branch, definitions) if isinstance(branch, list) else [branch]:
-            kind = each if isinstance(each, str) else each["type"]
+        for type_ in _flat(branch, definitions) if isinstance(branch, list) else [branch]:
+            kind = type_ if isinstance(type_, str) else type_["type"]
             known = kind in PRIMITIVES or kind in definitions
-            flat.setdefault(_full(each) if kind in NAMED else kind if known or isinstance(each, dict) else "int", each)
+            flat.setdefault(
+                _full(type_) if kind in NAMED else kind if known or isinstance(type_, dict) else "int", type_
+            )
     return list(flat.values())
 
 
 _ENDLESS = object()
-"""The default of a record that would have to hold itself."""
+"""Stands for the default of a record that would have to contain itself."""
 
 
 def _default(type_: Type, depth: int) -> Any:
-    """A value as JSON has it; of a union's first branch, which every version of Avro takes."""
+    """A default in JSON. That of a union is of its first branch, which every version of Avro accepts."""
     match type_.kind:
         case "union":
             return _default(type_.of_union()[0], depth)
@@ -384,7 +386,10 @@ def _values(type_: Type, within: Sequence[str]) -> list[Any]:
         case "record":
             fields = {field.name: _values(field.type, [*within, type_.name]) for field in type_.fields()}
             several = max(map(len, fields.values()), default=1) if all(fields.values()) else 0
-            return [{name: each[n % len(each)] for name, each in fields.items()} for n in range(several)]
+            return [
+                {name: field_values[n % len(field_values)] for name, field_values in fields.items()}
+                for n in range(several)
+            ]
         case "array":
             return [_values(type_.items(), within)]
         case "map":

@@ -1,4 +1,4 @@
-"""Schemas: the one place where column types and Avro types meet."""
+"""The mapping between column types and Avro types, and the schemas of entities, envelopes and deltas."""
 
 import importlib.resources
 import io
@@ -76,12 +76,12 @@ def test_the_table_of_types(type_: ColumnType, schema: object) -> None:
 
 
 @given(types, st.booleans())
-def test_a_type_comes_back(type_: ColumnType, nullable: bool) -> None:
+def test_a_type_survives_the_round_trip(type_: ColumnType, nullable: bool) -> None:
     assert avro.of_avro(avro.to_avro(type_, nullable=nullable, path=["x"])) == (type_, nullable)
 
 
 @given(shapes)
-def test_a_shape_comes_back_from_a_schema_that_avro_accepts(shape: Struct) -> None:
+def test_a_shape_survives_the_round_trip_through_a_valid_schema(shape: Struct) -> None:
     key = [shape.fields[0][0]]
     schema = avro.value_schema("order", shape, key, "booking")
     fastavro.parse_schema(json.loads(json.dumps(schema)))
@@ -93,7 +93,7 @@ def test_a_shape_comes_back_from_a_schema_that_avro_accepts(shape: Struct) -> No
 
 @given(shapes, names)
 @settings(deadline=None)
-def test_the_record_of_an_entity_stands_alone_and_in_the_envelope(shape: Struct, entity: str) -> None:
+def test_the_record_of_an_entity_is_valid_alone_and_in_the_envelope(shape: Struct, entity: str) -> None:
     key = [shape.fields[0][0]]
     state = avro.state_schema(entity, shape, key, "my.booking")
     fastavro.parse_schema(json.loads(json.dumps(state)))
@@ -112,9 +112,9 @@ def test_the_record_of_an_entity_names_its_keys() -> None:
     assert (state["key"], state["partitionBy"]) == (["id"], ["labels", "id"])
     assert avro.state_schema("order", ORDER, ["id"], "booking")["partitionBy"] == ["id"]
     assert list(avro.value_schema("order", ORDER, ["id"], "booking")) == ["namespace", "type", "name", "doc", "fields"]
-    others: list[Any] = ["string", [], {"type": "record", "name": "Order", "namespace": "a.b", "fields": []}]
-    for other in others:
-        assert avro.entity_of(other) is None
+    schemas: list[Any] = ["string", [], {"type": "record", "name": "Order", "namespace": "a.b", "fields": []}]
+    for schema in schemas:
+        assert avro.entity_of(schema) is None
 
 
 def test_an_envelope_without_columns_is_a_schema() -> None:
@@ -125,7 +125,7 @@ def test_an_envelope_without_columns_is_a_schema() -> None:
     assert avro.closed(value) == value
 
 
-def test_a_delta_says_who_made_the_change_as_an_envelope_does() -> None:
+def test_a_delta_has_the_same_provenance_as_an_envelope() -> None:
     delta, envelope = (json.loads(packaged(name)) for name in ("delta.avsc", "envelope.avsc"))
     provenances = [schema["fields"][0] for schema in (delta, envelope)]
     assert provenances[1]["type"].pop("namespace") == delta["namespace"] == "changelog"
@@ -145,8 +145,8 @@ def test_a_delta_as_avro_is_the_patch() -> None:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, schema, {"provenance": provenance, "patch": patch})
     stream.seek(0)
-    read: Any = fastavro.schemaless_reader(stream, schema, None)
-    assert read["patch"] == [{"value": None, "reset": False, **operation} for operation in patch]
+    datum: Any = fastavro.schemaless_reader(stream, schema, None)
+    assert datum["patch"] == [{"value": None, "reset": False, **operation} for operation in patch]
 
 
 def test_a_schema_as_it_is_registered() -> None:
@@ -169,7 +169,7 @@ def test_a_schema_as_it_is_registered() -> None:
 
 
 @given(names)
-def test_a_name_is_made_safe_and_comes_back(name: str) -> None:
+def test_a_name_is_made_safe_and_restored(name: str) -> None:
     assert re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", avro.safe(name))
     assert avro.true_name(avro.safe(name)) == name
 
@@ -189,7 +189,7 @@ def test_names(name: str, safe: str) -> None:
     assert (avro.safe(name), avro.true_name(safe)) == (safe, name)
 
 
-def test_what_is_not_ours_is_refused() -> None:
+def test_foreign_schemas_are_refused() -> None:
     others: list[Any] = ["string", {"fields": []}, {"fields": [{"name": "current", "type": "State"}]}]
     for schema in others:
         with pytest.raises(ValueError, match="not that of an envelope"):

@@ -1,4 +1,4 @@
-"""Verdicts as Avro's own tests and Confluent's documentation have them, and the rules beyond those."""
+"""Compatibility: the verdicts of Avro's own tests and of Confluent's documentation, and our stricter rules."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ from tests.unit.schemas.avro_schemas import (
     record,
 )
 
-# Reader and writer, as in Avro's TestSchemaCompatibility.
+# Pairs of reader and writer, from Avro's TestSchemaCompatibility.
 READABLE: list[tuple[Schema, Schema]] = [
     *((each, each) for each in ("null", "boolean", INT, LONG, FLOAT, DOUBLE, STRING, BYTES)),
     (LONG, INT),
@@ -101,9 +101,9 @@ READABLE: list[tuple[Schema, Schema]] = [
     (record(A_INT, name="n.New", aliases=["m.Old"]), record(A_INT, name="m.Old")),
     (record(field("new", INT, aliases=["old"])), record(field("old", INT))),
     (["null", fixed("n.F", 4, aliases=["n.G"])], fixed("n.G", 4)),
-    # an enum with a default for what it does not know
+    # an enum with a default for unknown symbols
     (enum("Enum1", "AB", "A"), ABC),
-    # a name within the namespace of what it stands in; a type given as an object
+    # a name in the namespace of the enclosing type; a type given as an object
     (
         record(field("x", AB), field("y", "n.Enum1"), name="n.R"),
         record(field("x", AB), field("y", "Enum1"), name="n.R"),
@@ -112,7 +112,7 @@ READABLE: list[tuple[Schema, Schema]] = [
     (record(field("a", {"type": {"type": "int"}})), record(A_INT)),
 ]
 
-# As in its tests of each kind of incompatibility.
+# From Avro's tests of each kind of incompatibility.
 UNREADABLE: list[tuple[Schema, Schema, list[Rule]]] = [
     *((INT, each, [Rule.TYPE_CHANGED]) for each in ("null", "boolean", LONG, FLOAT, DOUBLE, STRING, BYTES)),
     *((LONG, each, [Rule.TYPE_CHANGED]) for each in (FLOAT, DOUBLE, "boolean")),
@@ -199,22 +199,22 @@ def test_what_confluent_allows(old: Schema, new: Schema, allowed: set[str], mode
     assert (lax(problems(new, [("v1", old)], mode)) == []) is (needed <= allowed)
 
 
-def test_only_transitive_modes_look_further_back_than_the_last() -> None:
+def test_only_transitive_modes_compare_with_versions_before_the_last() -> None:
     first, second, third = record(A_INT), record(A_INT, OPTIONAL), record(A_INT, PLAIN)
     for mode in (Mode.BACKWARD, Mode.FORWARD, Mode.FULL):
         assert problems(third, [("v1", first), ("v2", second)], mode) == []
-    for mode, found in (
+    for mode, expected in (
         (Mode.BACKWARD_TRANSITIVE, ["v1"]),
         (Mode.FORWARD_TRANSITIVE, []),
         (Mode.FULL_TRANSITIVE, ["v1"]),
     ):
-        assert [each.against for each in problems(third, [("v1", first), ("v2", second)], mode)] == found
+        assert [problem.against for problem in problems(third, [("v1", first), ("v2", second)], mode)] == expected
     assert problems(third, [], Mode.FULL_TRANSITIVE) == []
 
 
 DECIMAL = logical(BYTES, "decimal", precision=6, scale=2)
 
-# Reader and writer that Avro calls compatible, and the rule that does not.
+# Pairs of reader and writer that Avro calls compatible, and the strict rules that they break.
 STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
     (LONG, logical(LONG, "timestamp-micros"), [Rule.LOGICAL_TYPE]),
     (logical(LONG, "timestamp-micros"), LONG, [Rule.LOGICAL_TYPE]),
@@ -235,9 +235,9 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
         [Rule.DECIMAL],
     ),
     (["null", INT], ["null", logical(INT, "date")], [Rule.LOGICAL_TYPE]),
-    (logical(BYTES, "decimal"), BYTES, []),  # without a precision it is none
-    (logical(STRING, "color"), STRING, []),  # not one of Avro's: to be ignored
-    (logical(STRING, "date"), STRING, []),  # not one of this type's
+    (logical(BYTES, "decimal"), BYTES, []),  # without a precision, it is not a decimal
+    (logical(STRING, "color"), STRING, []),  # Avro has no such logical type, so it is ignored
+    (logical(STRING, "date"), STRING, []),  # not a logical type of strings
     (FLOAT, INT, [Rule.PROMOTION_LOSSY]),
     (DOUBLE, LONG, [Rule.PROMOTION_LOSSY]),
     (STRING, BYTES, [Rule.PROMOTION_LOSSY]),
@@ -253,9 +253,9 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
 
 @pytest.mark.parametrize(("reader", "writer", "rules"), STRICT)
 def test_what_avro_would_read_wrongly(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
-    found = unreadable(reader, writer)
-    assert [(finding.rule, finding.strict) for finding in found] == [(rule, True) for rule in rules]
+    findings = unreadable(reader, writer)
+    assert [(finding.rule, finding.strict) for finding in findings] == [(rule, True) for rule in rules]
 
 
-def lax(found: Sequence[Problem]) -> list[Problem]:
-    return [each for each in found if not each.strict]
+def lax(all_problems: Sequence[Problem]) -> list[Problem]:
+    return [problem for problem in all_problems if not problem.strict]

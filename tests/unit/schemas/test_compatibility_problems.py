@@ -1,4 +1,4 @@
-"""What an entity's schema may not change, how a problem is worded, and which schemas are refused."""
+"""Changes that an entity's schema may not make, the texts of problems, and invalid schemas."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -74,9 +74,9 @@ ENTITY: list[tuple[Schema, Schema, list[tuple[Rule, str]]]] = [
 @pytest.mark.parametrize(("old", "new", "expected"), ENTITY)
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.FULL_TRANSITIVE])
 def test_what_an_entity_may_not_change(old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode) -> None:
-    found = problems(new, [("v1", old)], mode)
-    assert [(each.rule, each.path) for each in found] == expected
-    assert all(each.strict for each in found)
+    changes = problems(new, [("v1", old)], mode)
+    assert [(problem.rule, problem.path) for problem in changes] == expected
+    assert all(problem.strict for problem in changes)
     assert problems(new, [("v1", old)], Mode.NONE) == []
 
 
@@ -100,10 +100,10 @@ def test_an_entity_grows_and_shrinks() -> None:
     assert problems(shrunk, [("v1", old), ("v2", grown)], Mode.FULL_TRANSITIVE) == []
 
 
-def test_a_problem_says_where_who_and_what_to_do() -> None:
+def test_a_problem_names_the_field_the_readers_and_the_remedy() -> None:
     old = envelope(*OLD.fields)
     new = envelope(("id", Primitive.STRING), ("amount", Decimal(precision=10, scale=3)), ("größe", Primitive.LONG))
-    assert told(problems(new, [("v1", old)], Mode.FULL)) == [
+    assert descriptions(problems(new, [("v1", old)], Mode.FULL)) == [
         (
             "TYPE_CHANGED /fields/current/fields/id breaks new readers of v1",
             "v1 holds long, the new schema reads string",
@@ -132,10 +132,10 @@ def test_a_problem_says_where_who_and_what_to_do() -> None:
     ]
 
 
-def test_a_field_without_a_default_and_the_ways_out() -> None:
+def test_a_field_without_a_default_and_its_remedies() -> None:
     first = record(field("x", STRING), A_INT)
     second = record(A_INT, field("y", STRING))
-    assert told(problems(second, [("v1", first)], Mode.FULL)) == [
+    assert descriptions(problems(second, [("v1", first)], Mode.FULL)) == [
         (
             "FIELD_NO_DEFAULT /fields/y breaks new readers of v1",
             'v1 has no field "y", and the new schema has no default for it',
@@ -149,12 +149,12 @@ def test_a_field_without_a_default_and_the_ways_out() -> None:
     ]
 
 
-def test_where_a_problem_is_in_a_union_of_records() -> None:
+def test_the_path_of_a_problem_in_a_union_of_records() -> None:
     def union(of: Schema) -> Schema:
         return record(field("x", array(["null", record(A_INT, name="One"), record(field("b", map_(of)), name="Two")])))
 
-    found = unreadable(union(INT), union(LONG))
-    assert [finding.path for finding in found] == ["/fields/x/items/Two/fields/b/values"]
+    findings = unreadable(union(INT), union(LONG))
+    assert [finding.path for finding in findings] == ["/fields/x/items/Two/fields/b/values"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_where_a_problem_is_in_a_union_of_records() -> None:
         record(field("a", "Missing")),
     ],
 )
-def test_what_is_no_schema_is_refused(schema: Schema) -> None:
+def test_an_invalid_schema_is_refused(schema: Schema) -> None:
     with pytest.raises(ValueError, match="the schema is not a valid Avro schema"):
         problems(schema, [("v1", "int")], Mode.BACKWARD)
     with pytest.raises(ValueError, match="the schema is not a valid Avro schema"):
@@ -201,7 +201,7 @@ WHOLE = record(
 
 
 @given(st.data())
-def test_a_schema_with_anything_in_it_is_judged_or_refused(data: st.DataObject) -> None:
+def test_a_randomly_damaged_schema_is_judged_or_refused(data: st.DataObject) -> None:
     holder = [copy.deepcopy(WHOLE)]
     for _ in range(data.draw(st.integers(1, 2))):
         container, key = data.draw(st.sampled_from(list(places(holder))))
@@ -224,18 +224,21 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places(value[key])
 
 
-def test_an_unchanged_schema_follows_itself() -> None:
+def test_an_unchanged_schema_is_compatible() -> None:
     twice = [fixed("a.F", 4), fixed("b.F", 8)]
     assert problems(twice, [("v1", twice)], Mode.FULL_TRANSITIVE) == []
     assert problems([*twice, INT], [("v1", twice)], Mode.BACKWARD) != []
 
 
-def test_what_is_wrong_with_a_record_is_said_once() -> None:
+def test_a_problem_of_a_record_is_reported_once() -> None:
     state = record(optional("id"), name="State", key=["id"])
     schema = record(field("current", ["null", state]), field("original", ["null", "State"]), name="Envelope")
-    (found,) = problems(schema, [], Mode.FULL_TRANSITIVE)
-    assert (found.rule, found.path, found.against) == (Rule.KEY_NULLABLE, "/fields/current/fields/id", "")
+    (problem,) = problems(schema, [], Mode.FULL_TRANSITIVE)
+    assert (problem.rule, problem.path, problem.against) == (Rule.KEY_NULLABLE, "/fields/current/fields/id", "")
 
 
-def told(found: Sequence[Problem]) -> list[tuple[str, str, str]]:
-    return [(f"{each.rule} {each.path} breaks {each.breaks} of {each.against}", each.text, each.hint) for each in found]
+def descriptions(all_problems: Sequence[Problem]) -> list[tuple[str, str, str]]:
+    return [
+        (f"{problem.rule} {problem.path} breaks {problem.breaks} of {problem.against}", problem.text, problem.hint)
+        for problem in all_problems
+    ]

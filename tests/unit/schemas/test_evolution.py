@@ -1,4 +1,4 @@
-"""What is said of two versions of an entity's columns, and what it means for stored rows."""
+"""The changes between two versions of an entity's columns, and the columns that stored rows no longer have."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ _TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
 
 
 def _columns(text: str) -> Struct:
-    """`a b+ c'`: an int, a long and a string."""
-    fields = [(each.rstrip("+'"), _TYPES[each[len(each.rstrip("+'")) :]]) for each in text.split()]
+    """Columns in a short form: `a b+ c'` is an int, a long and a string."""
+    fields = [(column.rstrip("+'"), _TYPES[column[len(column.rstrip("+'")) :]]) for column in text.split()]
     return Struct(fields=tuple(fields))
 
 
-def _said(old: str, new: str) -> list[str]:
+def _changes_of(old: str, new: str) -> list[str]:
     return [
         " ".join(filter(None, (change.kind, change.before, change.column)))
         for change in changes(_columns(old), _columns(new))
@@ -26,32 +26,32 @@ def _said(old: str, new: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ("a b", "a b", []),
         ("a", "a b c", ["added b", "added c"]),
         ("a b c", "b", ["dropped a", "dropped c"]),
         ("a b c", "a x c", ["replaced b x"]),
-        ("a b", "a x", ["replaced b x"]),  # or one went and one came: the log does not tell
-        ("a b c", "a c x", ["added x", "dropped b"]),  # x would stand before c
+        ("a b", "a x", ["replaced b x"]),  # or b was dropped and x was added: the log does not say which
+        ("a b c", "a c x", ["added x", "dropped b"]),  # if b had been renamed to x, x would be before c
         ("a b c d", "a x y d", ["replaced b x", "replaced c y"]),
         ("a b c d", "a x d", ["replaced b x", "dropped c"]),
         ("a b", "x y z", ["replaced a x", "replaced b y", "added z"]),
         ("a b", "a x'", ["replaced b x"]),
         ("a b", "a+ b'", ["retyped a", "retyped b"]),
         ("a b c", "a' x c y", ["retyped a", "replaced b x", "added y"]),
-        ("a b c", "b a c", ["moved b", "moved a"]),  # they changed names
-        ("a b c", "a c b", ["moved c", "moved b"]),  # or b went and came again
+        ("a b c", "b a c", ["moved b", "moved a"]),  # the columns exchanged their names
+        ("a b c", "a c b", ["moved c", "moved b"]),  # or b was dropped and added again
         ("a b c", "a c b+", ["moved c", "retyped b", "moved b"]),
         ("a b c", "b a c d", ["moved b", "moved a", "added d"]),
-        ("a b c", "c", ["dropped a", "dropped b"]),  # what others went before has not moved
+        ("a b c", "c", ["dropped a", "dropped b"]),  # c has not moved: the columns before it were dropped
     ],
 )
-def test_changes_are_told_by_name_and_place(old: str, new: str, said: Sequence[str]) -> None:
-    assert _said(old, new) == said
+def test_changes_follow_from_names_and_order(old: str, new: str, expected: Sequence[str]) -> None:
+    assert _changes_of(old, new) == expected
 
 
-def test_a_change_says_the_types() -> None:
+def test_a_change_has_the_old_and_the_new_type() -> None:
     added, replaced, retyped, dropped = (
         next(iter(changes(_columns(old), _columns(new))))
         for old, new in (("a", "a b"), ("a b", "a x'"), ("a", "a+"), ("a b", "a"))
@@ -69,7 +69,7 @@ _few_columns = _names.flatmap(
 
 
 @given(_few_columns, _few_columns)
-def test_what_changed_makes_the_new_columns_of_the_old(old: Struct, new: Struct) -> None:
+def test_the_changes_turn_the_old_columns_into_the_new_ones(old: Struct, new: Struct) -> None:
     columns: dict[str, ColumnType | None] = dict(old.fields)
     for change in changes(old, new):
         match change.kind:
@@ -92,25 +92,25 @@ def test_what_changed_makes_the_new_columns_of_the_old(old: Struct, new: Struct)
 
 
 @given(_few_columns, _few_columns)
-def test_nothing_changed_only_where_nothing_did(old: Struct, new: Struct) -> None:
+def test_only_equal_columns_have_no_changes(old: Struct, new: Struct) -> None:
     assert (not changes(old, new)) == (old == new)
 
 
 @given(_few_columns, st.data())
-def test_a_column_of_a_new_name_is_restated_whatever_else_went_or_came(old: Struct, data: st.DataObject) -> None:
-    """A table's columns keep their places, and new ones stand behind them."""
-    left = [field for field in old.fields if data.draw(st.booleans())]
-    names = [data.draw(st.sampled_from([name, name.upper()])) for name, _ in left]
-    fields = [(name, type_) for name, (_, type_) in zip(names, left, strict=True)]
+def test_a_renamed_column_is_restated_whatever_else_changed(old: Struct, data: st.DataObject) -> None:
+    """The columns of a table keep their order, and new columns come last."""
+    remaining = [field for field in old.fields if data.draw(st.booleans())]
+    names = [data.draw(st.sampled_from([name, name.upper()])) for name, _ in remaining]
+    fields = [(name, type_) for name, (_, type_) in zip(names, remaining, strict=True)]
     added = data.draw(st.lists(st.sampled_from("xyz"), unique=True))
     new = Struct(fields=(*fields, *((name, Primitive.INT) for name in added)))
     assert {name for name in names if name.isupper()} <= set(restated(changes(old, new), ()))
 
 
 @given(_few_columns.flatmap(lambda old: st.tuples(st.just(old), st.permutations(old.fields))))
-def test_columns_that_exchange_names_are_restated(both: tuple[Struct, Sequence[tuple[str, ColumnType]]]) -> None:
-    old, fields = both
-    exchanged = tuple(name for (name, _), (was, _) in zip(fields, old.fields, strict=True) if name != was)
+def test_columns_that_exchange_names_are_restated(columns: tuple[Struct, Sequence[tuple[str, ColumnType]]]) -> None:
+    old, fields = columns
+    exchanged = tuple(name for (name, _), (old_name, _) in zip(fields, old.fields, strict=True) if name != old_name)
     assert restated(changes(old, Struct(fields=tuple(fields))), ()) == exchanged
 
 
@@ -125,11 +125,11 @@ def test_columns_that_exchange_names_are_restated(both: tuple[Struct, Sequence[t
         ("a+", "a", [], ()),
         ("a", "a'", [], ("a",)),
         ("a b", "b a", [], ("b", "a")),
-        ("a b c", "a c b+", [], ("c", "b")),  # b went, and came again wider: it is null now
+        ("a b c", "a c b+", [], ("c", "b")),  # b was dropped and added again with a wider type, so it is null now
         ("a b c", "a' x c y", ["y"], ("a", "x", "y")),
     ],
 )
-def test_restated_is_what_stored_rows_no_longer_hold(
+def test_restated_columns_are_those_that_stored_rows_no_longer_have(
     old: str, new: str, filled: Sequence[str], columns: Sequence[str]
 ) -> None:
     assert restated(changes(_columns(old), _columns(new)), filled) == columns

@@ -1,4 +1,4 @@
-"""Spark's types: each mapping of docs/reference/types.md, and the way back."""
+"""Spark's types: each mapping of docs/reference/types.md, in both directions."""
 
 import re
 from pathlib import Path
@@ -45,13 +45,13 @@ def column(name: str, type_: ColumnType, *, nullable: bool = True) -> Column:
         ),
     ],
 )
-def test_each_type_has_one_in_spark_and_comes_back(type_: ColumnType, spark_type: Any) -> None:
+def test_each_type_maps_to_a_spark_type_and_back(type_: ColumnType, spark_type: Any) -> None:
     assert spark.to_spark(type_) == spark_type
     assert spark.of_spark(spark_type) == type_
 
 
 @pytest.mark.parametrize("type_", [P.UUID, P.TIME, P.JSON, Decimal(precision=39, scale=2)])
-def test_what_is_a_string_to_spark_says_what_it_was(type_: ColumnType) -> None:
+def test_types_that_are_strings_in_spark_are_kept_as_metadata(type_: ColumnType) -> None:
     assert spark.to_spark(type_) == "string"
     row = spark.struct([column("a", type_), column("b", Array(element=type_)), column("c", P.STRING)])
     assert [bool(field["metadata"]) for field in row["fields"]] == [True, True, False]
@@ -77,7 +77,7 @@ def test_only_a_row_has_columns() -> None:
 
 
 @given(shapes)
-def test_any_row_comes_back(shape: Struct) -> None:
+def test_any_row_survives_the_round_trip(shape: Struct) -> None:
     columns = tuple(column(name, type_, nullable=number > 0) for number, (name, type_) in enumerate(shape.fields))
     assert spark.columns(spark.struct(columns)) == columns
 
@@ -86,18 +86,18 @@ NAMES = {"int": "integer", "bigint": "long"}
 
 
 def test_the_documentation_says_the_same() -> None:
-    """By their Avro type, the rows of the table name the Spark type that the code gives."""
-    said = {}
+    """For each Avro type, the table on the page names the Spark type that the code returns."""
+    documented = {}
     for line in DOCS.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 7 and re.match(r"^(?:`|anything|enum)", cells[1]):
-            said[cells[4]] = cells[5]
+            documented[cells[4]] = cells[5]
     simple = {
         "boolean": P.BOOLEAN, "int": P.INT, "long": P.LONG, "float": P.FLOAT, "double": P.DOUBLE, "string": P.STRING,
         "bytes": P.BYTES, "int, date": P.DATE, "long, time-micros": P.TIME, "string, uuid": P.UUID,
         "long, local-timestamp-micros": P.TIMESTAMP, "long, timestamp-micros": P.TIMESTAMP_TZ,
     }  # fmt: skip
     for text, type_ in simple.items():
-        assert spark.to_spark(type_) == NAMES.get(said[text], said[text]), text
-    assert said["map of string or null"] == "map<string,string>"
+        assert spark.to_spark(type_) == NAMES.get(documented[text], documented[text]), text
+    assert documented["map of string or null"] == "map<string,string>"
     assert avro.has_outside(P.DATE)

@@ -1,4 +1,4 @@
-"""What is a schema of Avro, with fastavro as the judge of what must be refused, and of what must not."""
+"""Valid and invalid Avro schemas, compared with the schemas that fastavro accepts and refuses."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ SPACED = {"type": "fixed", "name": "F", "namespace": "other", "size": 2}
         of({"type": "record", "name": "x.R", "fields": []}, aliases=["b"], doc="…", custom={"a": 1}),
     ],
 )
-def test_what_is_a_schema(schema: Any) -> None:
+def test_valid_schemas(schema: Any) -> None:
     fastavro.parse_schema(json.loads(json.dumps(schema)))
     assert faults(schema) == []
 
@@ -71,7 +71,7 @@ def test_what_is_a_schema(schema: Any) -> None:
         ),
     ],
 )
-def test_what_fastavro_refuses_is_refused_with_its_place(schema: Any, path: str, text: str) -> None:
+def test_schemas_that_fastavro_refuses_are_refused_with_their_path(schema: Any, path: str, text: str) -> None:
     with pytest.raises(Exception, match=r"."):
         fastavro.parse_schema(json.loads(json.dumps(schema)))
     first = faults(schema)[0]
@@ -97,7 +97,7 @@ def test_what_fastavro_refuses_is_refused_with_its_place(schema: Any, path: str,
         (record({"name": "b", "type": "E"}, {"name": "a", "type": E}), 'there is no type "E"'),
     ],
 )
-def test_what_the_specification_refuses_too(schema: Any, text: str) -> None:
+def test_other_schemas_that_the_specification_forbids_are_refused(schema: Any, text: str) -> None:
     assert faults(schema)[0].text.startswith(text)
 
 
