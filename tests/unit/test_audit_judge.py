@@ -24,27 +24,29 @@ def state(number: int, title: str, body: str | None = None) -> State:
     return {"id": Number(number), "title": title, **({} if body is None else {"body": body})}
 
 
-def changed(op: str, old: State | None, new: State | None, entity: str = "page", other: str | None = None) -> Event:
+def change(op: str, old: State | None, new: State | None, entity: str = "page", other: str | None = None) -> Event:
     key = str((new or old or {})["id"])
     return Event(entity=entity, op=op, key=key, old=old, new=new, stamp="s", other=other)
 
 
 ONE, TWO, MOVED = state(1, "one"), state(1, "two"), state(2, "two")
-LEFT, KEPT = state(7, "seven", LONG), state(7, "eight", LONG)
+LATE, LATE_CHANGED = state(7, "seven", LONG), state(7, "eight", LONG)
 TRANSACTIONS = [
-    Transaction(xid=10, first=100, end=110, committed="t", events=[changed("create", None, ONE)]),
+    Transaction(xid=10, first=100, end=110, committed="t", events=[change("create", None, ONE)]),
     Transaction(
-        xid=12, first=105, end=120, committed="t", events=[changed("update", ONE, TWO), changed("update", TWO, TWO)]
+        xid=12, first=105, end=120, committed="t", events=[change("update", ONE, TWO), change("update", TWO, TWO)]
     ),
     Transaction(
         xid=11,
         first=111,
         end=130,
         committed="t",
-        events=[changed("delete", TWO, None, other="2"), changed("create", None, MOVED, other="1")],
+        events=[change("delete", TWO, None, other="2"), change("create", None, MOVED, other="1")],
     ),
-    Transaction(xid=13, first=131, end=140, committed="t", events=[changed("create", None, LEFT, "late_default")]),
-    Transaction(xid=14, first=141, end=150, committed="t", events=[changed("update", LEFT, KEPT, "late_default")]),
+    Transaction(xid=13, first=131, end=140, committed="t", events=[change("create", None, LATE, "late_default")]),
+    Transaction(
+        xid=14, first=141, end=150, committed="t", events=[change("update", LATE, LATE_CHANGED, "late_default")]
+    ),
     Transaction(
         xid=15,
         first=151,
@@ -60,7 +62,7 @@ TRANSACTIONS = [
 SINCE = {"page": Since(nothing=50), "seat": Since(nothing=50), "late_default": Since(nothing=132, published=140)}
 TABLES: Mapping[str, Mapping[str, State]] = {
     "page": {"2": MOVED},
-    "late_default": {"7": KEPT},
+    "late_default": {"7": LATE_CHANGED},
     "seat": {"a": {"code": "a"}},
 }
 
@@ -94,7 +96,7 @@ ROWS = [
     replace(row(128, 0, "delete", 11, None, TWO), other="2"),
     replace(row(128, 1, "create", 11, MOVED), other="1"),
     row(134, 4, "read", 99, MOVED),
-    replace(row(145, 4, "read", 98, LEFT), entity="late_default"),
+    replace(row(145, 4, "read", 98, LATE), entity="late_default"),
     replace(row(148, 0, "update", 14, state(7, "eight")), entity="late_default", unavailable=["body"]),
     seat(0, "create", 0, {"code": "a"}),
     seat(2, "truncate", 0),
@@ -114,11 +116,11 @@ def test_a_correct_changelog_passes() -> None:
     assert (verdict.changes, verdict.reads, verdict.transactions) == (10, 2, 5)
 
 
-def altered(number: int, **fields: object) -> Callable[[list[Row]], list[Row]]:
+def with_fields(number: int, **fields: object) -> Callable[[list[Row]], list[Row]]:
     return lambda rows: [*rows[:number], replace(rows[number], **fields), *rows[number + 1 :]]  # type: ignore[arg-type]
 
 
-def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
+def exchanged_rows(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
     """Returns a function that exchanges two rows, so that each has the other's position."""
 
     def swap(rows: list[Row]) -> list[Row]:
@@ -142,30 +144,30 @@ def placed_as(number: int, other: int) -> Callable[[list[Row]], list[Row]]:
         ("folded_wrong", lambda rows: rows[:-1]),
         ("repeated", lambda rows: [*rows[:2], *rows[1:]]),
         ("repeated", lambda rows: [*rows[:2], replace(rows[1], position=rows[1].position[:-1] + "1"), *rows[2:]]),
-        ("repeated", altered(0, transaction=17)),
+        ("repeated", with_fields(0, transaction=17)),
         ("reordered", lambda rows: [rows[1], rows[0], *rows[2:]]),
-        ("reordered", placed_as(1, 2)),
-        ("repeated", placed_as(0, 1)),
-        ("reordered", altered(8, position="00000001/000000000000009B/00000003")),
-        ("wrong", altered(1, current=ONE)),
-        ("wrong", altered(1, current={**TWO, "body": None})),
-        ("wrong", altered(1, original=TWO)),
-        ("wrong", altered(1, original=None)),
-        ("wrong", altered(1, op="create")),
-        ("wrong", altered(1, stamp="another")),
-        ("wrong", altered(1, committed="u")),
-        ("wrong", altered(1, unavailable=["title"], current={"id": Number(1)})),
-        ("wrong", altered(1, current={"id": "1", "title": "two"})),
-        ("wrong", altered(3, other=None)),
-        ("wrong", altered(3, unavailable_original=["title"])),
-        ("wrong", altered(7, original={"id": Number(7)})),
-        ("wrong", altered(7, unavailable=["title"])),
-        ("wrong", altered(4, partition=1)),
-        ("stale", altered(5, current=TWO)),
-        ("stale", altered(6, current=KEPT)),
-        ("stale", altered(5, key="1")),
-        ("wrong", altered(5, original=MOVED)),
-        ("repeated", altered(5, op="update")),
+        ("reordered", exchanged_rows(1, 2)),
+        ("repeated", exchanged_rows(0, 1)),
+        ("reordered", with_fields(8, position="00000001/000000000000009B/00000003")),
+        ("wrong", with_fields(1, current=ONE)),
+        ("wrong", with_fields(1, current={**TWO, "body": None})),
+        ("wrong", with_fields(1, original=TWO)),
+        ("wrong", with_fields(1, original=None)),
+        ("wrong", with_fields(1, op="create")),
+        ("wrong", with_fields(1, stamp="another")),
+        ("wrong", with_fields(1, committed="u")),
+        ("wrong", with_fields(1, unavailable=["title"], current={"id": Number(1)})),
+        ("wrong", with_fields(1, current={"id": "1", "title": "two"})),
+        ("wrong", with_fields(3, other=None)),
+        ("wrong", with_fields(3, unavailable_original=["title"])),
+        ("wrong", with_fields(7, original={"id": Number(7)})),
+        ("wrong", with_fields(7, unavailable=["title"])),
+        ("wrong", with_fields(4, partition=1)),
+        ("stale", with_fields(5, current=TWO)),
+        ("stale", with_fields(6, current=LATE_CHANGED)),
+        ("stale", with_fields(5, key="1")),
+        ("wrong", with_fields(5, original=MOVED)),
+        ("repeated", with_fields(5, op="update")),
         ("folded_wrong", lambda rows: [*rows, row(170, 0, "read", 97, state(3, "ghost"))]),
         ("folded_wrong", lambda rows: [*rows, row(170, 0, "read", 97, ONE)]),
     ],
@@ -191,8 +193,8 @@ SWEPT = row(134, 6, "delete", 99, None, ONE)
         (None, lambda rows: [*rows[:3], *rows[5:6], SWEPT, *rows[6:]]),
         ("lost", lambda rows: rows[1:]),
         ("lost", lambda rows: rows[:7] + rows[8:]),
-        ("repeated", placed_as(1, 2)),
-        ("repeated", altered(1, current=ONE)),
+        ("repeated", exchanged_rows(1, 2)),
+        ("repeated", with_fields(1, current=ONE)),
         ("repeated", lambda rows: [*rows[:6], replace(SWEPT, key="2", original=MOVED), *rows[6:]]),
         ("folded_wrong", lambda rows: [*rows[:3], *rows[6:]]),
     ],
@@ -270,9 +272,9 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""A restore that lost two of three transactions. Then `ANEW` was committed at the place of the second one."""
+"""A restore that lost two of three transactions. Then `AFTER_RESTORE` was committed at the place of the second one."""
 
-ANEW = Transaction(xid=12, first=117, end=125, committed="t", events=[changed("delete", ONE, None)])
+AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
 RESTORE = Gap(
     last=ROWS[2].position,
     position="00000002/000000000000007F/00000000",
@@ -296,7 +298,7 @@ GHOST = replace(row(130, 0, "delete", 0, None, TWO), position="00000002/00000000
     ],
 )
 def test_a_database_continues_from_where_it_was_restored_to(kind: str | None, gap: Gap, rows: list[Row]) -> None:
-    transactions = with_lost([TRANSACTIONS[0], ANEW], [RESTORED])
+    transactions = with_lost([TRANSACTIONS[0], AFTER_RESTORE], [RESTORED])
     assert [transaction.end for transaction in transactions] == [110, 120, 130, BRANCH, BRANCH + 125]
     verdict = judge(rows, transactions, {"page": Since(nothing=50)}, {"page": {}}, [gap])
     if kind is None:
@@ -356,18 +358,18 @@ def test_an_audit_that_contradicts_the_tables_is_refused() -> None:
         judge(ROWS, TRANSACTIONS, SINCE, {**TABLES, "page": {"2": ONE}})
 
 
-def recorded(op: str, old: State | None, new: State | None, entity: str = "place") -> Recorded:
+def audit_entry(op: str, old: State | None, new: State | None, entity: str = "place") -> Recorded:
     types = {"id": "bigint", "region": "integer", "name": "text"}
     return Recorded(op=op, entity=entity, stamp="", types=types, old=old, new=new)
 
 
 def test_an_adjacent_delete_and_insert_of_one_key_are_an_update_in_a_partitioned_table() -> None:
     place = {"id": Number(1), "region": Number(2), "name": "here"}
-    delete, insert = recorded("DELETE", place, None), recorded("INSERT", None, {**place, "name": "there"})
+    delete, insert = audit_entry("DELETE", place, None), audit_entry("INSERT", None, {**place, "name": "there"})
     message = Recorded(op="MESSAGE", entity="", stamp="", types=None, old=None, new=None)
     assert [(event.op, event.key) for event in events([delete, insert])] == [("update", '["1","2"]')]
     assert [event.op for event in events([delete, message, insert])] == ["delete", "create"]
-    elsewhere = recorded("INSERT", None, {**place, "region": Number(3)})
+    elsewhere = audit_entry("INSERT", None, {**place, "region": Number(3)})
     assert [(event.op, event.other) for event in events([delete, elsewhere])] == [("delete", None), ("create", None)]
 
 

@@ -86,7 +86,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("words", [["fly"], ["tail", "--what"], ["accept", "x"], ["tail", "-n", "many"]])
-def test_bad_usage_is_one_line_and_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_gives_one_line_and_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(words)
     assert caught.value.code == 2
@@ -123,7 +123,7 @@ def test_the_version_is_printed(
     assert capsys.readouterr().out == f"changelog {version('changelog-publisher')}\n"
 
 
-def test_a_bad_configuration_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_configuration_gives_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tail", "-c", str(tmp_path / "none.toml")]) == 2
     err = capsys.readouterr().err
     assert err.startswith("changelog: ")
@@ -139,7 +139,7 @@ def test_a_bad_configuration_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[
         (ValueError("a row value"), 3, INTERNAL),
     ],
 )
-def test_errors_become_a_line_and_a_code(
+def test_errors_become_a_line_and_an_exit_code(
     error: BaseException,
     code: int,
     line: str | None,

@@ -144,7 +144,7 @@ def test_the_python_reference_names_existing_objects() -> None:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
-def test_tests_that_are_named_exist() -> None:
+def test_named_tests_exist() -> None:
     """Pages of concepts name the tests that show their claims, and the classes whose broken rule a test must detect."""
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))

@@ -34,7 +34,7 @@ def test_the_example_on_the_page_is_a_valid_message() -> None:
     MESSAGE.validate(EXAMPLE)
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
+def example_with(path: str, value: Any) -> dict[str, Any]:
     """The example with another value at `path`, or without it if that is None."""
     message = json.loads(json.dumps(EXAMPLE))
     *parents, last = path.split(".")
@@ -65,4 +65,4 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 )
 def test_an_invalid_message_is_refused(path: str, value: Any) -> None:
     with pytest.raises(ValidationError):
-        MESSAGE.validate(changed(path, value))
+        MESSAGE.validate(example_with(path, value))

@@ -155,7 +155,7 @@ class _Stop(Event):
         return self.is_set()
 
 
-def lost(kind: Kind = Kind.CONNECTION) -> ChangelogError:
+def failure(kind: Kind = Kind.CONNECTION) -> ChangelogError:
     return ChangelogError(kind, "it happened")
 
 
@@ -174,13 +174,13 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     assert world.timeouts[2] == pytest.approx(0.05)
 
 
-def test_a_read_gathers_for_a_part_of_the_time_that_its_commit_does() -> None:
+def test_a_read_gathers_for_a_part_of_the_time_of_its_commit() -> None:
     world = World([piece(1), 0.93, piece(2)])
     world.run(checkpoint(0))
     assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
 
 
-def test_a_commit_is_due_at_once_when_the_read_gathered_for_as_long() -> None:
+def test_a_commit_is_due_at_once_after_a_read_that_gathered_as_long() -> None:
     world = World([piece(1), piece(2)])
     stored = world.run(checkpoint(0), seconds=1 / 32)
     assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]
@@ -218,12 +218,12 @@ def test_a_new_changelog_begins_with_its_position() -> None:
     assert World([piece(1, 0)]).run() == ["publish 1: 0", "confirm 1", "close"]
 
 
-def test_positions_alone_wait_for_a_minute() -> None:
+def test_positions_without_rows_wait_for_a_minute() -> None:
     world = World([piece(1, 0), 30.0, piece(2, 0), 29.0, piece(3, 0), 1.5, piece(4, 0)])
     assert world.run(checkpoint(0))[:2] == ["publish 3: 0", "confirm 3"]
 
 
-def test_positions_alone_are_stored_when_much_log_has_passed() -> None:
+def test_positions_without_rows_are_stored_after_much_log() -> None:
     world = World([piece(1, 0, log_bytes=16 * MIB - 1), piece(2, 0, log_bytes=1), None])
     assert world.run(checkpoint(0)) == ["publish 2: 0", "confirm 2", "close"]
 
@@ -266,12 +266,12 @@ def test_a_source_that_never_reaches_the_end_does_not_delay_the_stop_for_long() 
 
 
 def test_a_connection_lost_at_the_stop_does_not_lose_rows_that_were_read() -> None:
-    world = World([piece(1), "stop", piece(2), lost()], end_of_log=9)
+    world = World([piece(1), "stop", piece(2), failure()], end_of_log=9)
     assert world.run(checkpoint(0)) == ["publish 2: 2", "confirm 2", "close"]
 
 
 def test_an_error_at_the_stop_is_raised_after_the_rows_before_it_are_stored() -> None:
-    world = World([piece(1), "stop", piece(2), lost(Kind.STOP)], end_of_log=9)
+    world = World([piece(1), "stop", piece(2), failure(Kind.STOP)], end_of_log=9)
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
     assert world.happened == ["publish 2: 2", "confirm 2", "close"]
@@ -287,40 +287,40 @@ def test_nothing_is_opened_when_the_stop_came_first() -> None:
 
 
 def test_a_lost_connection_is_opened_again_from_what_is_stored() -> None:
-    world = World([piece(1), 1.0, piece(2), lost(), piece(2), None])
+    world = World([piece(1), 1.0, piece(2), failure(), piece(2), None])
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 2: 1", "confirm 2", "close"]
     assert world.opened == [checkpoint(0), checkpoint(1)]
     assert world.waits == [BACKOFF_S_MIN]
 
 
 def test_the_wait_before_it_is_opened_again_grows_until_something_is_stored() -> None:
-    world = World([*(lost() for _ in range(8)), piece(1), 1.0, lost(), lost()])
+    world = World([*(failure() for _ in range(8)), piece(1), 1.0, failure(), failure()])
     world.run(checkpoint(0))
     assert world.waits == [1.0, 2.0, 4.0, 8.0, 16.0, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MIN, 1.0]
 
 
-def test_the_wait_begins_again_when_the_source_streamed_for_longer_than_it() -> None:
-    world = World([*(lost() for _ in range(3)), 8.5, lost(), 0.5, lost(), 0.9, lost()])
+def test_the_wait_is_short_again_after_the_source_streamed_for_longer_than_the_wait() -> None:
+    world = World([*(failure() for _ in range(3)), 8.5, failure(), 0.5, failure(), 0.9, failure()])
     world.run(checkpoint(0))
     assert world.happened == ["close"] * 7, "nothing was committed"
     assert world.waits == [1.0, 2.0, 4.0, BACKOFF_S_MIN, 1.0, 2.0]
 
 
 def test_a_source_that_cannot_be_opened_now_is_tried_again() -> None:
-    world = World([piece(1)], refuses={"open": lost()})
+    world = World([piece(1)], refuses={"open": failure()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
     assert world.opened == [checkpoint(0)]
 
 
-def test_a_source_that_changed_under_us_is_opened_again() -> None:
-    world = World([piece(1), lost(Kind.ALTERED)])
+def test_an_altered_source_is_opened_again() -> None:
+    world = World([piece(1), failure(Kind.ALTERED)])
     world.run(checkpoint(0))
     assert len(world.opened) == 2
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.CONNECTION, Kind.ALTERED)])
 def test_every_other_error_ends_the_loop_after_the_rows_before_it_are_stored(kind: Kind) -> None:
-    world = World([piece(1), piece(2), lost(kind), piece(3)])
+    world = World([piece(1), piece(2), failure(kind), piece(3)])
     with pytest.raises(ChangelogError) as caught:
         world.run(checkpoint(0))
     assert caught.value.kind is kind
@@ -328,47 +328,47 @@ def test_every_other_error_ends_the_loop_after_the_rows_before_it_are_stored(kin
 
 
 def test_rows_that_were_not_stored_are_never_confirmed() -> None:
-    world = World([piece(1), 1.0, piece(2)], refuses={"commit": lost(Kind.STORAGE)})
+    world = World([piece(1), 1.0, piece(2)], refuses={"commit": failure(Kind.STORAGE)})
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))
     assert world.happened == ["close"]
 
 
 def test_rows_that_were_stored_but_not_confirmed_are_not_read_again() -> None:
-    world = World([piece(1), 1.0, piece(2), 1.0], refuses={"confirm": lost()})
+    world = World([piece(1), 1.0, piece(2), 1.0], refuses={"confirm": failure()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "close", "publish 2: 1", "confirm 2", "close"]
     assert world.opened == [checkpoint(0), checkpoint(1)]
 
 
 def test_after_a_lost_source_the_sink_is_recovered_because_another_may_have_published() -> None:
-    world = World([piece(1), 1.0, lost(), piece(3), None])
+    world = World([piece(1), 1.0, failure(), piece(3), None])
     world.published_while_away = checkpoint(2)
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 3: 1", "confirm 3", "close"]
     assert world.opened == [checkpoint(0), checkpoint(2)]
 
 
 def test_added_rows_are_dropped_before_the_wait_for_a_source() -> None:
-    world = World([piece(1), lost(), piece(1), None])
+    world = World([piece(1), failure(), piece(1), None])
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
     assert world.added_when_opened == [0, 0], "however long the source is away"
 
 
 @pytest.mark.parametrize("step", ["add", "commit"])
 def test_a_sink_that_is_lost_is_recovered_because_nobody_knows_what_it_stored(step: str) -> None:
-    world = World([piece(1), 1.0, piece(1), None], refuses={step: lost()})
+    world = World([piece(1), 1.0, piece(1), None], refuses={step: failure()})
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
     assert world.opened == [checkpoint(0)] * 2
     assert world.recovered == 2
 
 
 def test_a_sink_that_is_lost_while_it_drops_rows_is_recovered() -> None:
-    world = World([piece(1), lost(), piece(1), None], refuses={"abandon": lost()})
+    world = World([piece(1), failure(), piece(1), None], refuses={"abandon": failure()})
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
     assert world.recovered == 2
 
 
 def test_a_sink_that_cannot_be_recovered_now_is_tried_again() -> None:
-    world = World([piece(1), None], refuses={"recover": lost()})
+    world = World([piece(1), None], refuses={"recover": failure()})
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close"]
     assert world.waits == [1.0]
 
@@ -381,7 +381,7 @@ class Choosy(World):
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         if self.added:
-            raise lost(self.kind)
+            raise failure(self.kind)
         World.add(self, rows)
 
 
@@ -435,7 +435,7 @@ def test_the_observer_is_called_for_each_event() -> None:
         def interrupted(self, error: ChangelogError, wait_s: float) -> None:
             calls.append(("interrupted", str(error), wait_s))
 
-    world = World([piece(1), lost(), piece(1)])
+    world = World([piece(1), failure(), piece(1)])
     publish(world.open, world, stop=world.stop, observer=Listening(), clock=lambda: world.now)
     assert calls == [
         ("started", None),

@@ -72,7 +72,7 @@ def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-        assert next(answers, None) is None, "it beat while it was stuck"
+        assert next(answers, None) is None, "it reported that it lives while it was stuck"
         with pytest.raises(queue.Empty):
             systemd.next(0.2)
 

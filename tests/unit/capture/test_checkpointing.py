@@ -28,7 +28,9 @@ STORED = Checkpoint(
 AT = Change(transaction=Transaction(xid=8, epoch=1, commit=200, committed_at=0), ordinal=0, stamp=None)
 
 
-def opened(checkpoint: Checkpoint = STORED, *, secret: bytes | None = None, reached: list[str] | None = None) -> Any:
+def checkpointing(
+    checkpoint: Checkpoint = STORED, *, secret: bytes | None = None, reached: list[str] | None = None
+) -> Any:
     def signing(transaction: int) -> Signing | None:
         return None if secret is None else Signing(secret=secret, cluster="7", transaction=transaction)
 
@@ -43,18 +45,18 @@ def signal(do: Do, entity: str | None = "order", *, service: str | None = None) 
 
 
 def test_a_source_opens_again_only_once_the_signal_is_durable() -> None:
-    state = opened()
+    state = checkpointing()
     state.obey(signal("rebuild"), AT)
     assert not state.is_outdated(sweeping=False)
     state.confirm(STORED)
     assert not state.is_outdated(sweeping=False)
     state.confirm(state.checkpoint)
     assert state.is_outdated(sweeping=False)
-    assert not opened(state.checkpoint).is_outdated(sweeping=False), "the next opening follows the stored plan"
+    assert not checkpointing(state.checkpoint).is_outdated(sweeping=False), "the next opening follows the stored plan"
 
 
 def test_a_sweep_finishes_first_unless_a_signal_interrupts_it() -> None:
-    state = opened()
+    state = checkpointing()
     state.obey(signal("rebuild"), AT)
     state.confirm(state.checkpoint)
     assert not state.is_outdated(sweeping=True)
@@ -64,7 +66,7 @@ def test_a_sweep_finishes_first_unless_a_signal_interrupts_it() -> None:
 
 
 def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None:
-    state = opened()
+    state = checkpointing()
     state.progress({"guest": {"complete": False, "part": 2}}, Reached(revision=0))
     assert state.checkpoint.windows["guest"] == {"complete": False, "part": 2}
     state.obey(signal("rebuild", "guest"), AT)
@@ -85,14 +87,14 @@ def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None
 )
 def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: bytes | None, ignored: int) -> None:
     passed: list[str] = []
-    state = opened(secret=secret, reached=passed)
+    state = checkpointing(secret=secret, reached=passed)
     state.obey(content, AT)
     assert (state.checkpoint, state.replanned, passed) == (STORED, set(), [])
     assert state.signals.take() == ignored
 
 
 def test_rows_advance_the_position_and_settle_changes_the_plan() -> None:
-    state = opened()
+    state = checkpointing()
     rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
     state.deliver(Assembled(rows=[rows], partial=True))
     assert state.checkpoint == replace(STORED, position=Position(1, 200, 2), partial=True)
@@ -124,7 +126,7 @@ def test_through_never_goes_back_and_determines_the_epoch() -> None:
 
 @pytest.mark.parametrize("value", [{"seen": 1}, None])
 def test_an_empty_member_of_the_source_is_removed(value: object) -> None:
-    state = opened()
+    state = checkpointing()
     state.remember("looks", {"seen": 0})
     state.remember("looks", value)
     assert state.checkpoint.source.get("looks", None) == value

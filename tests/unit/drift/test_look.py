@@ -135,7 +135,7 @@ def test_commands_are_shown_and_one_click_selects_one(
         assert page.evaluate("String(getSelection())") == command
 
 
-def test_what_looks_like_a_script_is_text(page: Page, reports: dict[str, Path]) -> None:
+def test_texts_that_look_like_scripts_stay_text(page: Page, reports: dict[str, Path]) -> None:
     page.goto(reports["drift"].as_uri())
     expect(page.get_by_text(f"by {HARD} v2")).to_be_visible()
     expect(page.locator("script")).to_have_count(0)

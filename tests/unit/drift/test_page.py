@@ -81,7 +81,7 @@ def test_a_page_is_made_of_known_elements_and_runs_nothing(tmp_path: Path, night
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_what_looks_like_markup_is_text(tmp_path: Path) -> None:
+def test_texts_that_look_like_markup_stay_text(tmp_path: Path) -> None:
     hard = entity(table=HARD, key=[HARD], verdict="skipped", why=HARD, columns={HARD: 1}, schemaChanged={HARD: HARD})
     hard |= {"changed": 1, "drifted": 1, "ppm": 1.0, "unknown": {HARD: 1}, "sampled": HARD}
     hard["writers"] = [{"serviceName": HARD, "apiVersion": HARD, "drifted": 1}]

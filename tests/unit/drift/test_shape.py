@@ -46,7 +46,7 @@ def test_a_written_report_is_read_with_the_same_spelling(tmp_path: Path) -> None
     assert earlier["entities"]["order"]["samples"][0]["columns"]["note"] == {"source": None, "changelog": ""}
 
 
-def broken(**changed: Any) -> bytes:
+def malformed(**changed: Any) -> bytes:
     return json.dumps({**finish(report(), {}, []), **changed}).encode()
 
 
@@ -56,12 +56,12 @@ def broken(**changed: Any) -> bytes:
         b"",
         b'{"format": 1',
         b"\xff",
-        broken(format=2),
-        broken(kind="something else"),
-        broken(verdict="fine"),
-        broken(more=1),
-        broken(keys="../20261101T031000Z-3f2a/keys.jsonl"),
-        broken(entities={"order": {}}),
+        malformed(format=2),
+        malformed(kind="something else"),
+        malformed(verdict="fine"),
+        malformed(more=1),
+        malformed(keys="../20261101T031000Z-3f2a/keys.jsonl"),
+        malformed(entities={"order": {}}),
         json.dumps(report()).encode(),  # not finished
     ],
 )

@@ -91,10 +91,10 @@ def check(shape: Struct, expected: list[Record]) -> None:
     assert ColumnarEncoder(codec, b"head").encode(batch.from_records(expected)) == [b"head" + body for body in bodies]
 
 
-def same(left: Raw | None | Missing, right: Raw | None | Missing) -> bool:
-    if isinstance(left, Raw) and isinstance(right, Raw):
-        return canonical.equal(left, right)
-    return left is right
+def same(a: Raw | None | Missing, b: Raw | None | Missing) -> bool:
+    if isinstance(a, Raw) and isinstance(b, Raw):
+        return canonical.equal(a, b)
+    return a is b
 
 
 def read_by_fastavro(body: bytes, schema: Any) -> Any:

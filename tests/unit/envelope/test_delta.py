@@ -313,7 +313,7 @@ def test_a_missing_delta_is_noticed() -> None:
                 fold([delta_of(envelope) for envelope in (*first, last)])
 
 
-def test_an_unknown_column_is_learnt_once_its_whole_value_changes() -> None:
+def test_an_unknown_column_is_learnt_when_its_whole_value_changes() -> None:
     create = message(Op.CREATE, '{"a":1}', commit=1, unavailable=("long",))
     nested_update = message(Op.UPDATE, '{"a":2,"long":{"x":2}}', '{"a":1,"long":{"x":1}}', commit=2)
     full_update = message(Op.UPDATE, '{"a":2,"long":"y"}', '{"a":2,"long":{"x":2}}', commit=3)

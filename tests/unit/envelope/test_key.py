@@ -51,7 +51,7 @@ def test_the_column_form_takes_keys_of_all_lengths() -> None:
     assert partitions(pa.array(keys, pa.binary()), 97).tolist() == [partition(key, 97) for key in keys]
 
 
-def test_one_column_is_its_text_and_several_are_an_array() -> None:
+def test_the_key_of_one_column_is_its_text_and_of_several_an_array() -> None:
     assert key_text(["42"]) == "42"
     assert key_text(["é", 'a"b\\c', "\n\0", "/\x7f"]) == '["é","a\\"b\\\\c","\\n\\u0000","/\x7f"]'
     assert key_text(["a", "b"]) != key_text(["a,b"])

@@ -8,7 +8,7 @@ from changelog.envelope import mask
 KEY = b"key"
 
 
-def test_null() -> None:
+def test_the_mask_null_gives_null() -> None:
     assert mask.apply("null", b'"a@example.org"', KEY) == b"null"
 
 

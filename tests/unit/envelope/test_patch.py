@@ -232,7 +232,7 @@ def test_a_patch_without_the_removed_values_cannot_be_inverted(patch: list[dict[
     assert caught.value.kind is Kind.MALFORMED
 
 
-def test_a_test_alone_stays_in_the_inverse() -> None:
+def test_a_single_test_operation_stays_in_the_inverse() -> None:
     test = {"op": "test", "path": "/a", "value": 1}
     assert invert([test]) == [test]
 

@@ -1,4 +1,4 @@
-"""Signals: an encoded signal is parsed as it was, and everything else is refused."""
+"""Signals: an encoded signal is parsed back, and everything else is refused."""
 
 import hmac
 from collections.abc import Callable

@@ -89,7 +89,7 @@ def _state(announced: Announced) -> dict[str, Any]:
     return state
 
 
-# What is announced
+# Announcing versions
 
 
 def test_the_first_version_is_created_and_each_next_one_updates_it() -> None:
@@ -204,7 +204,7 @@ def test_an_invalid_version_is_malformed(state: bytes) -> None:
     assert caught.value.kind is Kind.MALFORMED
 
 
-# What is known
+# Known versions
 
 
 def test_a_version_is_known_by_its_columns_their_order_its_table_and_its_key() -> None:
@@ -226,7 +226,7 @@ def test_a_table_that_replaces_another_restates_every_column() -> None:
     assert _announce(_after(OLD), WIDER, relation=None).version.restated == ()
 
 
-# What stops
+# Stops
 
 
 def _stop(versions: Versions, columns: Struct, mode: Mode = Mode.FULL_TRANSITIVE, **first: Any) -> ChangelogError:
@@ -287,10 +287,10 @@ def test_versions_before_an_incompatible_one_are_not_compared_any_more() -> None
     assert _announce(versions, Struct(fields=(*TEXT.fields, ("note", Primitive.STRING)))).version.number == 3
 
 
-# What is accepted
+# Accepted versions
 
 
-def test_an_operator_lets_the_change_at_its_position_pass() -> None:
+def test_an_accepted_change_passes_at_its_position() -> None:
     versions = _after(OLD, order=Position(1, 9, 4))
     announced = _announce(versions, TEXT, first=_first(commit=9, ordinal=4))
     assert _state(announced)["breaks"]

@@ -35,7 +35,7 @@ def test_the_aggressive_profile_differs_as_documented() -> None:
     assert documented == {name: value for name, value in aggressive.items() if value != usual[name]}
 
 
-@pytest.mark.parametrize("command", ["".join(found) for found in COMMANDS])
+@pytest.mark.parametrize("command", ["".join(groups) for groups in COMMANDS])
 def test_commands_parse(command: str) -> None:
     words = [POSITION if word == "POSITION" else word for word in shlex.split(command)]
     module: Command = importlib.import_module(f"changelog.connectors.commands.{words[0]}")

@@ -1,4 +1,4 @@
-"""Rows as Kafka messages: the values are `json_codec`'s, and a message is read back as the record it was made of."""
+"""Rows as Kafka messages: `json_codec` encodes the values, and a message is read back as its record."""
 
 import json
 

@@ -131,7 +131,7 @@ class MemoryDatabase:
         return SourceStatus(end=commit_text(end), lag_bytes=lag, waits_for=None, hold=None, retained=None)
 
     def retained(self) -> Retained | None:
-        """See `Database`: the log is kept for everybody."""
+        """See `Database`: the log is never removed."""
         return None
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:

@@ -131,7 +131,7 @@ class World:
             if any(isinstance(event, RowEdit) for event in events)
         }
 
-    # What happens in it
+    # Changes of the world
 
     def change(self, name: str, rows: Mapping[int, Row | None], *, seen: bool = True) -> None:
         """Commits these rows of a table in one transaction, which is visible at once if `seen` is true.

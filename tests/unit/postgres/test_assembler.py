@@ -43,7 +43,7 @@ from tests.unit.postgres.messages import (
 # Positions
 
 
-def test_every_record_of_a_transaction_counts_and_a_move_takes_two() -> None:
+def test_every_log_record_takes_an_ordinal_and_a_move_takes_two() -> None:
     changes: list[Decoded] = [
         relation(),
         UNBOUND,
@@ -120,7 +120,7 @@ def test_an_invalid_stamp_does_not_replace_the_one_before() -> None:
     assert {xid & 0xFFFFFFFF for _, xid in assembled.invalid_stamps} == {743}
 
 
-def test_changes_without_a_stamp_are_counted_where_the_policy_is_to_warn() -> None:
+def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
     sent: list[Decoded] = [relation(), insert(1), update(1, 1), stamp(), insert(2)]
     assembled = assembler([entity(missing_stamp="warn")]).feed(frames(transaction(100, sent)))
     assert assembled.unstamped == {"order": 2}

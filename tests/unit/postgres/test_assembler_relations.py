@@ -41,7 +41,7 @@ def test_transactions_that_are_published_cause_no_stop_and_no_signal() -> None:
     stream = assembler(published=Position(1, 200, 2), listener=listener)
     assert stream.feed(frames(sent)).through == commit_text(201)
     assert stream.stop is None
-    assert listener.heard == []
+    assert listener.calls == []
 
 
 # Relations
@@ -76,7 +76,7 @@ def test_a_relation_that_is_described_again_changes_nothing() -> None:
     assembled = assembler(listener=listener).feed(
         frames(transaction(100, [relation(), insert(1), relation(), insert(2)]))
     )
-    assert (assembled.altered, listener.heard) == ([], [("touched", ["1", "2"], [700, 700])])
+    assert (assembled.altered, listener.calls) == ([], [("touched", ["1", "2"], [700, 700])])
 
 
 # The listener
@@ -86,21 +86,21 @@ def test_a_relation_that_is_described_again_changes_nothing() -> None:
 class _Listener:
     """Records its calls. `signal` returns the rows `brings`."""
 
-    heard: list[object] = field(default_factory=list)
+    calls: list[object] = field(default_factory=list)
     brings: pa.RecordBatch | None = None
 
     def touched(self, rows: pa.RecordBatch, xids: npt.NDArray[np.int64]) -> None:
-        self.heard.append(("touched", rows.column("key").to_pylist(), xids.tolist()))
+        self.calls.append(("touched", rows.column("key").to_pylist(), xids.tolist()))
 
     def discard(self, table: tuple[str, str]) -> None:
-        self.heard.append(("discard", table))
+        self.calls.append(("discard", table))
 
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
-        self.heard.append(("signal", payload, str(change.position())[-8:]))
+        self.calls.append(("signal", payload, str(change.position())[-8:]))
         return self.brings
 
     def withdraw(self) -> None:
-        self.heard.append("withdraw")
+        self.calls.append("withdraw")
 
 
 def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
@@ -115,7 +115,7 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
         *transaction(250, [replace(signal, transactional=False), replace(signal, prefix="other")], xid=704),
     ]
     assembled = assembler(listener=listener).feed(frames(sent))
-    assert listener.heard == [
+    assert listener.calls == [
         ("touched", ["1", "1", "2"], [701, 701, 701]),
         ("signal", b"0" * 32, "00000000"),
         ("discard", ("public", "orders")),

@@ -84,12 +84,12 @@ def _rows(*pieces: Assembled) -> list[str]:
     return texts
 
 
-def _known(*pieces: Assembled) -> list[Version]:
+def _versions_in(*pieces: Assembled) -> list[Version]:
     """The versions among the rows, as a restarted service reads them."""
     return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
 
 
-def _fed(sent: Sequence[Decoded], **options: object) -> Assembled:
+def _feed(sent: Sequence[Decoded], **options: object) -> Assembled:
     return announcing(**options).feed(frames(sent))  # type: ignore[arg-type]
 
 
@@ -97,7 +97,7 @@ def _fed(sent: Sequence[Decoded], **options: object) -> Assembled:
 
 
 def test_a_version_comes_before_the_first_row_with_its_columns() -> None:
-    assembled = _fed(
+    assembled = _feed(
         [*transaction(100, [relation(), insert(1), insert(2)]), *transaction(200, [WIDER, wide(3), wide(4)])]
     )
     assert _rows(assembled) == [
@@ -113,7 +113,7 @@ def test_a_version_comes_before_the_first_row_with_its_columns() -> None:
 
 
 def test_versions_of_several_entities_in_one_batch_are_in_order() -> None:
-    assembled = _fed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
+    assembled = _feed(transaction(100, [relation(), insert(1), BILLS, bill(1), insert(2), bill(2)]))
     assert _rows(assembled) == [
         "100/0 schemas order 1",
         "100/0 order 1",
@@ -125,24 +125,24 @@ def test_versions_of_several_entities_in_one_batch_are_in_order() -> None:
 
 
 def test_a_table_without_a_change_has_no_version() -> None:
-    assembled = _fed(transaction(100, [relation(), BILLS, bill(1)]))
+    assembled = _feed(transaction(100, [relation(), BILLS, bill(1)]))
     assert _rows(assembled) == ["100/0 schemas bill 1", "100/0 bill 1"]
 
 
 def test_columns_that_no_row_had_are_not_announced() -> None:
     unused = relation(columns={"id": INT, "status": TEXT, "gone": INT})
-    assembled = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [unused, WIDER, wide(2)])])
+    assembled = _feed([*transaction(100, [relation(), insert(1)]), *transaction(200, [unused, WIDER, wide(2)])])
     assert [[change.column for change in announced.changes] for announced in assembled.announced] == [[], ["note"]]
 
 
 def test_columns_of_rows_that_are_not_published_are_not_announced() -> None:
     entities = [entity(immutable=True, on_change_of_immutable="ignore")]
-    assembled = _fed(transaction(100, [relation(), delete(1), insert(2)]), entities=entities)
+    assembled = _feed(transaction(100, [relation(), delete(1), insert(2)]), entities=entities)
     assert _rows(assembled) == ["100/2 schemas order 1", "100/2 order 2"]
 
 
 def test_the_rows_after_a_version_carry_its_shape() -> None:
-    assembled = _fed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
+    assembled = _feed([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])])
     shapes = [batch.shapes(rows).get("order") for rows in assembled.rows]
     columns = [None if shape is None else [name for name, _ in shape.fields] for shape in shapes]
     assert columns == [None, ["id", "status"], None, ["id", "status", "note"]]
@@ -194,24 +194,24 @@ def test_columns_are_announced_once() -> None:
     first = reader.feed(frames(transaction(100, [relation(), insert(1)])))
     described = reader.feed(frames([*transaction(200, [relation(), insert(2)]), *transaction(300, [insert(3)])]))
     keyed = reader.feed(frames(transaction(400, [relation(identity="d"), insert(4)])))  # the same columns
-    assert len(_known(first)) == 1
+    assert len(_versions_in(first)) == 1
     assert _rows(described, keyed) == ["200/0 order 2", "300/0 order 3", "400/0 order 4"]
 
 
 def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
     sent = [*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]
-    known = _known(_fed(sent))
+    known = _versions_in(_feed(sent))
     published = Position(1, 200, 0)
-    restarted = _fed([*sent, *transaction(300, [wide(3)])], known=known, published=published)
+    restarted = _feed([*sent, *transaction(300, [wide(3)])], known=known, published=published)
     assert _rows(restarted) == ["300/0 order 3"]
     assert restarted.announced == []
-    assert _rows(_fed(transaction(300, [WIDER, wide(3)]), known=known, published=published)) == ["300/0 order 3"]
+    assert _rows(_feed(transaction(300, [WIDER, wide(3)]), known=known, published=published)) == ["300/0 order 3"]
 
 
 def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
     """All rows with the old columns are published, even if newer columns come in the same call of `feed` or later."""
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
-    known = _known(_fed([*old, *new]))
+    known = _versions_in(_feed([*old, *new]))
     reader = announcing(known, published=Position(1, 200, 0))
     assert _rows(reader.feed(frames(old))) == []
     assert _rows(reader.feed(frames([*new, *transaction(300, [wide(3)])]))) == ["300/0 order 3"]
@@ -219,7 +219,7 @@ def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
 
 def test_in_a_partly_published_transaction_only_the_rest_is_announced() -> None:
     sent = transaction(100, [relation(), insert(1), WIDER, wide(2), BILLS, bill(3)])
-    known = [version for version in _known(_fed(sent)) if version.entity == "order"]
+    known = [version for version in _versions_in(_feed(sent)) if version.entity == "order"]
     reader = assembler(ENTITIES, versions=versions(known), published=Position(1, 100, 2), partial=True)
     assert _rows(reader.feed(frames(sent))) == ["100/4 schemas bill 1", "100/4 bill 3"]
 
@@ -231,7 +231,7 @@ def test_earlier_columns_are_announced_again_when_they_come_back() -> None:
         *transaction(200, [WIDER, wide(2)]),
         *transaction(300, [relation(), insert(3)]),
     ]
-    assert [version.number for version in _known(_fed(sent, entities=entities))] == [1, 2, 3]
+    assert [version.number for version in _versions_in(_feed(sent, entities=entities))] == [1, 2, 3]
 
 
 # Tables that replace each other
@@ -245,9 +245,9 @@ def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
         *transaction(300, [relation(), insert(3)]),  # nothing was written to it while it had another name
         *transaction(400, [renamed, insert(4), other, insert(5, relid=40_000)]),
     ]
-    assembled = _fed(sent)
-    assert [version.relation for version in _known(assembled)] == [20_000, 40_000, 20_000, 40_000]
-    assert [version.restated for version in _known(assembled)] == [(), *[("id", "status")] * 3]
+    assembled = _feed(sent)
+    assert [version.relation for version in _versions_in(assembled)] == [20_000, 40_000, 20_000, 40_000]
+    assert [version.restated for version in _versions_in(assembled)] == [(), *[("id", "status")] * 3]
     assert [row for row in _rows(assembled) if "schemas" not in row] == [
         "100/0 order 1",
         "200/0 order 2",
@@ -258,7 +258,7 @@ def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
 
 def test_rows_of_a_table_that_came_back_carry_its_shape() -> None:
     other = replace(WIDER, relid=40_000)
-    assembled = _fed(
+    assembled = _feed(
         [
             *transaction(100, [relation(), insert(1)]),
             *transaction(200, [other, wide(2, relid=40_000)]),
@@ -272,7 +272,7 @@ def test_rows_of_a_table_that_came_back_carry_its_shape() -> None:
 # Stops
 
 
-def _stopped(reader: Assembler) -> ChangelogError:
+def _stop_of(reader: Assembler) -> ChangelogError:
     assert reader.stop is not None
     return reader.stop
 
@@ -294,26 +294,26 @@ def test_a_stop_at_a_version_returns_only_the_transactions_before_it() -> None:
     ]  # versions that are not published are not reported
     assert assembled.through == commit_text(101)
     assert not assembled.partial
-    error = _stopped(reader)
+    error = _stop_of(reader)
     assert (error.kind, error.position) == (Kind.STOP, Position(1, 200, 4))
     assert reader.feed(frames(transaction(400, [bill(5)]))).rows == []
 
 
 def test_a_stop_in_the_middle_of_a_block_returns_the_transactions_before_it() -> None:
     """Because the relations are known, the rows of several transactions and tables are decoded as one block."""
-    known = _known(_fed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
-    known += _known(_fed(transaction(50, [RETYPED, retyped(1)])))
+    known = _versions_in(_feed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
+    known += _versions_in(_feed(transaction(50, [RETYPED, retyped(1)])))
     reader = announcing(known)
     assembled = reader.feed(
         frames([*transaction(100, [BILLS, bill(1)]), *transaction(200, [bill(2), relation(), insert(3), bill(4)])])
     )
     assert _rows(assembled) == ["100/0 schemas bill 2", "100/0 bill 1"]
-    assert _stopped(reader).position == Position(1, 200, 2)
+    assert _stop_of(reader).position == Position(1, 200, 2)
 
 
 def test_an_accepted_version_is_published() -> None:
     before = transaction(100, [relation(), insert(1)])
-    known, sent = _known(_fed(before)), before + transaction(200, [RETYPED, retyped(2)])
+    known, sent = _versions_in(_feed(before)), before + transaction(200, [RETYPED, retyped(2)])
     reader = assembler(ENTITIES, versions=versions(known, order=Position(1, 200, 0)), published=Position(1, 100, 0))
     assert _rows(reader.feed(frames(sent))) == ["200/0 schemas order 2", "200/0 order 2"]
     assert reader.stop is None
@@ -328,7 +328,7 @@ def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> Non
     reader = assembler(ENTITIES, versions=Versions([], accepted={}, filled=lost))
     assembled = reader.feed(frames([*transaction(100, [relation(), insert(1)]), *transaction(200, [WIDER, wide(2)])]))
     assert _rows(assembled) == ["100/0 schemas order 1", "100/0 order 1"]
-    assert (_stopped(reader).kind, _stopped(reader).position) == (Kind.CONNECTION, Position(1, 200, 0))
+    assert (_stop_of(reader).kind, _stop_of(reader).position) == (Kind.CONNECTION, Position(1, 200, 0))
 
 
 # Rows that are read from tables
@@ -369,7 +369,7 @@ def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None
         *transaction(300, [SIGNAL]),
         *transaction(400, [WIDER, wide(4)]),
     ]
-    assembled = _fed(sent, listener=reads)
+    assembled = _feed(sent, listener=reads)
     assert _rows(assembled) == [
         "100/0 schemas order 1",
         "100/0 order 9",
@@ -392,7 +392,7 @@ def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -
         *transaction(200, [SIGNAL]),
         *transaction(300, [relation(), insert(2)]),
     ]
-    assembled = _fed(sent, listener=reads)
+    assembled = _feed(sent, listener=reads)
     assert _rows(assembled)[-2:] == ["300/0 schemas order 3", "300/0 order 2"]
     assert [[change.kind for change in announced.changes] for announced in assembled.announced] == [
         [],
@@ -411,7 +411,7 @@ def test_a_stop_at_rows_of_a_table_gives_them_back() -> None:
     )
     assert _rows(assembled) == ["100/0 schemas order 1", "100/0 order 9"]
     assert reads.withdrawn == 1
-    assert _stopped(reader).position == Position(1, 200, 2)
+    assert _stop_of(reader).position == Position(1, 200, 2)
 
 
 def test_without_versions_nothing_is_announced() -> None:

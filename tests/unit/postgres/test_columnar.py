@@ -51,7 +51,7 @@ class Outcome:
     invalid_stamps: list[tuple[str, int]]
     stop: tuple[str, Position | None] | None
 
-    def told(self) -> tuple[object, ...]:
+    def comparable(self) -> tuple[object, ...]:
         return (
             self.rows.to_pylist(),
             self.through,
@@ -62,7 +62,7 @@ class Outcome:
         )
 
 
-def _fed(
+def _feed(
     case: Case, decisions: Mapping[Position, str], sent: Sequence[bytes], cuts: Sequence[int], rows_max: int
 ) -> Outcome:
     stream = assembler(case.entities, partitioned=case.partitioned, decisions=decisions, rows_max=rows_max)
@@ -104,14 +104,14 @@ def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.D
     rows_max = data.draw(st.sampled_from([1, 2, 5, ROWS_EVER]))
     decisions: dict[Position, str] = {}
     for _ in range(4):
-        fast = _fed(case, decisions, sent, [], ROWS_EVER)
+        fast = _feed(case, decisions, sent, [], ROWS_EVER)
         with _plain():
-            slow = _fed(case, decisions, sent, [], ROWS_EVER)
-            slow_cut = _fed(case, decisions, sent, cuts, rows_max)
-        assert fast.told() == slow.told()
+            slow = _feed(case, decisions, sent, [], ROWS_EVER)
+            slow_cut = _feed(case, decisions, sent, cuts, rows_max)
+        assert fast.comparable() == slow.comparable()
         _are_json(fast.rows)
-        assert _fed(case, decisions, sent, cuts, rows_max).told() == slow_cut.told()
-        one_by_one = _fed(case, decisions, sent, range(1, len(sent)), rows_max)
+        assert _feed(case, decisions, sent, cuts, rows_max).comparable() == slow_cut.comparable()
+        one_by_one = _feed(case, decisions, sent, range(1, len(sent)), rows_max)
         _same_whatever_the_cuts(fast, one_by_one)
         _same_whatever_the_cuts(fast, slow_cut)
         if fast.stop is None:
@@ -154,7 +154,7 @@ def test_no_null_is_invented(data: st.DataObject) -> None:
         changes += [root, leaf, Delete(relid=root.relid, old_kind="O", old=old)]
     messages = transaction(100, changes)
     case = Case(entities=[entity()], partitioned=["orders"], messages=messages, lsns=range(len(messages)))
-    for rows in (_fed(case, {}, frames(messages), [], ROWS_EVER).rows, _plainly(case)):
+    for rows in (_feed(case, {}, frames(messages), [], ROWS_EVER).rows, _plain_rows(case)):
         for published, row in zip(rows.to_pylist(), truth, strict=True):
             original = json.loads(published["original"])
             unavailable = json.loads(published["provenance"])["source"].get("unavailableOriginal", [])
@@ -167,9 +167,9 @@ def _logs(leaf: Relation, name: str) -> bool:
     return any(column.key for column in leaf.columns if column.name == name)
 
 
-def _plainly(case: Case) -> pa.Table:
+def _plain_rows(case: Case) -> pa.Table:
     with _plain():
-        return _fed(case, {}, frames(case.messages), [], ROWS_EVER).rows
+        return _feed(case, {}, frames(case.messages), [], ROWS_EVER).rows
 
 
 @given(st.data())
@@ -186,9 +186,9 @@ def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
     changes += [Delete(relid=sent.relid, old_kind="O", old=old) for old in values]
     messages = transaction(100, [sent, *changes])
     case = Case(entities=[entity()], partitioned=[], messages=messages, lsns=range(len(messages)))
-    fast = _fed(case, {}, frames(messages), [], ROWS_EVER)
+    fast = _feed(case, {}, frames(messages), [], ROWS_EVER)
     with _plain():
-        assert fast.told() == _fed(case, {}, frames(messages), [], ROWS_EVER).told()
+        assert fast.comparable() == _feed(case, {}, frames(messages), [], ROWS_EVER).comparable()
     _are_json(fast.rows)
     assert len(fast.rows) >= len(changes)
 
@@ -199,23 +199,23 @@ def _are_json(rows: pa.Table) -> None:
         assert text is None or isinstance(json.loads(text), dict)
 
 
-def _same_whatever_the_cuts(whole: Outcome, cut: Outcome) -> None:
+def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
     """Checks that with other cuts, at most the begin of the transaction that stops is returned in addition."""
-    assert cut.stop == whole.stop
-    assert cut.through == whole.through
-    assert cut.rows.slice(0, len(whole.rows)).equals(whole.rows)
-    more = {Position.parse(text) for text in cut.rows.slice(len(whole.rows)).column("position").to_pylist()}
-    if whole.stop is None or whole.stop[1] is None:
+    assert cut.stop == expected.stop
+    assert cut.through == expected.through
+    assert cut.rows.slice(0, len(expected.rows)).equals(expected.rows)
+    more = {Position.parse(text) for text in cut.rows.slice(len(expected.rows)).column("position").to_pylist()}
+    if expected.stop is None or expected.stop[1] is None:
         assert not more
     else:
-        assert {position.commit for position in more} <= {whole.stop[1].commit}
-        assert all(position < whole.stop[1] for position in more)
+        assert {position.commit for position in more} <= {expected.stop[1].commit}
+        assert all(position < expected.stop[1] for position in more)
 
 
 def _outcome(case: Case, sent: Sequence[bytes]) -> object:
     """Returns the outcome of the stream, or its error's kind if the stream is malformed. Raises all other errors."""
     try:
-        return _fed(case, {}, sent, [], ROWS_EVER).told()
+        return _feed(case, {}, sent, [], ROWS_EVER).comparable()
     except ChangelogError as error:
         if error.kind is not Kind.MALFORMED:
             raise

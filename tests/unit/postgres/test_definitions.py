@@ -87,9 +87,9 @@ class Database:
     def look(self, relations: frozenset[int]) -> CompositeLook:
         if not relations:
             return CompositeLook(rows=frozenset(), makers=frozenset(), pending=False, before=self.lsn)
-        before = self._asked(self.lsn)
-        pending = bool(self._asked(any(not alteration.visible for alteration in self.alterations)))
-        xid = self._asked(self._seen())
+        before = self._answered(self.lsn)
+        pending = bool(self._answered(any(not alteration.visible for alteration in self.alterations)))
+        xid = self._answered(self._visible_xid())
         makers = frozenset({xid} - {0})
         return CompositeLook(rows=frozenset({(RELATION, 1, xid)}), makers=makers, pending=pending, before=before)
 
@@ -99,13 +99,13 @@ class Database:
         if values == [COMPOSITE]:
             return [("public.co", "c", False, 0, None, None, 0, -1, RELATION, ",")]
         assert values == [RELATION], text
-        xid = self._asked(self._seen())
+        xid = self._answered(self._visible_xid())
         return [(f"a{xid}" if xid else "a", INT, -1)]
 
-    def _seen(self) -> int:
+    def _visible_xid(self) -> int:
         return max((alteration.xid for alteration in self.alterations if alteration.visible), default=0)
 
-    def _asked(self, answer: int) -> int:
+    def _answered(self, answer: int) -> int:
         self._meanwhile(self)
         return answer
 
@@ -163,11 +163,11 @@ def check(database: Database, definitions: Definitions, transaction: Transaction
     return type_.certain
 
 
-def quiet(_: Database) -> None:
+def do_nothing(_: Database) -> None:
     """Nothing happens."""
 
 
-def read(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
+def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
     """Writes a row. Returns the attribute's name that it is read with, and whether its type is certain."""
     database.write(lasts=lasts)
     transaction = database.stream[-1]
@@ -177,37 +177,37 @@ def read(database: Database, definitions: Definitions, *, lasts: int = 1) -> tup
     return type_.fields[0].name, type_.certain
 
 
-def altered(database: Database) -> None:
+def alter_completely(database: Database) -> None:
     for _ in range(3):
         database.alter()
 
 
 def test_a_change_is_certain_after_the_next_look() -> None:
-    database = Database(quiet)
+    database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     definitions.track([COMPOSITE])
-    assert read(database, definitions) == ("a", True)
-    altered(database)
-    assert read(database, definitions) == ("a702", False)
-    assert read(database, definitions) == ("a702", True)
+    assert write_and_resolve(database, definitions) == ("a", True)
+    alter_completely(database)
+    assert write_and_resolve(database, definitions) == ("a702", False)
+    assert write_and_resolve(database, definitions) == ("a702", True)
 
 
 def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None:
-    database = Database(quiet)
+    database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     definitions.track([COMPOSITE])
-    altered(database)
+    alter_completely(database)
     [alteration] = database.alterations
     assert alteration.commit is not None
     definitions.enter(alteration.xid, 0, alteration.commit)
-    assert read(database, definitions) == ("a701", True)
+    assert write_and_resolve(database, definitions) == ("a701", True)
 
 
 def test_the_next_opening_keeps_what_was_learned() -> None:
-    database = Database(quiet)
+    database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     definitions.track([COMPOSITE])
-    altered(database)
+    alter_completely(database)
     definitions.glance(1.0)
     database.write(lasts=1)
     reopened = Definitions(database.look, database.query, definitions.ends)
@@ -217,20 +217,20 @@ def test_the_next_opening_keeps_what_was_learned() -> None:
 
 
 def test_no_later_type_is_certain_while_an_alteration_is_open() -> None:
-    database = Database(quiet)
+    database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     definitions.track([COMPOSITE])
     database.alter()
-    assert read(database, definitions) == ("a", False)
+    assert write_and_resolve(database, definitions) == ("a", False)
     database.alter()
-    assert read(database, definitions) == ("a", False)
+    assert write_and_resolve(database, definitions) == ("a", False)
     database.alter()
-    assert read(database, definitions) == ("a701", False)
-    assert read(database, definitions) == ("a701", True)
+    assert write_and_resolve(database, definitions) == ("a701", False)
+    assert write_and_resolve(database, definitions) == ("a701", True)
 
 
 def test_a_type_without_composites_is_not_tracked() -> None:
-    database = Database(quiet)
+    database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     assert definitions.resolve(INT).name == "int4"
     assert not definitions.tracking

@@ -62,7 +62,7 @@ def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Reco
     return Record(entity=entity, place=Place(key=key, partition=partition), envelope=envelope)
 
 
-def written(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
+def records_of(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
     """The records of these changes, which belong to the entities `names` in turn."""
     records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
@@ -74,7 +74,7 @@ def written(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Re
     return records
 
 
-def folded(records: Sequence[Record]) -> dict[str, Record]:
+def live_records(records: Sequence[Record]) -> dict[str, Record]:
     live: dict[str, Record] = {}
     for change in records:
         if change.place.key == TRUNCATE_KEY:
@@ -86,7 +86,7 @@ def folded(records: Sequence[Record]) -> dict[str, Record]:
     return live
 
 
-def stored(records: Sequence[Record], seed: int) -> Read:
+def reader_of(records: Sequence[Record], seed: int) -> Read:
     """Returns a function that reads the records in small batches, partition by partition in any order."""
     order = list(range(PARTITIONS))
 
@@ -106,25 +106,25 @@ def stored(records: Sequence[Record], seed: int) -> Read:
 @settings(deadline=None)
 def test_what_is_older_or_asked_for_is_found_in_parts(
     changes: list[tuple[Op, int, int]],
-    named: dict[str, int],
-    asked: dict[str, set[str]],
+    start_commits: dict[str, int],
+    absent_keys: dict[str, set[str]],
     folded_max: int,
     ghosts_max: int,
     seed: int,
 ) -> None:
-    records = written(changes, "efgh")
-    starts = {name: str(Position(1, start, 0)) for name, start in named.items()}
+    records = records_of(changes, "efgh")
+    starts = {name: str(Position(1, start, 0)) for name, start in start_commits.items()}
     expected: dict[str, dict[str, Record]] = {
         name: {
             key: change
-            for key, change in folded([change for change in records if change.entity == name]).items()
-            if str(change.envelope.provenance.source.position) < start or key in asked.get(name, ())
+            for key, change in live_records([change for change in records if change.entity == name]).items()
+            if str(change.envelope.provenance.source.position) < start or key in absent_keys.get(name, ())
         }
         for name, start in starts.items()
     }
     found_ghosts: dict[str, dict[str, Ghost]] = {name: {} for name in starts}
     ended: set[str] = set()
-    for part in older_than(stored(records, seed), starts, asked, folded_max=folded_max, ghosts_max=ghosts_max):
+    for part in older_than(reader_of(records, seed), starts, absent_keys, folded_max=folded_max, ghosts_max=ghosts_max):
         assert sum(map(len, part.ghosts.values())) <= ghosts_max
         assert not ended & (part.ghosts.keys() | part.whole | part.cut)
         assert not part.whole & part.cut
@@ -152,7 +152,7 @@ def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None
             records.append(record(Op.CREATE, f"k{at if len(set(names)) == 1 else number}", 0, at, name))
     starts = {name: str(Position(1, 100, 0)) for name in ("alone", "a", "b")}
     keys: dict[str, set[str]] = {name: set() for name in starts}
-    for part in older_than(stored(records, 0), starts, {}, folded_max=1):
+    for part in older_than(reader_of(records, 0), starts, {}, folded_max=1):
         for name, ghosts in part.ghosts.items():
             keys[name] |= {ghost.key for ghost in ghosts}
     assert keys == {name: {change.place.key for change in records if change.entity == name} for name in starts}
@@ -163,15 +163,15 @@ def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
-    read = stored(records, 0)
+    read = reader_of(records, 0)
     readings: list[list[str]] = []
 
-    def counted(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
+    def read_and_record(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
         readings.append(sorted(entities))
         yield from read(entities, key)
 
     starts = dict.fromkeys([*names[:4], "large", *names[4:]], str(Position(1, 0, 0)))
-    parts = list(older_than(counted, starts, {}, folded_max=5))
+    parts = list(older_than(read_and_record, starts, {}, folded_max=5))
     assert readings == [[names[0]], names[1:3], ["large", *sorted([names[3], *names[4:]])], ["large"]]
     assert [sorted(part.whole) for part in parts] == [[names[0]], names[1:3], names[3:], ["large"]]
 
@@ -180,7 +180,7 @@ def test_large_ghosts_of_several_entities_come_in_several_portions(monkeypatch: 
     monkeypatch.setattr(survivors, "GHOSTS_BYTES_MAX", 300)
     records = [record(Op.CREATE, f"k{at}", 0, at, "abc"[at % 3]) for at in range(6)]
     starts = dict.fromkeys("abc", str(Position(2, 0, 0)))
-    parts = list(older_than(stored(records, 0), starts, {}))
+    parts = list(older_than(reader_of(records, 0), starts, {}))
     assert [[len(ghosts) for ghosts in part.ghosts.values()] for part in parts] == [[2], [2], [2]]
     assert {name for part in parts for name in part.whole} == {"a", "b", "c"}
 
@@ -190,17 +190,17 @@ def test_large_ghosts_of_several_entities_come_in_several_portions(monkeypatch: 
 def test_requested_keys_that_are_alive_are_found(
     changes: list[tuple[Op, int, int]], numbers: set[int], seed: int
 ) -> None:
-    records = written(changes)
+    records = records_of(changes)
     keys = {f"k{number}" for number in numbers}
-    live = folded(records)
-    ghosts = of_keys(stored(records, seed), "e", keys)
+    live = live_records(records)
+    ghosts = of_keys(reader_of(records, seed), "e", keys)
     assert {ghost.key for ghost in ghosts} == keys & live.keys()
     assert all(bytes(ghost.current) == bytes(live[ghost.key].envelope.current or b"") for ghost in ghosts)
 
 
 def test_rows_that_go_away_between_two_looks_have_it_looked_again() -> None:
     """A broker may compact and delete while its topics are read."""
-    looks = [written([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), written([(Op.CREATE, 1, 0)])]
+    looks = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:
         yield batch.from_records(looks.pop(0))

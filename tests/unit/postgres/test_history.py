@@ -19,12 +19,12 @@ STORED = Checkpoint(
 )
 
 
-def opened(stored: Checkpoint | None = STORED, confirmed: int = 0x900, publication: str = "app") -> History:
+def history_of(stored: Checkpoint | None = STORED, confirmed: int = 0x900, publication: str = "app") -> History:
     return History.of(stored, publication, confirmed)
 
 
 def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> None:
-    history = opened()
+    history = history_of()
     assert (history.start_lsn, history.durable, history.confirmable) == (0x900, 0x1000, 0x900)
     history.durable = 0x1100
     assert not history.heard(None)
@@ -40,7 +40,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
     "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
 )
 def test_any_other_transaction_shows_another_history(other: dict[str, int]) -> None:
-    history = opened()
+    history = history_of()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:
             history.heard(replace(LAST, **other))
@@ -50,15 +50,15 @@ def test_any_other_transaction_shows_another_history(other: dict[str, int]) -> N
 
 def test_a_log_that_passes_the_last_transaction_without_sending_it_is_another_history() -> None:
     with pytest.raises(ChangelogError, match="lacks the last transaction"):
-        opened().reached(0x901)
+        history_of().reached(0x901)
 
 
 @pytest.mark.parametrize(
     "history",
     [
-        opened(confirmed=0x901),
-        opened(replace(STORED, source={})),
-        opened(publication="another"),
+        history_of(confirmed=0x901),
+        history_of(replace(STORED, source={})),
+        history_of(publication="another"),
     ],
     ids=["confirmed", "of an older program", "another publication"],
 )
@@ -69,7 +69,7 @@ def test_a_transaction_that_the_server_may_not_send_is_not_awaited(history: Hist
 
 
 def test_a_new_changelog_begins_where_the_slot_does() -> None:
-    history = opened(None, confirmed=0x700)
+    history = history_of(None, confirmed=0x700)
     assert (history.start_lsn, history.durable, history.confirmable) == (0x700, 0x700, 0x700)
     history.reached(0x5000)
 
@@ -78,16 +78,16 @@ def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
     """The partial transaction is the last one that is covered, and it must come again."""
     partial = replace(LAST, commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
-    history = opened(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
+    history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
     assert history.start_lsn == 0x1000
     assert history.heard(partial)
 
 
 def test_the_last_transaction_is_covered_even_without_rows() -> None:
-    assert opened().covered(STORED, lambda _: 1) == Position(1, 0x900, 0)
-    assert opened().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "with the present epoch"
+    assert history_of().covered(STORED, lambda _: 1) == Position(1, 0x900, 0)
+    assert history_of().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "with the present epoch"
     rows = replace(STORED, position=Position(1, 0x900, 6))
-    assert opened().covered(rows, lambda _: 1) == rows.position
-    assert opened().covered(replace(STORED, position=None), lambda _: 1) == Position(1, 0x900, 0)
-    assert opened().covered(replace(STORED, partial=True), lambda _: 1) == STORED.position
-    assert opened(replace(STORED, source={})).covered(STORED, lambda _: 1) == STORED.position
+    assert history_of().covered(rows, lambda _: 1) == rows.position
+    assert history_of().covered(replace(STORED, position=None), lambda _: 1) == Position(1, 0x900, 0)
+    assert history_of().covered(replace(STORED, partial=True), lambda _: 1) == STORED.position
+    assert history_of(replace(STORED, source={})).covered(STORED, lambda _: 1) == STORED.position

@@ -111,7 +111,10 @@ def test_bytes_left_over_are_refused(message: Decoded, more: bytes) -> None:
     assert "byte" in refusal(encode(message) + more).message
 
 
-@given(payload=st.binary(max_size=64) | st.tuples(messages, st.randoms()).map(lambda drawn: mutated(*drawn)))
+@given(
+    payload=st.binary(max_size=64)
+    | st.tuples(messages, st.randoms()).map(lambda message_and_chance: mutated(*message_and_chance))
+)
 def test_bytes_that_no_server_sends_are_refused_or_read_whole(payload: bytes) -> None:
     try:
         message = decode(payload)
@@ -156,7 +159,7 @@ def test_a_message_is_read_from_the_middle_of_a_buffer(
         assert decode(before + payload + after, begin=len(before), end=len(before) + len(payload)) == message
 
 
-def test_the_system_catalogue_s_name_is_not_sent() -> None:
+def test_an_empty_namespace_is_the_system_catalogue() -> None:
     assert decode(b"Y\0\0\0\1\0name\0") == TypeName(type_oid=1, namespace="pg_catalog", name="name")
 
 

@@ -25,7 +25,7 @@ def texts(script: str) -> list[str]:
     return [statement.text for statement in statements(script) if isinstance(statement, Statement)]
 
 
-def refused(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
+def refusals(script: str, *, lasting: bool = True) -> list[tuple[int, str]]:
     statements_ = [
         statement if isinstance(statement, RefusedStatement) else refusal(statement, lasting=lasting)
         for statement in statements(script)
@@ -93,7 +93,7 @@ def test_an_error_is_on_the_line_of_its_character() -> None:
     ],
 )
 def test_a_statement_that_cannot_be_rehearsed_is_named_with_its_line(statement: str, what: str) -> None:
-    assert refused(f"SELECT 1;\n{statement};") == [(2, what)]
+    assert refusals(f"SELECT 1;\n{statement};") == [(2, what)]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,16 @@ def test_a_statement_that_cannot_be_rehearsed_is_named_with_its_line(statement: 
     ],
 )
 def test_other_statements_can_be_rehearsed(statement: str) -> None:
-    assert refused(f"{statement};") == []
+    assert refusals(f"{statement};") == []
 
 
 def test_a_temporary_server_may_run_lasting_statements_but_none_that_reach_beyond_it() -> None:
-    assert refused("SELECT setval('s', 1)", lasting=False) == []
-    assert refused("SELECT dblink_exec('host=elsewhere', 'DROP TABLE t')", lasting=False) == [(1, "dblink_exec")]
-    assert refused("COPY t TO PROGRAM 'rm'", lasting=False) == [(1, "PROGRAM")]
+    assert refusals("SELECT setval('s', 1)", lasting=False) == []
+    assert refusals("SELECT dblink_exec('host=elsewhere', 'DROP TABLE t')", lasting=False) == [(1, "dblink_exec")]
+    assert refusals("COPY t TO PROGRAM 'rm'", lasting=False) == [(1, "PROGRAM")]
 
 
 def test_commands_of_psql_end_the_script() -> None:
-    assert refused("SELECT 1;\n\\i other.sql\n'") == [(2, "\\i")]
-    assert refused("COPY t (a) FROM stdin;\n1\t'\n\\.\nSELECT 1;") == [(1, "COPY")]
-    assert refused("SELECT 1 \\gset") == [(1, "\\gset")]
+    assert refusals("SELECT 1;\n\\i other.sql\n'") == [(2, "\\i")]
+    assert refusals("COPY t (a) FROM stdin;\n1\t'\n\\.\nSELECT 1;") == [(1, "COPY")]
+    assert refusals("SELECT 1 \\gset") == [(1, "\\gset")]

@@ -11,7 +11,7 @@ from tests.unit.records import checkpoint
 ORDER = {"key": ["id"], "partitions": 4}
 
 
-def refused(stored: dict[str, object], configured: dict[str, object]) -> str:
+def refusal(stored: dict[str, object], configured: dict[str, object]) -> str:
     with pytest.raises(ChangelogError) as caught:
         check_settings(replace(checkpoint(1), settings={"order": stored}), {"order": configured}, accept=False)
     assert caught.value.kind is Kind.SETTINGS
@@ -23,13 +23,13 @@ def test_unchanged_settings_and_new_entities_are_allowed() -> None:
 
 
 def test_the_changed_setting_is_named() -> None:
-    assert refused(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has other settings: partitions")
+    assert refusal(ORDER, {**ORDER, "partitions": 5}).endswith("entity order has other settings: partitions")
 
 
 def test_another_codec_is_a_change_in_either_direction() -> None:
     avro = {**ORDER, "codec": "avro"}
-    assert refused(ORDER, avro).endswith("entity order has other settings: codec")
-    assert refused(avro, ORDER).endswith("entity order has other settings: codec")
+    assert refusal(ORDER, avro).endswith("entity order has other settings: codec")
+    assert refusal(avro, ORDER).endswith("entity order has other settings: codec")
 
 
 def test_a_change_is_accepted_but_not_in_mid_transaction() -> None:

@@ -135,7 +135,7 @@ def test_a_row_without_its_key_is_one_clear_error() -> None:
         )
 
 
-def test_a_row_of_more_json_than_a_message_holds_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_records, "JSON_BYTES_MAX", 100)
     monkeypatch.setattr(json_columns, "LARGE_BYTES", 20)
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)

@@ -89,7 +89,7 @@ def test_rows_are_left_out_if_the_snapshot_does_not_see_their_changes() -> None:
     assert _signalled(windows, nonce) == ["2", "4"]
 
 
-def test_the_rows_of_another_entity_touch_nothing() -> None:
+def test_rows_of_another_entity_touch_no_keys() -> None:
     windows, _ = _windows()
     other = rows_of([1], [0]).set_column(0, "entity", pa.array(["guest"]))
     windows.touched(other, np.array([300]))

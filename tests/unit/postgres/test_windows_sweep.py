@@ -142,7 +142,7 @@ class _Sweep:
             assert taken is not None
             self.taken.append(taken)
 
-    def look(self) -> None:
+    def read_chunk(self) -> None:
         """Takes a snapshot and reads at once. Rewrites of tables are tested in `test_windows`."""
         if not self.taken:
             return
@@ -152,7 +152,7 @@ class _Sweep:
             self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
             return
         assert isinstance(chunk.taken, Keys)
-        self.windows.read(nonce, _LookedUp(_found(self.database, snapshot, chunk.taken), chunk.taken))
+        self.windows.read(nonce, _LookedUp(_rows_of_keys(self.database, snapshot, chunk.taken), chunk.taken))
         self.unsent.append(nonce)
 
     def send(self) -> None:
@@ -207,7 +207,7 @@ def _ghost(key: int) -> Ghost:
     return Ghost(key=str(key), partition=0, position="", current=Raw(b"{}"), unavailable=(), json_null=(), mask=None)
 
 
-def _found(database: Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
+def _rows_of_keys(database: Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
     keys = {int(key) for key in taken.keys}
     rows = [row for row in database.heap if row.key in keys and database._sees(snapshot, row)]
     return rows_of([row.key for row in rows], [row.version for row in rows])
@@ -220,7 +220,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     for _ in range(dice.randrange(12)):
         step_of_the_database(database, dice)
     service = _Sweep(database, base, make)
-    reader = (service.take, service.look, service.send)
+    reader = (service.take, service.read_chunk, service.send)
     for _ in range(steps):
         before = service.windows, service.windows.changes, progress_of(service.windows)
         match dice.random():
@@ -238,7 +238,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
     while database.writers or database.logged:
         (database.commit if database.writers else database.show)()
     for _ in range(200):
-        for step in (service.scan, service.send, service.look, service.take, service.deliver):
+        for step in (service.scan, service.send, service.read_chunk, service.take, service.deliver):
             step()
         if service.windows.complete and service.now.read_to == len(database.log):
             break

@@ -87,7 +87,7 @@ class _Writer:
 
     xid: int
     changes: list[tuple[int, int, bool]] = field(default_factory=list)
-    held: set[int] = field(default_factory=set)
+    locked: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class Database:
     def write(self) -> None:
         """Inserts, updates or deletes a key that no other transaction has locked, or moves its row to another key."""
         writer = self.dice.choice(self.writers)
-        held = {key for other in (*self.writers, *self.logged) if other is not writer for key in other.held}
-        key = self.dice.choice([key for key in KEYS if key not in held] or [-1])
+        locked = {key for other in (*self.writers, *self.logged) if other is not writer for key in other.locked}
+        key = self.dice.choice([key for key in KEYS if key not in locked] or [-1])
         if key < 0:
             return
         live = self._live(key)
@@ -140,15 +140,15 @@ class Database:
             live.ended_by = writer.xid
             if self.dice.random() < 0.3:
                 writer.changes.append((key, next(self._versions), True))
-                key = self.dice.choice([other for other in KEYS if other not in held])
+                key = self.dice.choice([other for other in KEYS if other not in locked])
                 if self._live(key) is not None or self.dice.random() < 0.5:
-                    writer.held |= {key, live.key}
+                    writer.locked |= {key, live.key}
                     return
-                writer.held.add(live.key)
+                writer.locked.add(live.key)
         row = _Tuple(key, next(self._versions), self._place(), writer.xid)
         self.heap.append(row)
         writer.changes.append((key, row.version, False))
-        writer.held.add(key)
+        writer.locked.add(key)
 
     def _live(self, key: int) -> _Tuple | None:
         """The newest version of a key, as its writer sees it."""
@@ -373,7 +373,7 @@ def _step(service: _Service, database: Database, dice: random.Random) -> None:
         case chance if chance < 0.985:
             service.start()
         case _ if not database.locks:
-            _altered(service, dice)
+            _change_table(service, dice)
 
 
 def step_of_the_database(database: Database, dice: random.Random) -> None:
@@ -390,7 +390,7 @@ def step_of_the_database(database: Database, dice: random.Random) -> None:
         database.roll_back()
 
 
-def _altered(service: _Service, dice: random.Random) -> None:
+def _change_table(service: _Service, dice: random.Random) -> None:
     """Rewrites the table or changes its columns. Both need an exclusive lock on the table."""
     if dice.random() < 0.5:
         service.database.rewrite()

@@ -312,28 +312,28 @@ def _definitions(schema: Schema) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _full(container[key]), container[key]
 
 
-def _ordered(schema: Schema, definitions: dict[str, dict[str, Any]], done: set[str]) -> Schema:
+def _ordered(schema: Schema, definitions: dict[str, dict[str, Any]], defined: set[str]) -> Schema:
     match schema:
         case [*branches]:
-            return [_ordered(branch, definitions, done) for branch in _flat(branches, definitions)]
+            return [_ordered(branch, definitions, defined) for branch in _flat(branches, definitions)]
         case {"type": "array", "items": items}:
-            return {**schema, "items": _ordered(items, definitions, done)}
+            return {**schema, "items": _ordered(items, definitions, defined)}
         case {"type": "map", "values": members}:
-            return {**schema, "values": _ordered(members, definitions, done)}
+            return {**schema, "values": _ordered(members, definitions, defined)}
         case {"type": "record" | "enum" | "fixed"}:
-            return _once(_full(schema), definitions, done)
+            return _once(_full(schema), definitions, defined)
         case str() if schema not in PRIMITIVES:
-            return _once(schema, definitions, done) if schema in definitions else "int"
+            return _once(schema, definitions, defined) if schema in definitions else "int"
     return schema
 
 
-def _once(name: str, definitions: dict[str, dict[str, Any]], done: set[str]) -> Schema:
-    if name in done:
+def _once(name: str, definitions: dict[str, dict[str, Any]], defined: set[str]) -> Schema:
+    if name in defined:
         return name
-    done.add(name)
+    defined.add(name)
     about = copy.deepcopy(definitions[name])
     for field in about.get("fields", ()):
-        field["type"] = _ordered(field["type"], definitions, done)
+        field["type"] = _ordered(field["type"], definitions, defined)
     return about
 
 

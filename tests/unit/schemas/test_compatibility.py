@@ -37,7 +37,7 @@ from tests.unit.schemas.avro_schemas import (
 
 # Pairs of reader and writer, from Avro's TestSchemaCompatibility.
 READABLE: list[tuple[Schema, Schema]] = [
-    *((each, each) for each in ("null", "boolean", INT, LONG, FLOAT, DOUBLE, STRING, BYTES)),
+    *((type_, type_) for type_ in ("null", "boolean", INT, LONG, FLOAT, DOUBLE, STRING, BYTES)),
     (LONG, INT),
     (FLOAT, INT),
     (FLOAT, LONG),
@@ -114,12 +114,12 @@ READABLE: list[tuple[Schema, Schema]] = [
 
 # From Avro's tests of each kind of incompatibility.
 UNREADABLE: list[tuple[Schema, Schema, list[Rule]]] = [
-    *((INT, each, [Rule.TYPE_CHANGED]) for each in ("null", "boolean", LONG, FLOAT, DOUBLE, STRING, BYTES)),
-    *((LONG, each, [Rule.TYPE_CHANGED]) for each in (FLOAT, DOUBLE, "boolean")),
-    *((FLOAT, each, [Rule.TYPE_CHANGED]) for each in (DOUBLE, STRING, BYTES)),
+    *((INT, type_, [Rule.TYPE_CHANGED]) for type_ in ("null", "boolean", LONG, FLOAT, DOUBLE, STRING, BYTES)),
+    *((LONG, type_, [Rule.TYPE_CHANGED]) for type_ in (FLOAT, DOUBLE, "boolean")),
+    *((FLOAT, type_, [Rule.TYPE_CHANGED]) for type_ in (DOUBLE, STRING, BYTES)),
     *(
-        (each, INT, [Rule.TYPE_CHANGED])
-        for each in ("null", "boolean", STRING, BYTES, AB, FIXED_4, array(INT), record())
+        (type_, INT, [Rule.TYPE_CHANGED])
+        for type_ in ("null", "boolean", STRING, BYTES, AB, FIXED_4, array(INT), record())
     ),
     (STRING, DOUBLE, [Rule.TYPE_CHANGED]),
     (STRING, FIXED_4, [Rule.TYPE_CHANGED]),
@@ -159,12 +159,12 @@ UNREADABLE: list[tuple[Schema, Schema, list[Rule]]] = [
 
 
 @pytest.mark.parametrize(("reader", "writer"), READABLE)
-def test_what_avro_calls_compatible(reader: Schema, writer: Schema) -> None:
+def test_schemas_that_avro_calls_compatible(reader: Schema, writer: Schema) -> None:
     assert [finding for finding in unreadable(reader, writer) if not finding.strict] == []
 
 
 @pytest.mark.parametrize(("reader", "writer", "rules"), UNREADABLE)
-def test_what_avro_calls_incompatible(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
+def test_schemas_that_avro_calls_incompatible(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
     assert [finding.rule for finding in unreadable(reader, writer) if not finding.strict] == rules
 
 
@@ -193,7 +193,7 @@ CONFLUENT: list[tuple[str, Schema, Schema, set[str]]] = [
     ("old", "new", "allowed"), [case[1:] for case in CONFLUENT], ids=[case[0] for case in CONFLUENT]
 )
 @pytest.mark.parametrize("mode", Mode)
-def test_what_confluent_allows(old: Schema, new: Schema, allowed: set[str], mode: Mode) -> None:
+def test_changes_that_confluent_allows(old: Schema, new: Schema, allowed: set[str], mode: Mode) -> None:
     kind = mode.value.removesuffix("_TRANSITIVE")
     needed = {"NONE": set(), "FULL": {BACKWARD, FORWARD}}.get(kind, {kind})
     assert (lax(problems(new, [("v1", old)], mode)) == []) is (needed <= allowed)
@@ -252,7 +252,7 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
 
 
 @pytest.mark.parametrize(("reader", "writer", "rules"), STRICT)
-def test_what_avro_would_read_wrongly(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
+def test_data_that_avro_would_read_wrongly(reader: Schema, writer: Schema, rules: list[Rule]) -> None:
     findings = unreadable(reader, writer)
     assert [(finding.rule, finding.strict) for finding in findings] == [(rule, True) for rule in rules]
 

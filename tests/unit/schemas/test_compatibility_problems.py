@@ -73,7 +73,9 @@ ENTITY: list[tuple[Schema, Schema, list[tuple[Rule, str]]]] = [
 
 @pytest.mark.parametrize(("old", "new", "expected"), ENTITY)
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.FULL_TRANSITIVE])
-def test_what_an_entity_may_not_change(old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode) -> None:
+def test_changes_that_an_entity_may_not_make(
+    old: Schema, new: Schema, expected: list[tuple[Rule, str]], mode: Mode
+) -> None:
     changes = problems(new, [("v1", old)], mode)
     assert [(problem.rule, problem.path) for problem in changes] == expected
     assert all(problem.strict for problem in changes)

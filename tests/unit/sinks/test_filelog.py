@@ -269,7 +269,7 @@ def test_a_manifest_that_cannot_be_read(sink: FileSink, tmp_path: Path, text: by
         read(tmp_path)
 
 
-# What is on disk stays readable
+# Logs on disk stay readable
 
 
 def test_golden_log_of_format_1() -> None:
