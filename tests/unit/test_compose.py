@@ -55,7 +55,7 @@ def test_all_services_exist_and_other_databases_are_optional() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service(name: str) -> None:
+def test_each_service_is_pinned_and_healthy_and_local(name: str) -> None:
     service = SERVICES[name]
     assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?", service["image"]), "an image is pinned by its version"
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))

@@ -40,7 +40,7 @@ UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal
 
 
 def unseeded(path: Path) -> list[str]:
-    """The lines of a file that draw such values.
+    """Returns the lines of a file that use such values.
 
     If the file does not import the module `random`, that name is a variable with a generator.
     """

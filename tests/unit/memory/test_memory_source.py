@@ -223,9 +223,9 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes the deletions by sweeps whose key was not in the changelog just before, with the state `original`.
+    """Describes wrong deletions by sweeps: the changelog did not have the key, or had it with another state.
 
-    A comparison with the tables does not find these errors: a key that was deleted twice is gone all the same.
+    A comparison with the tables does not find these errors, because a key that is deleted twice is gone as well.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}

@@ -67,7 +67,7 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """If such a message left one open, the position would not advance, and an idle slot would keep log."""
+    """Otherwise the position of an idle database would not advance, and its slot would keep more and more log."""
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
     [begin, *rest] = frames(transaction(200, [insert(2)]))
@@ -154,7 +154,7 @@ def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
 
 
 def _from_a_begin(data: st.DataObject, sent: list[Decoded], published: Position | None) -> list[Decoded]:
-    """The messages of a new session: from some transaction on, at the latest that of `published`, relations first."""
+    """The messages of a new session: all from a random transaction on, which is not after that of `published`."""
     begins = [number for number, message in enumerate(sent) if isinstance(message, Begin)]
     candidates = [number for number in begins if published is None or _commit(sent[number]) <= published.commit]
     first = data.draw(st.sampled_from(candidates)) if candidates and published is not None else begins[0]

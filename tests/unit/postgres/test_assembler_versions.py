@@ -1,4 +1,4 @@
-"""Versions of columns in the stream: their positions, that each comes once, and stops at a version."""
+"""Versions of columns in the stream: their positions, no repetitions, and stops at incompatible versions."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -385,7 +385,7 @@ def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None
 
 
 def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -> None:
-    """A column was added, the table was read, and the column was dropped. So the stream's relation is the first one."""
+    """A column was added, the table was read, and the column was dropped. So the stream has the first columns again."""
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [
         *transaction(100, [relation(), insert(9)]),

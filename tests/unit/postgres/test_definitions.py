@@ -144,8 +144,8 @@ def _round(chance: random.Random, label: str) -> int:
             case "open":
                 definitions = Definitions(database.look, database.query, dict(definitions.ends))
                 definitions.track([COMPOSITE])
-        commits = [transaction_ for transaction_ in database.stream if transaction_.commit > last_commit]
-        for transaction in commits[: chance.randint(0, len(commits))]:
+        unread = [entry for entry in database.stream if entry.commit > last_commit]
+        for transaction in unread[: chance.randint(0, len(unread))]:
             last_commit = transaction.commit
             definitions.enter(transaction.xid, transaction.first, transaction.commit)
             if transaction.rows:

@@ -298,7 +298,7 @@ class _DeletesWhatIsGone(Windows):
 
 
 class _ByVisibilityAlone(Windows):
-    """Uses the rule for rows that are read. So a delete is repeated if the snapshot sees it."""
+    """Uses the rule for rows that are read. So a delete that the changelog already has is repeated."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None

@@ -18,7 +18,7 @@ from tests.unit.sinks.material import batch, checkpoint, commit, row, store
 
 
 def main(path: Path, mib: int) -> None:
-    """Stores the rows. The memory of the text itself is not counted, because the text is made before."""
+    """Stores the rows. The large text is made before the first measurement, so its own memory is not counted."""
     sink = FileSink(path)
     sink.recover()
     store(sink, commit(1), checkpoint(1))  # so that Arrow allocates its own memory before we measure
