@@ -134,7 +134,7 @@ class _Writer:
 
     def _other(self) -> list[Decoded]:
         draw = self._draw
-        relids = [altered.relid for altered in self._relations]
+        relids = [relation_.relid for relation_ in self._relations]
         number = draw(st.integers(0, len(relids) - 1))
         with_context = stamp(b'{"serviceName":"job","context":{"n":1.50, "source":{"position":"x"}}}')
         stamps = st.sampled_from([stamp(), stamp(b'{"serviceName":"job"}'), with_context, stamp(b"not JSON")])
