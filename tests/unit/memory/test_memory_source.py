@@ -168,7 +168,7 @@ def stored_rows(path: Path) -> list[dict[str, Any]]:
     return [row for rows in read_log(path) for row in rows.to_pylist() if row["entity"] in TABLES]
 
 
-def folded(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]:
+def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, Any]]:
     """The last state of each key, without nulls."""
     last = {row["key"]: row["current"] for row in rows if row["entity"] == entity}
     states = [json.loads(current) for current in last.values() if current is not None]
@@ -259,7 +259,7 @@ def check(shop: Shop) -> None:
         present = {
             key: {column: value for column, value in row.items() if value is not None} for key, row in table.items()
         }
-        assert folded(rows, name) == present
+        assert last_states(rows, name) == present
 
 
 @pytest.mark.parametrize("seed", range(3))

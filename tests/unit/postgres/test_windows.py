@@ -15,7 +15,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 
 @pytest.fixture(autouse=True)
-def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers the limit after which windows look for touched keys that they can forget."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 

@@ -249,7 +249,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers the limit after which windows look for touched keys that they can forget."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
