@@ -1,8 +1,9 @@
-"""How long a drift run takes, against reading each of its two sides once and throwing the rows away.
+"""Measures how long a drift run takes, compared with reading the table and the changelog once each.
 
-A table of 15 columns is published into a file log by the service, and 5 % of its rows are then updated. The sides take
-turns in one session of Spark, all of them warmed first: COPY of the whole table over one connection; the same in as
-many tasks as the job has; the changelog's rows, scanned by Spark; and the job from its fence to its written report.
+The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
+turns in one Spark session, after each has run once to warm up. `copy` reads the table by COPY over one connection.
+`copy_in_tasks` does the same over as many connections as the job has tasks. `scan` reads the changelog's rows in Spark.
+`drift` is the whole drift job, until its report is written. The rows that the other jobs read are discarded.
 """
 
 import contextlib
@@ -68,7 +69,7 @@ listen = "127.0.0.1:0"
 
 def main() -> None:
     """Runs the benchmark."""
-    options = SIZE.parser(__doc__, "of the table").parse_args()
+    options = SIZE.parser(__doc__, "rows of the table").parse_args()
     rows, rounds = SIZE.chosen(options)
     with (
         tempfile.TemporaryDirectory(prefix="changelog-bench-") as name,
@@ -76,11 +77,11 @@ def main() -> None:
         session(folder) as spark,
     ):
         seconds, figures = _measured(spark, dsn, folder, rounds)
-    slower = max(seconds["copy"], seconds["scan"])
-    figures |= {f"{side}_s": round(each, 2) for side, each in seconds.items()}
-    ratios = {"drift_over_slower_read": round(seconds["drift"] / slower, 3)}
-    for what, value in (figures | ratios).items():
-        print(f"{what:32}{value:>14,.3f}")
+    slower_read_s = max(seconds["copy"], seconds["scan"])
+    figures |= {f"{side}_s": round(value, 2) for side, value in seconds.items()}
+    ratios = {"drift_over_slower_read": round(seconds["drift"] / slower_read_s, 3)}
+    for figure, value in (figures | ratios).items():
+        print(f"{figure:32}{value:>14,.3f}")
     print(f"{rows:,} rows, medians of {rounds} rounds")
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
@@ -89,7 +90,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
-    """A table, and a service that has published it and goes on."""
+    """Yields the DSN and the folder of a published and then updated table; the service keeps running."""
     settings = {"fsync": "off", "max_wal_size": "8GB", "autovacuum": "off"}
     with temporary_server(settings=settings) as server, fresh_database(server) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -100,14 +101,14 @@ def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
         service = Service(config)
         service.start()
         try:
-            service.until(folder / "changelog", lambda found: is_complete(found.windows.get("orders")), READ_S_MAX)
+            service.until(folder / "changelog", lambda stored: is_complete(stored.windows.get("orders")), READ_S_MAX)
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"UPDATE orders SET status = 'LEFT' WHERE id % 100 < {UPDATED_PERCENT}".encode())
                 row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
                 connection.execute("SELECT pg_logical_emit_message(true, 'changelog-fence', '')")
             assert row is not None
             end = row[0]
-            service.until(folder / "changelog", lambda found: through_lsn(found) >= end, READ_S_MAX)
+            service.until(folder / "changelog", lambda stored: through_lsn(stored) >= end, READ_S_MAX)
             yield dsn, folder
         finally:
             service.kill()
@@ -135,7 +136,7 @@ def _measured(spark: SparkSession, dsn: str, folder: Path, rounds: int) -> tuple
 
 
 def _workers(pid: int) -> Iterator[int]:
-    """The processes below one."""
+    """Yields the ids of a process's children, of their children, and so on."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, (task / "children").read_text().split()):
@@ -144,20 +145,20 @@ def _workers(pid: int) -> Iterator[int]:
 
 
 def _drift(folder: Path) -> None:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = run_job(JOB, ["--config", str(folder / "changelog.toml"), "--out", str(folder / "drift")])
-    assert code == 0, f"the job ended with {code}: {said.getvalue()}"
+    assert code == 0, f"the job ended with {code}: {output.getvalue()}"
 
 
 def _copy(dsn: str, connections: int) -> None:
-    """The whole table, in equal ranges of pages."""
+    """Reads the whole table and discards the rows; each connection reads an equal range of pages."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute("SELECT pg_relation_size('orders') / 8192").fetchone()
     assert row is not None
-    each = -(-row[0] // connections)
+    pages = -(-row[0] // connections)
     with ThreadPoolExecutor(connections) as pool:
-        list(pool.map(lambda number: _copy_range(dsn, number * each, (number + 1) * each), range(connections)))
+        list(pool.map(lambda number: _copy_range(dsn, number * pages, (number + 1) * pages), range(connections)))
 
 
 def _copy_range(dsn: str, first: int, end: int) -> None:

@@ -1,8 +1,10 @@
-"""How fast, how dear and how soon changes reach Kafka: by ours, exactly once, as JSON and as Avro; by Debezium.
+"""Measures throughput, CPU time and latency of publishing to Kafka, by our service and by Debezium.
 
-Each side has a database and a topic of its own in one PostgreSQL and on one broker. It drains the same backlog, from a
-slot made before, as a process of its own, in turn, several rounds. Then the same process, warm by now, publishes 2,000
-changes a second, and a consumer of committed messages tells how long after its commit each arrives.
+There are three sides: our service with JSON, our service with Avro (both exactly once), and Debezium. Each side has its
+own database in one PostgreSQL, and its own topic on one broker. The sides run in turn, for several rounds. In a round,
+a side starts a new process, which drains the same backlog from a slot that is older than the backlog. Then this
+process, warm by now, publishes 2,000 changes a second. A consumer of committed messages measures how long after its
+commit each change arrives.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from confluent_kafka import Producer
 from bench.measure import backlog
 from bench.measure.paced import Latency, latency
 from bench.measure.processes import cpu_seconds, peak_mib
-from bench.measure.publishers import HEAP, Debezium, Ours, Place, Publisher, end, last_line
+from bench.measure.publishers import HEAP, Debezium, Ours, Publisher, Workspace, end, last_line
 from bench.measure.topic import Topic
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.postgres import Server, temporary_server
@@ -38,7 +40,8 @@ PARTITIONS = 4
 
 POLL_S = 0.1
 SETTLED_S = 3.0
-"""A topic that has all and has not grown for so long is complete; the count of its messages shows it afterwards."""
+"""The drain is over once the topic covers all changes and has not grown for this long. Offsets tell its size, but
+they also count the markers of transactions. So the messages themselves are counted at the end."""
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
 
@@ -49,10 +52,10 @@ CACHE = Path(__file__).parent.parent / ".cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One side in one round.
+    """The figures of one side in one round.
 
-    CPU is of draining, without the start of the process; `*_cores` are the cores that were busy on average meanwhile.
-    `late_*` are of the second half of the backlog.
+    CPU time counts during the drain only, not while the process starts. `*_cores` is the average number of busy cores
+    during the drain. `late_*` covers the second half of the backlog.
     """
 
     rows_per_second: float
@@ -70,7 +73,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What a reader sees at a time, and the CPU seconds until then of the side, the broker and PostgreSQL."""
+    """How many offsets of the topic are committed at a time, and the CPU seconds used by then.
+
+    `cpu_seconds` are those of the side, of the broker and of PostgreSQL.
+    """
 
     at: float
     visible: int
@@ -99,18 +105,18 @@ def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, help=f"changes in the backlog: {ROWS}, with --quick {QUICK_ROWS}")
     parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
-    parser.add_argument("--seconds", type=float, default=PACED_S, help="how long the latency is measured")
+    parser.add_argument("--seconds", type=float, default=PACED_S, help="seconds for which latency is measured")
     parser.add_argument("--quick", action="store_true", help="one round of fewer changes")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     parser.add_argument("--side", action="append", choices=SIDES, help="only this side; may be repeated")
-    parser.add_argument("--heap", default=HEAP, help="Debezium's, as the JVM takes it (%(default)s)")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="where cProfile's figures of our service go")
+    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, as -Xmx takes it (%(default)s)")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="file for cProfile's figures of our service")
     return parser.parse_args()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """What all sides share."""
+    """The servers that all sides share."""
 
     postgres: Server
     broker: Broker
@@ -119,9 +125,9 @@ class Servers:
 
 @contextmanager
 def _servers(sides: Sequence[str]) -> Iterator[Servers]:
-    """PostgreSQL, a warm broker and, for Avro, a registry; gone afterwards."""
+    """Runs PostgreSQL, a broker that is warmed up and, for Avro, a schema registry."""
     if "debezium" in sides:
-        _fetched("debezium")  # else the other sides would run for nothing
+        _fetched("debezium")  # if it is missing, fail now and not after the other sides have run
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = stack.enter_context(temporary_broker(heap="1g", java=()))
@@ -137,7 +143,7 @@ def _fetched(name: str) -> Path:
 
 
 def _warm(broker: Broker) -> None:
-    """Has the broker compile its own paths before the first side comes."""
+    """Writes a topic and deletes it, so that the broker's JVM has compiled its code before the first side runs."""
     topic = Topic(broker.bootstrap_servers, "warm", PARTITIONS)
     topic.create()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
@@ -156,8 +162,8 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
         tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
-        place = Place(name=name, dsn=dsn, broker=servers.broker, partitions=PARTITIONS, folder=Path(folder))
-        publisher = _publisher(side, place, servers, options)
+        workspace = Workspace(name=name, dsn=dsn, broker=servers.broker, partitions=PARTITIONS, folder=Path(folder))
+        publisher = _publisher(side, workspace, servers, options)
         connection.execute(backlog.TABLE)
         publisher.prepare()
         backlog.fill(connection, rows)
@@ -165,30 +171,30 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
         topic = Topic(servers.broker.bootstrap_servers, publisher.topic, PARTITIONS)
         process = publisher.start()
         try:
-            samples = _drain(process, topic, rows, place, servers)
+            samples = _drain(process, topic, rows, workspace, servers)
             peak = peak_mib(process.pid)
             paced = latency(dsn, topic, options.seconds)
         finally:
             end(process)
-        if (found := topic.count()) != rows + paced.changes:
-            raise SystemExit(f"{rows + paced.changes} changes were written, and {found} are in {topic.name}")
+        if (stored := topic.count()) != rows + paced.changes:
+            raise SystemExit(f"{rows + paced.changes} changes were written, but {stored} are in {topic.name}")
         topic.delete()
     return _figures(samples, rows, peak, paced)
 
 
-def _publisher(side: str, place: Place, servers: Servers, options: argparse.Namespace) -> Publisher:
+def _publisher(side: str, workspace: Workspace, servers: Servers, options: argparse.Namespace) -> Publisher:
     match side:
         case "debezium":
-            return Debezium(place, _fetched("debezium") / "lib", heap=options.heap)
+            return Debezium(workspace, _fetched("debezium") / "lib", heap=options.heap)
         case "avro":
-            return Ours(place, registry=servers.registry, profile=options.profile)
+            return Ours(workspace, registry=servers.registry, profile=options.profile)
         case _:
-            return Ours(place, profile=options.profile)
+            return Ours(workspace, profile=options.profile)
 
 
 @contextmanager
 def _database(server: Server, name: str) -> Iterator[str]:
-    """A new database; it and the slot of the same name are gone afterwards."""
+    """Creates a database; at the end, drops all replication slots and this database."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
         yield server.dsn(name)
@@ -197,15 +203,15 @@ def _database(server: Server, name: str) -> Iterator[str]:
 
 
 def _drain(
-    process: subprocess.Popen[bytes], topic: Topic, rows: int, place: Place, servers: Servers
+    process: subprocess.Popen[bytes], topic: Topic, rows: int, workspace: Workspace, servers: Servers
 ) -> Sequence[Sample]:
-    """Samples from the moment that the slot is read until the last change became visible."""
+    """Takes samples from the moment when the process begins to read the slot, until all changes are visible."""
     pids = [process.pid, servers.broker.pid, servers.postgres.pid]
-    _wait_read(process, place)
+    _wait_until_slot_is_read(process, workspace)
     samples = [Sample(at=time.monotonic(), visible=0, cpu_seconds=[*map(cpu_seconds, pids)])]
     deadline = samples[0].at + DRAIN_S_MAX
     while samples[-1].visible < rows or time.monotonic() < samples[-1].at + SETTLED_S:
-        _go_on(process, place, deadline)
+        _fail_if_stuck(process, workspace, deadline)
         time.sleep(POLL_S)
         visible = topic.visible()
         if visible > samples[-1].visible:
@@ -213,22 +219,22 @@ def _drain(
     return samples
 
 
-def _wait_read(process: subprocess.Popen[bytes], place: Place) -> None:
+def _wait_until_slot_is_read(process: subprocess.Popen[bytes], workspace: Workspace) -> None:
     deadline = time.monotonic() + START_S_MAX
-    with psycopg.connect(place.dsn, autocommit=True) as connection:
+    with psycopg.connect(workspace.dsn, autocommit=True) as connection:
         while True:
-            _go_on(process, place, deadline)
-            slot = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [place.name])
+            _fail_if_stuck(process, workspace, deadline)
+            slot = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [workspace.name])
             if slot.fetchone() == (True,):
                 return
             time.sleep(POLL_S)
 
 
-def _go_on(process: subprocess.Popen[bytes], place: Place, deadline: float) -> None:
+def _fail_if_stuck(process: subprocess.Popen[bytes], workspace: Workspace, deadline: float) -> None:
     if process.poll() is not None:
-        raise SystemExit(f"{place.name} ended: {last_line(place.folder)}")
+        raise SystemExit(f"{workspace.name} ended: {last_line(workspace.folder)}")
     if time.monotonic() > deadline:
-        raise SystemExit(f"{place.name} does not get on: {last_line(place.folder)}")
+        raise SystemExit(f"{workspace.name} did not finish in time: {last_line(workspace.folder)}")
 
 
 def _figures(samples: Sequence[Sample], rows: int, peak: float, paced: Latency) -> Figures:
@@ -253,8 +259,8 @@ def _figures(samples: Sequence[Sample], rows: int, peak: float, paced: Latency) 
 
 
 def _median(figures: Sequence[Figures]) -> Figures:
-    each = {field.name: [getattr(one, field.name) for one in figures] for field in fields(Figures)}
-    return Figures(**{name: statistics.median(values) for name, values in each.items()})
+    by_name = {field.name: [getattr(round_, field.name) for round_ in figures] for field in fields(Figures)}
+    return Figures(**{name: statistics.median(values) for name, values in by_name.items()})
 
 
 def _print(medians: Mapping[str, Figures]) -> None:
@@ -280,7 +286,10 @@ def _print(medians: Mapping[str, Figures]) -> None:
 
 
 def _ratios(medians: Mapping[str, Figures]) -> Mapping[str, float]:
-    """Ours, as JSON, and Avro over Debezium; for its part the better of the whole backlog and of the second half."""
+    """Divides the figures of our two sides by Debezium's.
+
+    The rate and the CPU time that count for Debezium are the better ones: of the whole backlog, or of its second half.
+    """
     if "debezium" not in medians:
         return {}
     peer = medians["debezium"]

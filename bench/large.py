@@ -1,6 +1,6 @@
-"""One large transaction, and the snapshot of one large table, through the real service into the file log.
+"""Sends one large transaction, and the snapshot of one large table, through the real service into the file log.
 
-Prints rows a second and the service's peak memory: both must stay bounded, whatever the size.
+Prints the rows per second and the service's peak memory. The memory must stay bounded, however many rows there are.
 """
 
 import argparse
@@ -56,7 +56,7 @@ listen = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one job took; `peak_mib` is the service's resident memory at its highest."""
+    """The figures of one job; `peak_mib` is the highest resident memory of the service."""
 
     rows: int
     rows_per_second: int
@@ -69,23 +69,26 @@ def main() -> None:
     parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="rows of the transaction")
     parser.add_argument("--snapshot", type=int, default=SNAPSHOT_ROWS, help="rows of the table")
     parser.add_argument("--quick", action="store_true", help="a twentieth of the rows")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     divisor = QUICK_DIVISOR if options.quick else 1
     figures = {
         "transaction": _job(options.transaction // divisor, before=False),
         "snapshot": _job(options.snapshot // divisor, before=True),
     }
-    for name, each in figures.items():
-        print(f"{name:12}{each.rows:>12,} rows{each.rows_per_second:>10,} rows/s{each.peak_mib:>8} MiB")
+    for name, job in figures.items():
+        print(f"{name:12}{job.rows:>12,} rows{job.rows_per_second:>10,} rows/s{job.peak_mib:>8} MiB")
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        shown = {name: asdict(each) for name, each in figures.items()}
+        shown = {name: asdict(job) for name, job in figures.items()}
         print(json.dumps({"benchmark": "large", "ratios": {}, "figures": shown, "machine": machine}))
 
 
 def _job(rows: int, *, before: bool) -> Figures:
-    """Fills the table before the service starts (a snapshot), or in one transaction while it runs."""
+    """Fills the table, and measures until the service has stored all rows.
+
+    The table is filled `before` the service starts (this measures a snapshot), or in one transaction while it runs.
+    """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,
         tempfile.TemporaryDirectory() as folder,
@@ -103,7 +106,7 @@ def _job(rows: int, *, before: bool) -> Figures:
                 wait(service, log, _is_read, WAIT_S_MAX)
                 connection.execute(FILL, [rows])
             started_at = time.monotonic()
-            wait(service, log, _is_read if before else _through(server), WAIT_S_MAX)
+            wait(service, log, _is_read if before else _has_reached_end(server), WAIT_S_MAX)
             seconds = time.monotonic() - started_at
             peak = round(peak_mib(service.pid))
         finally:
@@ -111,7 +114,7 @@ def _job(rows: int, *, before: bool) -> Figures:
             service.wait()
         stored = sum(counts(log)["orders"].values())
         if stored != rows:
-            raise SystemExit(f"{rows} rows were written and {stored} are in the log")
+            raise SystemExit(f"{rows} rows were written, but {stored} are in the log")
     return Figures(rows=rows, rows_per_second=round(rows / seconds), peak_mib=peak)
 
 
@@ -119,7 +122,7 @@ def _is_read(checkpoint: Checkpoint) -> bool:
     return all(stored["complete"] for stored in checkpoint.windows.values())
 
 
-def _through(server: Server) -> Callable[[Checkpoint], bool]:
+def _has_reached_end(server: Server) -> Callable[[Checkpoint], bool]:
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None

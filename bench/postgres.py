@@ -1,7 +1,8 @@
-"""How fast a backlog drains: by pg_recvlogical to /dev/null, by our source into nothing, into the file log.
+"""Measures how fast a backlog is drained: how soon all its changes have been read from a replication slot.
 
-Each side drains the same backlog from a copy of one slot, as a process of its own, in turn, several rounds.
-Half the changes are inserts, half updates, on a 12-column table with REPLICA IDENTITY FULL.
+There are three sides: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that stores nothing;
+`files` is our source with the file log. They run in turn, for several rounds, each as a new process on a copy of one
+slot. Half of the changes are inserts, half updates, on a table of 12 columns with REPLICA IDENTITY FULL.
 """
 
 import argparse
@@ -46,7 +47,7 @@ PUBLICATION = "CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_parti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One drain: wall and CPU seconds of the draining process, and its peak memory."""
+    """The figures of one drain: seconds by the clock, CPU seconds of the whole process, and its peak memory."""
 
     seconds: float
     cpu_seconds: float
@@ -54,7 +55,7 @@ class Figures:
 
 
 def main() -> None:
-    """Runs the benchmark, or, with --drain, one side of it."""
+    """Runs the benchmark. With --drain, which the benchmark gives to its own processes, runs one side."""
     options = _parse_args()
     if options.drain is not None:
         _drain(options)
@@ -73,8 +74,8 @@ def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="changes in the backlog")
     parser.add_argument("--quick", action="store_true", help="one round")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
-    parser.add_argument("--profile", metavar="FILE", help="with --drain: where cProfile's figures go")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    parser.add_argument("--profile", metavar="FILE", help="with --drain: file for cProfile's figures")
     parser.add_argument("--drain", choices=SIDES[1:], help=argparse.SUPPRESS)
     parser.add_argument("--dsn", help=argparse.SUPPRESS)
     parser.add_argument("--slot", help=argparse.SUPPRESS)
@@ -84,7 +85,7 @@ def _parse_args() -> argparse.Namespace:
 
 
 def _backlog(server: Server, rows: int) -> str:
-    """Fills the log; gives its end."""
+    """Writes the backlog; returns the LSN at its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
         connection.execute(PUBLICATION)
@@ -120,7 +121,10 @@ def _measure(server: Server, side: str, target: str) -> Figures:
 
 
 def _timed(command: Sequence[str]) -> Figures:
-    """A process's own figures; ours prints the seconds of the drain, without the start of Python."""
+    """Runs a command and returns its figures.
+
+    Our own sides print the seconds of the drain, without the start of Python; then these count.
+    """
     started_at = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -138,7 +142,7 @@ def _timed(command: Sequence[str]) -> Figures:
 
 
 class _Nowhere:
-    """A sink that keeps nothing."""
+    """A sink that stores nothing."""
 
     def recover(self) -> Checkpoint | None:
         return None
@@ -153,7 +157,7 @@ class _Nowhere:
         pass
 
     def lost(self, _entities: Collection[str]) -> Collection[str]:
-        """Nothing was stored."""
+        """See `Sink`. Because nothing is stored, nothing can be lost."""
         return ()
 
     def abandon(self) -> None:
@@ -163,8 +167,8 @@ class _Nowhere:
         pass
 
 
-class _Until(Observer):
-    """Stops the loop once the target is durable."""
+class _StopAt(Observer):
+    """Counts the rows, and stops the loop once the target LSN is stored."""
 
     def __init__(self, target: int, stop: Event) -> None:
         self._target, self._stop = target, stop
@@ -188,16 +192,16 @@ def _drain(options: argparse.Namespace) -> None:
 
 def _drain_now(options: argparse.Namespace) -> None:
     stop = Event()
-    until = _Until(parse_lsn(options.target), stop)
+    observer = _StopAt(parse_lsn(options.target), stop)
     sink: Sink = _Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
     started_at = time.perf_counter()
-    publish(_opener(options), sink, stop=stop, observer=until, cadence=Cadence(idle_seconds=0.01))
+    publish(_opener(options), sink, stop=stop, observer=observer, cadence=Cadence(idle_seconds=0.01))
     sink.close()
-    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": until.rows}))
+    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": observer.rows}))
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
-    """Opens the source as if the table had been read before."""
+    """Returns a function that opens the source, as if its table had been read completely before."""
     entity = Entity(
         name="orders",
         table=("public", "orders"),
@@ -212,9 +216,9 @@ def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
     )
 
     def open_source(recover: Recover) -> PostgresSource:
-        return PostgresSource(settings, [entity], lambda: recover() or begun())
+        return PostgresSource(settings, [entity], lambda: recover() or first_checkpoint())
 
-    def begun() -> Checkpoint:
+    def first_checkpoint() -> Checkpoint:
         replication = ReplicationConnection.connect(options.dsn)
         system = replication.identify_system()
         [(confirmed,)] = replication.query(
@@ -235,18 +239,18 @@ def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
 def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> None:
     medians = {
         side: Figures(
-            seconds=statistics.median(each.seconds for each in runs),
-            cpu_seconds=statistics.median(each.cpu_seconds for each in runs),
-            peak_mib=statistics.median(each.peak_mib for each in runs),
+            seconds=statistics.median(drain.seconds for drain in runs),
+            cpu_seconds=statistics.median(drain.cpu_seconds for drain in runs),
+            peak_mib=statistics.median(drain.peak_mib for drain in runs),
         )
         for side, runs in results.items()
     }
     print(f"{options.rows} changes, medians of {len(results['ours'])} rounds")
     print(f"{'':16}{'rows/s':>10}{'CPU s/million':>16}{'peak MiB':>10}")
-    for side, each in medians.items():
+    for side, median in medians.items():
         print(
-            f"{side:16}{options.rows / each.seconds:>10,.0f}"
-            f"{each.cpu_seconds / options.rows * 1e6:>16.2f}{each.peak_mib:>10.0f}"
+            f"{side:16}{options.rows / median.seconds:>10,.0f}"
+            f"{median.cpu_seconds / options.rows * 1e6:>16.2f}{median.peak_mib:>10.0f}"
         )
     base = medians["pg_recvlogical"].seconds
     ratios = {
@@ -258,11 +262,11 @@ def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> N
     if options.json:
         figures = {
             side: {
-                "rows_per_second": round(options.rows / each.seconds),
-                "cpu_seconds_per_million": round(each.cpu_seconds / options.rows * 1e6, 2),
-                "peak_mib": round(each.peak_mib),
+                "rows_per_second": round(options.rows / median.seconds),
+                "cpu_seconds_per_million": round(median.cpu_seconds / options.rows * 1e6, 2),
+                "peak_mib": round(median.peak_mib),
             }
-            for side, each in medians.items()
+            for side, median in medians.items()
         }
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
         print(json.dumps({"benchmark": "postgres", "ratios": ratios, "figures": figures, "machine": machine}))

@@ -1,7 +1,8 @@
-"""The memory that one large row takes on its way through the real service into the file log.
+"""Measures the memory that one large row takes on its way through the real service into the file log.
 
-Prints the service's peak over that of small rows, in MiB and in rows: of a row that is read from its table, asked for
-by its key, inserted, or updated (it is published with what it was: twice); and of another's logical message.
+Prints by how much the service's peak exceeds its peak with small rows, in MiB and in multiples of the row. The row is
+read from its table, read once more by its key (because a signal asks for that), inserted, or updated. An update is
+published with the row before it, so it holds the row twice. The last case is a logical message of another application.
 """
 
 import argparse
@@ -44,7 +45,8 @@ CASES: dict[str, tuple[str, str]] = {
     "beside small ones": ("", f"{SMALL}; {INSERT}{PLAIN}"),
     "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
 }
-"""What is done before the service starts, and while it runs."""
+"""For each case, the SQL before the service starts, and the SQL after it has read the table. `asked` stands for a
+signal, on which the service reads the row by its key."""
 CONFIG = """
 name = "row"
 [source]
@@ -61,7 +63,7 @@ listen = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Resident memory of the service at its highest, over what small rows take; and how many rows that is."""
+    """The service's peak memory, less its peak with small rows: in MiB, and in multiples of the large row."""
 
     peak_mib: int
     rows: float
@@ -70,25 +72,29 @@ class Figures:
 def main() -> None:
     """Runs all cases, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=ROW_MIB, help="text of the row")
-    parser.add_argument("--case", choices=CASES, help="one alone")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
+    parser.add_argument("--mib", type=int, default=ROW_MIB, help="size of the row's text")
+    parser.add_argument("--case", choices=CASES, help="run only this case")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     small_mib = _peak_mib("", SMALL, options.mib)
     figures = {}
     for name, (before, then) in CASES.items():
         if options.case in (None, name):
-            over = _peak_mib(before, then, options.mib) - small_mib
-            figures[name] = Figures(peak_mib=over, rows=round(over / options.mib, 1))
-            print(f"{name:26}{over:>8} MiB{figures[name].rows:>6} rows", flush=True)
+            excess_mib = _peak_mib(before, then, options.mib) - small_mib
+            figures[name] = Figures(peak_mib=excess_mib, rows=round(excess_mib / options.mib, 1))
+            print(f"{name:26}{excess_mib:>8} MiB{figures[name].rows:>6} rows", flush=True)
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        shown = {name: asdict(each) for name, each in figures.items()}
+        shown = {name: asdict(case) for name, case in figures.items()}
         print(json.dumps({"benchmark": "row", "ratios": {}, "figures": shown, "machine": machine}))
 
 
 def _peak_mib(before: str, then: str, mib: int) -> int:
-    """`then` counts alone, where it is given: it runs once all tables are read."""
+    """Returns the service's peak memory, in MiB.
+
+    `before` runs before the service starts, `then` after it has read all tables. With `then`, only the peak from that
+    moment on counts.
+    """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,
         tempfile.TemporaryDirectory() as folder,
@@ -102,15 +108,15 @@ def _peak_mib(before: str, then: str, mib: int) -> int:
         service = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
         try:
             wait(service, log, _is_read, WAIT_S_MAX)
-            _through(server, service, log)
+            _wait_for_end(server, service, log)
             if then:
-                Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # its peak is what it takes now
+                Path(f"/proc/{service.pid}/clear_refs").write_text("5")  # resets the peak to the present use
             if then == "asked":
                 send(connection, Signal(do="republish", id="asked", entity="documents", keys=("1",)), None)
-                wait(service, log, lambda found: "asked" in Repairs.parse(found.repairs).ended, WAIT_S_MAX)
+                wait(service, log, lambda stored: "asked" in Repairs.parse(stored.repairs).ended, WAIT_S_MAX)
             else:
                 connection.execute(then.replace("{mib}", str(mib)).encode())
-            _through(server, service, log)
+            _wait_for_end(server, service, log)
             return round(peak_mib(service.pid))
         finally:
             service.send_signal(signal.SIGTERM)
@@ -121,8 +127,8 @@ def _is_read(checkpoint: Checkpoint) -> bool:
     return all(stored["complete"] for stored in checkpoint.windows.values())
 
 
-def _through(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Waits until all that is in the server's log is in ours."""
+def _wait_for_end(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Waits until the file log has everything that is now in the server's write-ahead log."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         row = connection.execute(
             "SELECT pg_logical_emit_message(true, 'changelog-fence', ''), pg_current_wal_lsn()::text"

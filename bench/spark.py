@@ -1,12 +1,14 @@
-"""How fast the Spark jobs are, each against what Spark itself does with the same rows on this machine.
+"""Measures how fast the Spark jobs are, each against a simpler way to read the same rows on this machine.
 
-deltas: changes of flat documents of 15 columns, two of which changed, read from Parquet, through `mapInArrow`, and
-thrown away: as they are (identity), as deltas by our function, as patches by jsonpatch. The sides take turns, all of
-them warmed first; jsonpatch has a fifth of the rows, for the time that it takes.
+deltas: Spark reads changes of flat documents (15 columns, of which two change) from Parquet and sends them through
+`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches by
+jsonpatch. The results are discarded. The functions take turns, after each has run once to warm up. Because jsonpatch is
+slow, it gets a fifth of the rows.
 
-views: the last state of each key of the same changes, typed, and thrown away, against a scan of the same columns.
+views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. This is
+compared with a scan of the changes.
 
-compaction: a file log of commits of 1,000 rows, and what the archive of it takes on disk.
+compaction: the archive of a file log is compared with the log, whose commits have 1,000 rows each, by size on disk.
 """
 
 import argparse
@@ -56,7 +58,7 @@ NEXT_DAY_US = 1_795_100_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one part of the benchmark found: its ratios, and the figures behind them."""
+    """The results of one part of the benchmark: its ratios, and the figures that the ratios come from."""
 
     ratios: Mapping[str, float]
     figures: Mapping[str, float]
@@ -64,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where and how a part is measured."""
+    """The session, the folder, the number of rows and the rounds with which a part is measured."""
 
     spark: SparkSession
     folder: Path
@@ -80,10 +82,10 @@ def main() -> None:
     figures: dict[str, Mapping[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder, session(Path(folder)) as spark:
         for name in options.part or PARTS:
-            found = PARTS[name](Site(spark=spark, folder=Path(folder) / name, rows=rows, rounds=rounds))
-            ratios |= found.ratios
-            figures[name] = found.figures
-            _print(name, found)
+            results = PARTS[name](Site(spark=spark, folder=Path(folder) / name, rows=rows, rounds=rounds))
+            ratios |= results.ratios
+            figures[name] = results.figures
+            _print(name, results)
         jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
         figures["all"] = {"jvm_peak_mib": round(peak_mib(jvm))}
     print(f"{rows:,} changes, medians of {rounds} rounds")
@@ -98,32 +100,32 @@ def _parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _print(name: str, found: Part) -> None:
-    for what, value in found.figures.items():
-        print(f"{name:12}{what:32}{value:>14,.0f}")
-    for what, ratio in found.ratios.items():
-        print(f"{name:12}{what:32}{ratio:>14.3f}")
+def _print(name: str, results: Part) -> None:
+    for figure, value in results.figures.items():
+        print(f"{name:12}{figure:32}{value:>14,.0f}")
+    for ratio, value in results.ratios.items():
+        print(f"{name:12}{ratio:32}{value:>14.3f}")
 
 
 # Deltas
 
 
 def deltas(site: Site) -> Part:
-    """Our Arrow function against none, and against a plain one around jsonpatch."""
-    fewer = site.rows // JSONPATCH_SHARE
-    changes, some = (
-        _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", fewer))
+    """Compares our Arrow function with one that does nothing, and with a plain one around jsonpatch."""
+    jsonpatch_rows = site.rows // JSONPATCH_SHARE
+    changes, fewer_changes = (
+        _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", jsonpatch_rows))
     )
     patches = from_arrow_schema(pa.schema([SCHEMA.field("position"), pa.field("patch", pa.utf8())]))
     seconds = in_turn(
         {
             "identity": lambda: _drop(changes.mapInArrow(_identity, changes.schema)),
             "deltas": lambda: _drop(deltas_of(changes)),
-            "jsonpatch": lambda: _drop(some.mapInArrow(_jsonpatch, patches)),
+            "jsonpatch": lambda: _drop(fewer_changes.mapInArrow(_jsonpatch, patches)),
         },
         site.rounds,
     )
-    rows = {"identity": site.rows, "deltas": site.rows, "jsonpatch": fewer}
+    rows = {"identity": site.rows, "deltas": site.rows, "jsonpatch": jsonpatch_rows}
     rates = {name: rows[name] / seconds[name] for name in rows}
     return Part(
         ratios={f"deltas_over_{peer}": round(rates["deltas"] / rates[peer], 3) for peer in ("identity", "jsonpatch")},
@@ -132,7 +134,7 @@ def deltas(site: Site) -> Part:
 
 
 def _changes(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
-    """Parquet files of updates."""
+    """Writes updates into Parquet files; returns them as a frame."""
     folder.mkdir(parents=True)
     with contextlib.ExitStack() as opened:
         writers = [
@@ -155,15 +157,15 @@ def _identity(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         states = zip(batch.column("original").to_pylist(), batch.column("current").to_pylist(), strict=True)
-        found = [jsonpatch.make_patch(json.loads(before), json.loads(after)).to_string() for before, after in states]
-        yield pa.RecordBatch.from_arrays([batch.column("position"), pa.array(found)], names=["position", "patch"])
+        patches = [jsonpatch.make_patch(json.loads(before), json.loads(after)).to_string() for before, after in states]
+        yield pa.RecordBatch.from_arrays([batch.column("position"), pa.array(patches)], names=["position", "patch"])
 
 
 # Views
 
 
 def views(site: Site) -> Part:
-    """The last state of each key, typed, against a bare scan of the same columns."""
+    """Compares the last state of each key, in typed columns, with a bare scan of the changes."""
     changes = _changes(site.spark, site.folder / "views", site.rows)
     states: Callable[[], DataFrame] = lambda: live(latest(changes, COLUMNS))  # noqa: E731
     seconds = in_turn(
@@ -171,7 +173,7 @@ def views(site: Site) -> Part:
     )
     return Part(
         ratios={"rebuild_over_scan": round(seconds["rebuild"] / seconds["scan"], 3)},
-        figures={f"{name}_rows_per_second": round(site.rows / each) for name, each in seconds.items()},
+        figures={f"{name}_rows_per_second": round(site.rows / value) for name, value in seconds.items()},
     )
 
 
@@ -179,7 +181,7 @@ def views(site: Site) -> Part:
 
 
 def compaction(site: Site) -> Part:
-    """A file log of many commits, as a service writes it, and its archive: what both take on disk."""
+    """Compares the sizes on disk of a file log of many commits, as a service writes it, and of its archive."""
     log = site.folder / "log"
     _write_log(log, site.rows)
     begin_s = time.perf_counter()
@@ -200,7 +202,10 @@ def compaction(site: Site) -> Part:
 
 
 def _write_log(log: Path, rows: int) -> None:
-    """Commits of one day, and of the next day two, which stay in the log."""
+    """Writes commits of one day, and a few of the next day.
+
+    An archive leaves a log's newest files (`KEPT` of them) in the log. These are the files of the next day.
+    """
     with closing(FileSink(log)) as sink:
         sink.prepare([])
         sink.recover()

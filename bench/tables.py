@@ -1,8 +1,9 @@
-"""Many small tables, through the real service into the file log and to Kafka: how long it takes to read them all.
+"""Measures how long the real service takes to read many small tables, into the file log and into Kafka.
 
-Each sink has three starts: the first, which reads every table; one with nothing to read, which is what any start takes
-with so many tables; and one over a gap, which reads every table again, and looks through all that the changelog holds
-for rows that were deleted meanwhile.
+The service starts three times for each sink. The first start reads every table. The next one ("again") has nothing to
+read; any start with so many tables takes at least its time. Before the third one ("over gap"), the replication slot is
+dropped, so changes are missing. This start reads every table once more, and scans the whole changelog for rows that
+were deleted in the gap.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from changelog.connectors.wiring.sinks import open_log
 TABLES, QUICK_TABLES = 1_000, 100
 ROWS = 5
 DELETED_EVERY = 10
-"""Of every tenth table, a row is deleted in the gap."""
+"""In the gap, one row is deleted from every tenth table."""
 SINKS = ("files", "kafka")
 WAIT_S_MAX = 3_600.0
 
@@ -54,7 +55,10 @@ listen = "127.0.0.1:{port}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start of the service, until it has nothing more to read: `ready_s` passed until it began to."""
+    """The figures of one start, until the service has read all tables.
+
+    `ready_s` are the seconds until the service reported that it is ready.
+    """
 
     ready_s: float
     seconds: float
@@ -64,7 +68,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The starts of one sink; `ratio` is the seconds over a gap by those of a start with nothing to read."""
+    """The three starts of one sink; `ratio` is the seconds of `over_gap`, divided by those of `again`."""
 
     first: Start
     again: Start
@@ -75,11 +79,11 @@ class Figures:
 def main() -> None:
     """Runs both sinks, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, help=f"{TABLES}, with --quick {QUICK_TABLES}")
+    parser.add_argument("--tables", type=int, help=f"number of tables: {TABLES}, with --quick {QUICK_TABLES}")
     parser.add_argument("--quick", action="store_true", help="fewer tables")
-    parser.add_argument("--sink", choices=SINKS, help="one alone")
-    parser.add_argument("--json", action="store_true", help="a last line for programs")
-    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="where cProfile's figures of each start go")
+    parser.add_argument("--sink", choices=SINKS, help="run only this sink")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    parser.add_argument("--profile", metavar="FOLDER", type=Path, help="folder for cProfile's figures of each start")
     options = parser.parse_args()
     tables = options.tables or (QUICK_TABLES if options.quick else TABLES)
     figures = {}
@@ -90,8 +94,8 @@ def main() -> None:
         print(f"over_gap_{sink} {figures[sink].ratio:.2f}", flush=True)
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        ratios = {f"over_gap_{sink}": each.ratio for sink, each in figures.items()}
-        shown = {sink: asdict(each) for sink, each in figures.items()}
+        ratios = {f"over_gap_{sink}": starts.ratio for sink, starts in figures.items()}
+        shown = {sink: asdict(starts) for sink, starts in figures.items()}
         print(json.dumps({"benchmark": "tables", "ratios": ratios, "figures": shown, "machine": machine}))
 
 
@@ -136,22 +140,25 @@ def _create(connection: psycopg.Connection, tables: int) -> None:
 
 
 def _check(log: Log, tables: int, deleted: list[str]) -> None:
-    """Every row was read twice but for those that were deleted, and of these each has its delete."""
+    """Checks what the changelog has of each row: two reads, or, of a row that was deleted, one read and the delete.
+
+    Raises SystemExit if the numbers differ.
+    """
     reads, deletes = 0, []
     for rows in log.read():
         for entity, op in zip(rows.column("entity").to_pylist(), rows.column("op").to_pylist(), strict=True):
             reads += op == "read"
             if op == "delete":
                 deletes.append(entity)
-    wanted = 2 * ROWS * tables - len(deleted)
-    if reads != wanted or sorted(deletes) != deleted:
+    expected = 2 * ROWS * tables - len(deleted)
+    if reads != expected or sorted(deletes) != deleted:
         raise SystemExit(
-            f"{wanted} rows and {len(deleted)} deletes belong there; {reads} and {len(deletes)} were found"
+            f"the changelog has {reads} rows and {len(deletes)} deletes, not {expected} and {len(deleted)} as expected"
         )
 
 
 class Site:
-    """Where the service runs, start after start."""
+    """The folder and the configuration with which the service is started several times."""
 
     def __init__(self, folder: Path, dsn: str, section: str, profile: Path | None) -> None:
         self._folder, self._port, self._profile = folder, free_port(), profile
@@ -164,12 +171,12 @@ class Site:
 
     def start(self, name: str, *arguments: str) -> Start:
         """Runs the service until it has nothing more to read."""
-        begun = time.monotonic()
+        started_at = time.monotonic()
         with self._running(name, arguments) as process:
             self._until(process, lambda: self._answer("ready") is not None)
-            ready_s = time.monotonic() - begun
+            ready_s = time.monotonic() - started_at
             self._until(process, self._is_read)
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started_at
             return Start(
                 ready_s=round(ready_s, 1),
                 seconds=round(seconds, 1),
@@ -192,7 +199,7 @@ class Site:
         deadline = time.monotonic() + WAIT_S_MAX
         while not reached():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the service did not get there: {last_line(self._folder)}")
+                raise SystemExit(f"the service ended, or took too long: {last_line(self._folder)}")
             time.sleep(0.1)
 
     def _is_read(self) -> bool:
@@ -202,7 +209,7 @@ class Site:
         return "\nchangelog_repairs_open 0.0\n" in (self._answer("metrics") or "")
 
     def _answer(self, path: str) -> str | None:
-        """None while the service does not answer, or is not ready."""
+        """Returns the service's answer, or None if it does not answer or is not ready."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=30) as answer:
                 return bytes(answer.read()).decode()

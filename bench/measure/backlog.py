@@ -1,4 +1,4 @@
-"""What sources are measured by: a table of 12 columns with REPLICA IDENTITY FULL, half inserts, half updates."""
+"""The changes that a source is measured with: half inserts, half updates, in a table with REPLICA IDENTITY FULL."""
 
 import json
 
@@ -30,7 +30,7 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
 
 
 def change(connection: psycopg.Connection, first: int, last: int) -> None:
-    """Within a transaction: stamps it, inserts the orders from `first` to `last`, and updates each."""
+    """Inserts the orders from `first` to `last`, updates each, and stamps the open transaction."""
     stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"}
     connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [json.dumps(stamp)])
     connection.execute(_INSERT, [first, last])

@@ -1,4 +1,4 @@
-"""A changelog to measure with: bookings, each of which is updated a few times, two of its 15 columns at a time."""
+"""Makes a changelog to measure with: bookings of 15 columns. An update of a booking changes two of them."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 
 CHANGES_OF_A_KEY = 5
-"""On average; they are spread over the whole changelog."""
+"""The average number of updates of a key; they are spread over the whole changelog."""
 
 BLOCK = 50_000
 """Rows of one batch."""
@@ -34,7 +34,7 @@ _TYPES: Mapping[str, ColumnType] = {
 }
 
 COLUMNS = [Column(name=name, type=type_, nullable=True) for name, type_ in _TYPES.items()]
-"""Those of a booking."""
+"""The columns of a booking."""
 
 _COMMITTED_AT_US = 1_795_000_000_000_000
 _STATES = ("NEW", "CONFIRMED", "PAID", "CANCELLED")
@@ -46,35 +46,35 @@ _PROVENANCE = (
 
 
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """Batches of `changelog.envelope.columnar.batch.SCHEMA` of entity `order`, in the order of the log.
+    """Yields batches of updates of the entity `order`, in the order of the log.
 
-    The same arguments give the same batches. Each row is a transaction, numbered from `first` and committed a
-    microsecond after the one before it.
+    Their schema is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments yield the same batches. Each row is a
+    transaction of its own. Transactions are numbered from `first`, and committed a microsecond apart.
     """
     rng = random.Random(seed)
     keys = max(1, rows // CHANGES_OF_A_KEY)
-    tails = [_unchanging(rng) for _ in range(keys)]
-    states = [_state(rng, key, tails[key]) for key in range(keys)]
+    unchanging = [_unchanging_columns(rng) for _ in range(keys)]
+    states = [_state(rng, key, unchanging[key]) for key in range(keys)]
     for begin in range(first, first + rows, BLOCK):
         numbers = range(begin, min(begin + BLOCK, first + rows))
-        yield _block(rng, numbers, at_us - first, states, lambda key: _state(rng, key, tails[key]))
+        yield _block(rng, numbers, at_us - first, states, lambda key: _state(rng, key, unchanging[key]))
 
 
 def _block(
-    rng: random.Random, numbers: range, at_us: int, states: list[str], changed: Callable[[int], str]
+    rng: random.Random, numbers: range, at_us: int, states: list[str], new_state: Callable[[int], str]
 ) -> pa.RecordBatch:
-    found = [rng.randrange(len(states)) for _ in numbers]
+    keys = [rng.randrange(len(states)) for _ in numbers]
     originals, currents = [], []
-    for key in found:
+    for key in keys:
         originals.append(states[key])
-        states[key] = changed(key)
+        states[key] = new_state(key)
         currents.append(states[key])
     positions = [f"00000001/{n:016X}/00000000" for n in numbers]
     size = len(numbers)
     columns = {
         "entity": ["order"] * size,
-        "partition": [key % 4 for key in found],
-        "key": [str(key) for key in found],
+        "partition": [key % 4 for key in keys],
+        "key": [str(key) for key in keys],
         "op": ["update"] * size,
         "position": positions,
         "transaction": [str(n) for n in numbers],
@@ -91,11 +91,11 @@ def _block(
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def _state(rng: random.Random, key: int, tail: str) -> str:
-    return f'{{"id":{key},"status":"{rng.choice(_STATES)}","amount":"{rng.randrange(100_000) / 100:.2f}",{tail}'
+def _state(rng: random.Random, key: int, unchanging: str) -> str:
+    return f'{{"id":{key},"status":"{rng.choice(_STATES)}","amount":"{rng.randrange(100_000) / 100:.2f}",{unchanging}'
 
 
-def _unchanging(rng: random.Random) -> str:
+def _unchanging_columns(rng: random.Random) -> str:
     note = rng.choice(("null", '"late arrival, please keep the key"', '"two beds"'))
     return (
         f'"currency":"EUR","guest_id":{rng.randrange(1_000_000)},"room":"{rng.randrange(1, 9)}{rng.randrange(100):02}",'

@@ -1,4 +1,4 @@
-"""How long a change takes from its commit to a consumer, at a steady pace of writing."""
+"""Measures how long changes take from their commit to a consumer, while they are written at a steady pace."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from bench.measure.topic import Topic
 TRANSACTIONS_PER_S = 200
 CHANGES_PER_TRANSACTION = 10
 WARM_S = 5.0
-"""Written at the same pace before those that count: a process that drained a backlog just now finds another load."""
+"""Seconds of writing before latency counts. The process has just drained a backlog, and must get used to this load."""
 
 _IDS = CHANGES_PER_TRANSACTION // 2
 _FIRST_ID = 100_000_000
@@ -34,7 +34,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """From just before COMMIT was sent until the change was with a consumer, in milliseconds; `per_second` of pace."""
+    """Milliseconds from just before COMMIT was sent until a consumer had the change.
+
+    `changes` is how many were written in all; `per_second` is the rate at which they were really written.
+    """
 
     changes: int
     per_second: float
@@ -43,15 +46,15 @@ class Latency:
 
 
 def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
-    """Writes for `seconds` in a process of its own, and reads until all has arrived.
+    """Writes for `seconds` in another process, and reads until all changes have arrived.
 
-    `changes` counts what was written, the warm-up included. Raises SystemExit when something did not arrive.
+    The result's `changes` include those of the warm-up. Raises SystemExit if a change does not arrive.
     """
     transactions = round((WARM_S + seconds) * TRANSACTIONS_PER_S)
     consumer = topic.consumer(topic.ends())
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "committed"
-        writer = subprocess.Popen([sys.executable, "-m", __name__, dsn, str(transactions), str(told)])
+        times_file = Path(folder) / "committed"
+        writer = subprocess.Popen([sys.executable, "-m", __name__, dsn, str(transactions), str(times_file)])
         arrivals: list[tuple[int, float]] = []
         deadline = time.monotonic() + WARM_S + seconds + _ARRIVE_S_MAX
         while len(arrivals) < transactions * CHANGES_PER_TRANSACTION and time.monotonic() < deadline:
@@ -65,20 +68,23 @@ def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
             arrivals.append((_transaction(message.key()), now))
         consumer.close()
         if writer.wait(_ARRIVE_S_MAX) != 0 or len(arrivals) < transactions * CHANGES_PER_TRANSACTION:
-            raise SystemExit(f"of {transactions} transactions, {len(arrivals)} changes came to {topic.name}")
-        committed = np.array(json.loads(told.read_text()))
+            raise SystemExit(f"{len(arrivals)} changes of {transactions} transactions arrived in {topic.name}: too few")
+        committed = np.array(json.loads(times_file.read_text()))
     return _latency(committed, np.array(arrivals), round(WARM_S * TRANSACTIONS_PER_S))
 
 
 def _transaction(key: bytes | None) -> int:
-    """The number of the transaction, from a key that has the id in whatever format."""
+    """Returns the number of the transaction that wrote a key; each side has its own format around the id."""
     number = _NUMBER.search(key or b"")
     assert number is not None
     return (int(number[0]) - _FIRST_ID) // _IDS
 
 
 def _latency(committed: Floats, arrivals: Floats, first: int) -> Latency:
-    """`arrivals` are rows of the transaction's number and the time; those before transaction `first` do not count."""
+    """Returns the percentiles of the changes since transaction `first`.
+
+    `committed` has the time of each transaction; a row of `arrivals` has a transaction's number and a time.
+    """
     transactions = arrivals[:, 0].astype(np.int64)
     counted = transactions >= first
     milliseconds = (arrivals[counted, 1] - committed[transactions[counted]]) * 1000
@@ -87,8 +93,8 @@ def _latency(committed: Floats, arrivals: Floats, first: int) -> Latency:
     return Latency(changes=len(arrivals), per_second=float(pace), p50_ms=float(p50), p99_ms=float(p99))
 
 
-def _write(dsn: str, transactions: int, told: Path) -> None:
-    """Commits at an even pace, and tells when each commit was asked for, in seconds since 1970."""
+def _write(dsn: str, transactions: int, times_file: Path) -> None:
+    """Commits at an even pace. Writes into a file when each COMMIT was sent, in seconds since 1970."""
     committed = []
     with psycopg.connect(dsn, autocommit=True) as connection:
         started_at = time.monotonic()
@@ -98,12 +104,12 @@ def _write(dsn: str, transactions: int, told: Path) -> None:
             with connection.transaction():
                 backlog.change(connection, first, first + _IDS - 1)
                 committed.append(time.time())
-    told.write_text(json.dumps(committed))
+    times_file.write_text(json.dumps(committed))
 
 
 if __name__ == "__main__":
     _parser = argparse.ArgumentParser(description=_write.__doc__)
     _parser.add_argument("dsn")
     _parser.add_argument("transactions", type=int)
-    _parser.add_argument("told", type=Path)
+    _parser.add_argument("times_file", type=Path)
     _write(**vars(_parser.parse_args()))

@@ -61,18 +61,19 @@ CONNECTOR = {
     "producer.override.compression.type": "lz4",
     "producer.override.buffer.memory": "67108864",
 }
-"""Raised from 2,048 and 8,192 changes, 500 ms, 16 KiB, 0 ms, none and 32 MiB, all for throughput but the third."""
+"""The last seven settings are by default 2,048 and 8,192 changes, 500 ms, 16 KiB, 0 ms, no compression and 32 MiB. We
+changed `poll.interval.ms` for lower latency, the others for more throughput."""
 
 HEAP = "2g"
-"""As connect-standalone.sh has it."""
+"""The heap that Kafka's connect-standalone.sh sets."""
 
 JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""As Kafka's own connect-standalone.sh has it."""
+"""The other options that connect-standalone.sh sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a side works: a name that nothing else has, a database with the table, a broker, a folder of its own."""
+class Workspace:
+    """What one side works with in one round: a unique name, a database with the table, a broker, and its own folder."""
 
     name: str
     dsn: str
@@ -82,43 +83,43 @@ class Place:
 
 
 class Publisher(Protocol):
-    """One side."""
+    """One side of the benchmark: a publisher that is measured."""
 
     topic: str
 
     def prepare(self) -> None:
-        """Makes its slot, named after the place, so that it will publish what is written from now on."""
+        """Creates the slot, named after the workspace: changes from now on will be published."""
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Starts publishing, until the process is told to end."""
+        """Starts the process; it publishes until it gets SIGTERM."""
 
 
 class Ours:
-    """`changelog run`, with its default settings; under cProfile, if there is a `profile` to write."""
+    """`changelog run` with its default settings; with `profile`, under cProfile, which writes into this file."""
 
-    def __init__(self, place: Place, *, registry: str | None = None, profile: Path | None = None) -> None:
-        self.topic = names.topic(place.name, "orders")
-        self._place = place
+    def __init__(self, workspace: Workspace, *, registry: str | None = None, profile: Path | None = None) -> None:
+        self.topic = names.topic(workspace.name, "orders")
+        self._workspace = workspace
         self._ready = f"http://127.0.0.1:{(port := free_port())}/ready"
         self._profile = [] if profile is None else ["-m", "cProfile", "-o", str(profile.absolute())]
         text = CONFIG.format(
-            name=place.name,
-            dsn=place.dsn,
-            servers=place.broker.bootstrap_servers,
+            name=workspace.name,
+            dsn=workspace.dsn,
+            servers=workspace.broker.bootstrap_servers,
             codec=f'codec = "avro"\nregistry = "{registry}"\nauto_register = true' if registry else 'codec = "json"',
-            partitions=place.partitions,
+            partitions=workspace.partitions,
             port=port,
         )
-        (place.folder / "changelog.toml").write_text(text)
+        (workspace.folder / "changelog.toml").write_text(text)
 
     def prepare(self) -> None:
-        """See `Publisher`: it reads the empty table, as a service does that starts anew."""
+        """See `Publisher`. Runs the service until it has created its slot and read the table, which is empty."""
         service = self._run([])
         deadline = time.monotonic() + START_S_MAX
         while not self._streams():
             if service.poll() is not None or time.monotonic() > deadline:
                 service.kill()
-                raise SystemExit(f"the service did not start: {last_line(self._place.folder)}")
+                raise SystemExit(f"the service did not start: {last_line(self._workspace.folder)}")
             time.sleep(0.1)
         end(service)
 
@@ -127,7 +128,7 @@ class Ours:
         return self._run(self._profile)
 
     def _run(self, profile: list[str]) -> subprocess.Popen[bytes]:
-        return _launch([sys.executable, *profile, "-m", "changelog", "run"], self._place.folder)
+        return _launch([sys.executable, *profile, "-m", "changelog", "run"], self._workspace.folder)
 
     def _streams(self) -> bool:
         try:
@@ -140,42 +141,42 @@ class Ours:
 class Debezium:
     """Debezium's connector in Kafka Connect, standalone: JSON without schemas, at least once."""
 
-    def __init__(self, place: Place, jars: Path, *, heap: str = HEAP) -> None:
-        self.topic = f"{place.name}.public.orders"
-        self._place, self._jars, self._heap = place, jars, heap
-        with psycopg.connect(place.dsn) as connection:
-            where = {name: str(value) for name, value in connection.info.get_parameters().items()}
+    def __init__(self, workspace: Workspace, jars: Path, *, heap: str = HEAP) -> None:
+        self.topic = f"{workspace.name}.public.orders"
+        self._workspace, self._jars, self._heap = workspace, jars, heap
+        with psycopg.connect(workspace.dsn) as connection:
+            parameters = {name: str(value) for name, value in connection.info.get_parameters().items()}
         worker = {
             **WORKER,
-            "bootstrap.servers": place.broker.bootstrap_servers,
+            "bootstrap.servers": workspace.broker.bootstrap_servers,
             "listeners": f"http://127.0.0.1:{free_port()}",
-            "offset.storage.file.filename": str(place.folder / "offsets"),
+            "offset.storage.file.filename": str(workspace.folder / "offsets"),
         }
         connector = {
             **CONNECTOR,
-            "name": place.name,
-            "topic.prefix": place.name,
-            "database.hostname": where["host"],
-            "database.port": where["port"],
-            "database.dbname": where["dbname"],
-            "database.user": where["user"],
-            "slot.name": place.name,
-            "publication.name": place.name,
+            "name": workspace.name,
+            "topic.prefix": workspace.name,
+            "database.hostname": parameters["host"],
+            "database.port": parameters["port"],
+            "database.dbname": parameters["dbname"],
+            "database.user": parameters["user"],
+            "slot.name": workspace.name,
+            "publication.name": workspace.name,
         }
-        _write_properties(place.folder / "worker.properties", worker)
-        _write_properties(place.folder / "connector.properties", connector)
+        _write_properties(workspace.folder / "worker.properties", worker)
+        _write_properties(workspace.folder / "connector.properties", connector)
 
     def prepare(self) -> None:
-        """See `Publisher`; makes the topic too, as Debezium's would have one partition."""
-        name = self._place.name
-        with psycopg.connect(self._place.dsn, autocommit=True) as connection:
+        """See `Publisher`. Also creates the topic, because Debezium would create it with one partition."""
+        name = self._workspace.name
+        with psycopg.connect(self._workspace.dsn, autocommit=True) as connection:
             connection.execute(f"CREATE PUBLICATION {name} FOR TABLE orders")
             connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-        Topic(self._place.broker.bootstrap_servers, self.topic, self._place.partitions).create()
+        Topic(self._workspace.broker.bootstrap_servers, self.topic, self._workspace.partitions).create()
 
     def start(self) -> subprocess.Popen[bytes]:
         """See `Publisher`."""
-        folder = self._place.folder
+        folder = self._workspace.folder
         standalone = ["org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties", "connector.properties"]
         return _launch(
             [
@@ -192,7 +193,7 @@ class Debezium:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a side's process in order, or else at once."""
+    """Ends a side's process: asks it to by SIGTERM, and kills it if it does not end in time."""
     process.terminate()
     try:
         process.wait(STOP_S_MAX)
@@ -202,8 +203,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(folder: Path) -> str:
-    """What a side said last."""
-    return ((folder / "output").read_text("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+    """Returns the last line of a process's output."""
+    return ((folder / "output").read_text("utf-8", "replace").strip().splitlines() or ["(no output)"])[-1]
 
 
 def _launch(command: list[str], folder: Path) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""A service over files that a benchmark runs: how it is waited for."""
+"""Waits for a service that a benchmark runs over the file log."""
 
 import subprocess
 import time
@@ -10,7 +10,10 @@ from changelog.envelope.checkpoint import Checkpoint
 
 
 def wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
-    """Waits until the checkpoint of `log` has `reached` what is wanted. Raises SystemExit where it does not."""
+    """Waits until `reached` holds for the stored checkpoint of `log`.
+
+    Raises SystemExit if the service ends first, or if the time runs out.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         checkpoint = read_checkpoint(log)
@@ -19,4 +22,4 @@ def wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpo
         if service.poll() is not None:
             raise SystemExit("the service ended; run it by hand to see why")
         time.sleep(0.1)
-    raise SystemExit("the service did not get there in time")
+    raise SystemExit("the service took too long")

@@ -1,4 +1,4 @@
-"""Spark on all cores of this machine, and sides that take turns in it."""
+"""Spark on all cores of this machine, and a stopwatch for jobs that take turns in it."""
 
 import os
 import statistics
@@ -15,12 +15,12 @@ MEMORY = "2g"
 
 
 def session(folder: Path) -> AbstractContextManager[SparkSession]:
-    """Its files are in `folder`."""
+    """Returns a Spark session whose files are in `folder`."""
     return local_spark(folder, master="local[*]", memory=MEMORY, partitions=2 * (os.cpu_count() or 1))
 
 
 def in_turn(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """The median of the seconds that each side takes, all of them warmed first and then one after another."""
+    """Runs each side once to warm up, then all of them in turn; returns the median seconds of each side."""
     for run in sides.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -29,4 +29,4 @@ def in_turn(sides: Mapping[str, Callable[[], None]], rounds: int) -> dict[str, f
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) for name, found in seconds.items()}
+    return {name: statistics.median(runs) for name, runs in seconds.items()}

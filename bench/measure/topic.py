@@ -21,29 +21,29 @@ class Topic:
         self._admin = AdminClient(self._client)
 
     def create(self) -> None:
-        """Makes it, with the broker's own settings."""
-        for made in self._admin.create_topics([NewTopic(self.name, len(self._partitions))]).values():
-            made.result()
+        """Creates the topic, with the broker's default settings."""
+        for result in self._admin.create_topics([NewTopic(self.name, len(self._partitions))]).values():
+            result.result()
 
     def delete(self) -> None:
-        """Frees what it takes on the disk."""
-        for deleted in self._admin.delete_topics([self.name], operation_timeout=TIMEOUT_S).values():
-            deleted.result()
+        """Deletes the topic, which frees its disk space."""
+        for result in self._admin.delete_topics([self.name], operation_timeout=TIMEOUT_S).values():
+            result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """For each partition, the offset behind what is committed: the end of the last transaction, and its marker."""
-        wanted = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
+        """Returns, for each partition, the offset after the last committed transaction and its marker."""
+        latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+            latest, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
         )
         return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
     def visible(self) -> int:
-        """How much is committed: messages, and the markers of transactions. Cheap: no message is read."""
+        """Returns how many offsets are committed: messages, and markers of transactions. Reads no message."""
         return sum(self.ends().values())
 
     def consumer(self, offsets: Mapping[int, int]) -> Consumer:
-        """A reader of committed messages from the `offsets` on."""
+        """Returns a consumer of the committed messages from `offsets` on."""
         consumer = Consumer(
             {
                 **self._client,
@@ -57,13 +57,13 @@ class Topic:
         return consumer
 
     def count(self) -> int:
-        """How many messages are committed, each of them read."""
+        """Reads all committed messages, and returns their number."""
         consumer = self.consumer({partition.partition: 0 for partition in self._partitions})
-        found, ended = 0, 0
+        count, ended = 0, 0
         deadline = time.monotonic() + COUNT_S_MAX
         while ended < len(self._partitions) and time.monotonic() < deadline:
             messages: list[Message] = consumer.consume(COUNT_BATCH, timeout=1.0)
-            met = sum(message.error() is not None for message in messages)
-            found, ended = found + len(messages) - met, ended + met
+            ends = sum(message.error() is not None for message in messages)
+            count, ended = count + len(messages) - ends, ended + ends
         consumer.close()
-        return found
+        return count
