@@ -99,8 +99,8 @@ def refuse_unready(settings: Config) -> None:
     """
     if isinstance(settings.sink, FilesConfig):
         damage = find_recovery(settings.sink.path).damage
-        if damage is not None:  # only the service can check whether what precedes the damage still fits the source
-            raise damage.error("start the service first, which sets it aside")
+        if damage is not None:  # only the service can check whether the rows before the damage still match the source
+            raise damage.error("start the service first: it sets the damaged file aside")
         return
     refuse_running(settings)
 

@@ -32,7 +32,7 @@ from changelog.envelope.errors import ChangelogError
 
 REGISTER = "`changelog schemas register` shows what the registry says, and registers with --yes"
 
-LITTLE_ROOM_BYTES = 1 << 30
+FREE_BYTES_MIN = 1 << 30
 
 CLOCKS_APART_S_MAX = 60.0
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the findings. Returns 1 if what one of them found would stop the service, otherwise 0."""
+    """Prints the findings. Returns 1 if one of them would stop the service, otherwise 0."""
     settings = config.load(arguments.config, os.environ)
     console = show.console()
     source = database(settings)
@@ -115,7 +115,7 @@ def clock_finding(ahead_s: float) -> Finding:
 
 
 def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
-    """Yields a finding if the service stopped at a change: whether it would stop there again."""
+    """If the service stopped at a change, yields one finding: whether the service would stop there once more."""
     stop = stored.stop
     if stop is None:
         return
@@ -199,7 +199,7 @@ def folder_findings(path: Path) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(nearest).free
     message = f"{path} can be written; {show.size(free)} are free there"
-    if free < LITTLE_ROOM_BYTES:
+    if free < FREE_BYTES_MIN:
         yield Finding(name="sink", status="warn", message=message, hint="free some space")
     else:
         yield Finding(name="sink", status="ok", message=message)

@@ -17,10 +17,10 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaRemnants:
-    """What the service created on Kafka and is still there.
+    """The topics and the checkpoint that the service created on Kafka and that still exist.
 
     `topics` has, for each topic, an upper bound of its messages; `checkpoint` says whether there is a checkpoint.
-    `trouble` says why both are unknown, and is None if they are known.
+    If both are unknown, `trouble` says why.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -53,19 +53,19 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises ChangelogError (IN_USE) if the service runs.
     """
     settings = config.load(arguments.config, os.environ)
-    of_kafka = arguments.topics or arguments.positions
-    if of_kafka and isinstance(settings.sink, FilesConfig):
+    drops_on_kafka = arguments.topics or arguments.positions
+    if drops_on_kafka and isinstance(settings.sink, FilesConfig):
         hint = f"to delete the log, delete the folder {settings.sink.path}"
-        raise ChangelogError(Kind.USAGE, "--topics and --positions are of Kafka, and the sink is files", hint=hint)
+        raise ChangelogError(Kind.USAGE, "--topics and --positions are for Kafka, but the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
     on_kafka = _read_kafka(settings, source)
     _show(settings, remnants, on_kafka)
     refuse_running(settings)
-    if not (of_kafka or arguments.slot or arguments.publication) or not arguments.yes:
+    if not (drops_on_kafka or arguments.slot or arguments.publication) or not arguments.yes:
         say("nothing is dropped: name what to drop, as in --slot --publication, and add --yes")
         return 0
-    if of_kafka and on_kafka.trouble is not None:
+    if drops_on_kafka and on_kafka.trouble is not None:
         raise on_kafka.trouble
     for remnant in reversed(remnants):  # the slot last: it stays if dropping the publication fails
         if remnant.exists and vars(arguments).get(remnant.kind):

@@ -1,4 +1,4 @@
-"""`changelog republish`: publishes keys of an entity again, from its table, at their place in the order of changes."""
+"""`changelog republish`: publishes keys of an entity again from its table, without disturbing the order of changes."""
 
 import argparse
 import os
@@ -35,12 +35,12 @@ class _Report(msgspec.Struct):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog republish`."""
     parser.add_argument("entity", metavar="ENTITY", help="the entity")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, spelled as in the changelog")
-    which.add_argument(
+    selection = parser.add_mutually_exclusive_group(required=True)
+    selection.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, spelled as in the changelog")
+    selection.add_argument(
         "--report", type=Path, metavar="FILE", help="the keys of a drift report: its report.json or keys.jsonl"
     )
-    which.add_argument("--all", action="store_true", help="all keys of the table")
+    selection.add_argument("--all", action="store_true", help="all keys of the table")
     signalling.add_arguments(parser)
 
 
@@ -54,10 +54,10 @@ def execute(arguments: argparse.Namespace) -> int:
     if not keys:
         say(f"{arguments.report} has no key of {entity}, so there is nothing to do", file=sys.stderr)
         return 0
-    runs = list(divide(keys))
-    if len(runs) == 1:
-        return signalling.ask(settings, arguments, "republish", entity, runs[0])
-    count = sum(map(len, runs))
+    parts = list(divide(keys))
+    if len(parts) == 1:
+        return signalling.ask(settings, arguments, "republish", entity, parts[0])
+    count = sum(map(len, parts))
     say(f"{count:,} keys are too many to look up singly: the whole table is read, as for a rebuild", file=sys.stderr)
     return signalling.ask(settings, arguments, "rebuild", entity)
 
@@ -84,4 +84,4 @@ def _decoded(where: object, text: bytes, shape: type[Shape]) -> Shape:
         return msgspec.json.decode(text, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         hint = f"name the report.json or the {KEYS_FILE} that `detect_drift` wrote"
-        raise ChangelogError(Kind.USAGE, f"{where} is not of a drift report", hint=hint) from error
+        raise ChangelogError(Kind.USAGE, f"{where} does not belong to a drift report", hint=hint) from error

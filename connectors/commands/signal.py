@@ -39,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def _cancel_stored(settings: Config, signal: Signal) -> None:
     """Cancels the repairs in the checkpoint of a stopped service, which would continue them before it reads `signal`.
 
-    The cancellation is stored under an id of its own. So the service, once it starts, also obeys `signal` itself, which
-    cancels repairs that were requested before it and are not in the checkpoint yet. Stores nothing if the service runs
-    and only waits for its connection, because it will then read the signal.
+    The cancellation is stored under an id of its own. So the service also obeys `signal` after its next start, which
+    cancels repairs that were requested before `signal` and are not in the checkpoint yet. Stores nothing if the service
+    runs and only waits for its connection, because it will then read the signal.
     """
     try:
         refuse_unready(settings)

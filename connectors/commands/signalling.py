@@ -29,7 +29,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Do, Signal
 
 POLL_S = 0.3
-"""Seconds between two looks at the checkpoint, which has the outcome."""
+"""Seconds between two reads of the checkpoint, which has the outcome."""
 
 LOOK_FOR_SERVICE_S = 5.0
 """Seconds between two checks that a service still reads the slot."""
@@ -39,8 +39,8 @@ REOPENING_S = 6.0
 leaves the slot for a moment: it reopens its source before it reads tables, which takes some seconds if there are many
 tables or if the machine is busy."""
 
-LOOK_AGAIN_S = 0.5
-"""Seconds until the slot is looked at again if no process read it."""
+RECHECK_S = 0.5
+"""Seconds until the next check of the slot if no process reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,19 @@ SENT = SignalOutcome()
 class LoggedSignal:
     """A signal in the database's log.
 
-    `through` is the place in the log where the signal ends, in the form of a checkpoint; `place` is the same place as
-    the database writes it.
+    `through` is the position in the log at which the signal ends, in the form of a checkpoint. `lsn` is the same
+    position in the database's own form.
     """
 
     signal: Signal
     through: str
-    place: str
+    lsn: str
 
     @classmethod
     def of(cls, source: Database, signal: Signal) -> "LoggedSignal":
         """Sends the signal, and returns its entry in the log."""
         through = source.send_signals([signal])
-        return cls(signal=signal, through=through, place=source.spell(through))
+        return cls(signal=signal, through=through, lsn=source.spell(through))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,11 +95,11 @@ def ask(
 ) -> int:
     """Sends a signal; with `--wait`, waits for its outcome; prints the outcome. Returns the exit code.
 
-    If no service reads the log now, it does not wait, but calls `unread` with the signal. The exit code is 1 if the
-    signal was cancelled, otherwise 0. Raises ChangelogError (USAGE) if the changelog does not have the entity.
+    If no service reads the log now, calls `unread` with the signal, and does not wait. The exit code is 1 if the signal
+    was cancelled, otherwise 0. Raises ChangelogError (USAGE) if the changelog does not have the entity.
     """
     log = open_log(settings)
-    checkpoint = known(log, entity)
+    checkpoint = checkpoint_with(log, entity)
     signal = Signal(do=do, id=secrets.token_hex(8), entity=entity, keys=keys, service=settings.name)
     entry = LoggedSignal.of(database(settings), signal)
     quiet = bool(arguments.json)
@@ -115,7 +115,7 @@ def ask(
     if quiet:
         request = {"id": signal.id, "do": do, "entity": entity, "keys": None if keys is None else len(keys)}
         result = {"outcome": outcome.word, "absent": outcome.absent}
-        print(msgspec.json.encode({**request, "lsn": entry.place, **result}).decode())
+        print(msgspec.json.encode({**request, "lsn": entry.lsn, **result}).decode())
     elif outcome != SENT:
         absent_text = (
             f"; {outcome.absent:,} of {len(keys):,} keys are not in the table" if keys and outcome.absent else ""
@@ -126,7 +126,7 @@ def ask(
     return 1 if outcome.word == "cancelled" else 0
 
 
-def known(log: Log, entity: str | None) -> Checkpoint:
+def checkpoint_with(log: Log, entity: str | None) -> Checkpoint:
     """Returns the checkpoint of the changelog.
 
     Raises ChangelogError (USAGE) if the changelog is empty, or does not have the entity.
@@ -160,17 +160,17 @@ def progress(checkpoint: Checkpoint, entity: str) -> str:
 def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
     """Waits for the outcome of the signal and returns it.
 
-    If the service ends meanwhile, prints that and returns SENT: the service will do the rest after its next start.
+    If the service ends first, prints that and returns SENT: the service will do the rest after its next start.
     """
-    look_at = 0.0
+    next_check_at = 0.0
     try:
         with _shown(quiet=quiet) as tell:
             while True:
                 outcome = _outcome(log, entry, tell)
                 if outcome is not None:
                     return outcome
-                if time.monotonic() >= look_at:
-                    look_at = time.monotonic() + LOOK_FOR_SERVICE_S
+                if time.monotonic() >= next_check_at:
+                    next_check_at = time.monotonic() + LOOK_FOR_SERVICE_S
                     if not _is_read(settings):
                         _say(
                             f"the service has ended; after its next start it continues with {_subject(entry.signal)}",
@@ -208,7 +208,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
         if checkpoint.through > entry.through:
             raise ChangelogError(
                 Kind.ACCESS,
-                f"the service passed the signal at {entry.place} and did not obey it",
+                f"the service passed the signal at {entry.lsn} and did not obey it",
                 hint="its log says why; for example, its configuration may have another [signals] secret than this one",
             )
         tell("the service has not read the signal yet")
@@ -227,7 +227,7 @@ def _is_read(settings: Config) -> bool:
             return True
         if time.monotonic() >= deadline:
             return False
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(RECHECK_S)
     return False
 
 

@@ -77,7 +77,7 @@ class _Changelog:
     """What the changelog's sink reports.
 
     `counts` has, for each entity, the number of messages by op (see `Log.counts`). `stored_at` is the time of the last
-    commit, in seconds since 1970. Both are without a value if there is no commit yet, or if the sink does not answer.
+    commit, in seconds since 1970. If there is no commit yet, or the sink does not answer, they are empty or None.
     """
 
     checkpoint: Checkpoint | None = None
@@ -88,8 +88,8 @@ class _Changelog:
 def read_status(settings: Config) -> dict[str, Any]:
     """Returns the object that `--json` prints.
 
-    `problems` has a sentence for each of source and sink that did not answer; what it would have said is then null or
-    empty. `entities` has the number of messages of each entity, as `Log.counts` has it.
+    `problems` has a sentence for each of source and sink that did not answer; the members with its answer are then null
+    or empty. `entities` has the number of messages of each entity, as `Log.counts` has it.
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
     yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of

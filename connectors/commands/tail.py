@@ -21,7 +21,7 @@ from changelog.envelope.columnar import batch
 from changelog.envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2
-"""Seconds between two looks for new changes."""
+"""Seconds between two searches for new changes."""
 
 DEFAULT_LAST = 10
 

@@ -15,7 +15,7 @@ SUFFIX = ".avsc"
 WIDTH = 120
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-"""The brackets of JSON, which open and close a level of nesting, and its strings, whose brackets do not."""
+"""Matches the brackets of JSON, and its strings, so that a bracket in a string does not count as nesting."""
 
 OURS = frozenset(
     {"type", "name", "namespace", "key", "partitionBy", "fields", "default", avro.TRUE_NAME, "items", "values"}
@@ -27,8 +27,9 @@ OURS = frozenset(
 class Contract:
     """A schema file: its text, and the schema in that text.
 
-    If the file is invalid, `schema` is None, `rule` names the rule that the file breaks, `path` is a pointer to the
-    place in the schema, and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte 7".
+    If the file is invalid, `schema` is None, `rule` names the rule that the file breaks, `path` is a JSON pointer to
+    the fault in the schema, and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte
+    7".
     """
 
     file: str
@@ -52,8 +53,9 @@ class Contract:
 
     @property
     def subject(self) -> str:
-        """What people call the schema: `prefix.entity` for the schema of an entity, otherwise the schema's full name,
-        otherwise the name of the file without its suffix.
+        """What people call the schema: `prefix.entity` for the schema of an entity, the full name of any other schema.
+
+        If the schema has no name, this is the name of the file without its suffix.
         """
         entity_path = avro.entity_of(self.schema)
         return ".".join(entity_path) if entity_path else self.name or Path(self.file).stem
@@ -85,7 +87,7 @@ def parse(file: str, content: bytes) -> Contract:
 
 
 def text_of(schema: avro.Schema) -> str:
-    """Returns the text of a schema's file, which depends only on the schema. A value that fits on one line has one."""
+    """Returns the text of a schema's file. It depends only on the schema; a value is on one line if it fits there."""
     return f"{_text(schema, 0, 0)}\n"
 
 
@@ -124,7 +126,7 @@ def _merged_type(schema: avro.Schema, records: Mapping[str, Any]) -> avro.Schema
 def _with_additions(generated: dict[str, Any], old: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Returns `generated` with the properties that people added to `old`, but without aliases that are in `names`.
 
-    `names` are the fields' own names: an alias that a field now has as its name would be ambiguous.
+    `names` are the names of the fields. An alias that is also the name of a field would be ambiguous.
     """
     added = {name: value for name, value in old.items() if name not in OURS}
     if isinstance(added.get("aliases"), list):

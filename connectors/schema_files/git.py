@@ -235,7 +235,7 @@ def _continues(contract: Contract, earlier: Contract) -> bool:
 def _versions_of(changes: Iterable[FileChange], path: str, contents: Mapping[str, bytes]) -> list[tuple[str, Contract]]:
     """Returns the versions of a file, oldest first, also those from before it was renamed.
 
-    `changes` are newest first. Each version is a pair of the place from which it was read and its content.
+    `changes` are newest first. Each version is a pair: the commit that it was read from, as a text, and its content.
     """
     versions = []
     for change in changes:

@@ -1,7 +1,7 @@
-"""Defines what schema files are compared with, and reads it from a folder.
+"""Defines the earlier versions with which schema files are compared, and reads them from a folder.
 
-That is the earlier versions of each file, and the subjects that no file has now. A subject is what people call a schema
-(`Contract.subject`).
+A subject is what people call a schema (`Contract.subject`). A subject that had a file earlier, and has none now, counts
+as removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """All that a set of files is compared with.
+    """The earlier versions with which a set of files is compared.
 
     `against` says where the earlier versions come from. `pasts` maps each file to its earlier versions. `removed` has
     the earlier contracts whose subject has no file now. `notes` says what could not be compared.
@@ -58,9 +58,9 @@ class Earlier:
 def past(contract: Contract, candidates: Sequence[tuple[str, Contract]]) -> Past:
     """Finds the earlier versions of a contract among `candidates`.
 
-    `candidates` are earlier files, oldest first, as pairs of the place from which the file was read and its content.
-    Invalid files and files with another schema name are skipped. A file whose schema equals the version before it is no
-    version of its own.
+    `candidates` are earlier files, oldest first. Each is a pair: a text that says where it was read, and its content.
+    Invalid files and files with another schema name are skipped. A file is also skipped if its schema equals that of
+    the version before it.
     """
     old_schemas: list[tuple[str, avro.Schema]] = []
     for where, earlier in candidates:

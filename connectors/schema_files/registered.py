@@ -1,7 +1,7 @@
 """Reads earlier versions of entities' schemas from a registry.
 
-The registry has the schema of whole values; the schema in a file is that of an entity's columns, and stands inside it
-at `STATE_AT`.
+A schema in the registry describes the whole value of a message. A schema file describes only the columns of an entity.
+Its schema is a part of the registered one, at the pointer `STATE_AT`.
 """
 
 from collections.abc import Sequence

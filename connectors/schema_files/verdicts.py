@@ -42,8 +42,8 @@ class SchemaFinding:
 class Verdict:
     """The verdict on one file.
 
-    `versions` has the earlier versions that the file was compared with, as pairs of a label and the place from which
-    the version was read.
+    `versions` has the earlier versions that the file was compared with, as pairs of a label and a text that says
+    where the version was read.
     """
 
     file: str

@@ -151,7 +151,7 @@ def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytes
         assert site.call("rebuild", "item")[0] == 0  # the service has no secret, and takes a signed one, too
     assert site.state("item") == table(site)
     report.write_text("{}")
-    assert "is not of a drift report" in site.refused("republish", "item", "--report", str(report), code=2)
+    assert "does not belong to a drift report" in site.refused("republish", "item", "--report", str(report), code=2)
 
 
 def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None:

@@ -27,7 +27,7 @@ class Slot:
 
 def is_read(monkeypatch: pytest.MonkeyPatch, slot: Slot) -> bool:
     monkeypatch.setattr(signalling, "database", lambda settings: slot)
-    monkeypatch.setattr(signalling, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(signalling, "RECHECK_S", 0.0)
     return signalling._is_read(Config.model_construct())
 
 

@@ -67,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.live:
         report = _against_live(contracts, paths, arguments)
     else:
-        earlier = what_came_before(contracts, paths, arguments)
+        earlier = read_earlier(contracts, paths, arguments)
         file_verdicts = verdicts(contracts, earlier, Mode(arguments.mode))
         _refuse_absent(paths, file_verdicts)
         report = CheckReport(against=earlier.against, verdicts=file_verdicts, notes=earlier.notes)
@@ -95,8 +95,8 @@ def _against_live(contracts: Sequence[Contract], paths: Sequence[Path], argument
     return live.report(config.load(arguments.config, os.environ), contracts, folder, Mode(arguments.mode))
 
 
-def what_came_before(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:
-    """Reads the earlier versions of the schemas from where `--against` says."""
+def read_earlier(contracts: Sequence[Contract], paths: Sequence[Path], arguments: argparse.Namespace) -> Earlier:
+    """Reads the earlier versions of the schemas from the source that `--against` names."""
     kind, _, argument = arguments.against.partition(":")
     if kind == GIT:
         return git.in_git(contracts, paths, argument)

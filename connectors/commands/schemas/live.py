@@ -1,4 +1,4 @@
-"""Compares schema files with live tables: what would `changelog schemas generate` change, and whom would it break?"""
+"""Compares schema files with live tables: what would `changelog schemas generate` change, and who would break?"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,8 @@ GENERATE = "`changelog schemas generate` writes what the table has"
 def report(settings: Config, contracts: Sequence[Contract], folder: Path | None, mode: Mode) -> CheckReport:
     """Returns a verdict for each file of an entity.
 
-    If `folder` is given, all its files were read; then an entity without a file gets a verdict, too, which says so.
+    If `folder` is given, `contracts` are all the files in it. Then an entity without a file also gets a verdict, with
+    the finding that the file is missing.
     """
     contract_by_entity: dict[str, Contract] = {}
     invalid, notes = [], []
@@ -87,7 +88,7 @@ def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: St
     live_schema = files.merged(schema, contract.schema)
     earlier = SchemaVersion(label=Path(contract.file).name, where="the file as it is", schema=contract.schema)
     verdict = judge(contract, Past(schema=live_schema, label=LIVE, versions=(earlier,)), mode)
-    drift = [*_columns(contract, file_columns, shape), *_places(contract, entity)]
+    drift = [*_columns(contract, file_columns, shape), *_keys(contract, entity)]
     if not drift and verdict.state != "unchanged":
         drift.append(
             SchemaFinding(rule="FILE_OUTDATED", path="/", line=1, text=_outdated(file_columns, shape), hint=GENERATE)
@@ -111,7 +112,7 @@ def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) ->
             yield _drift(contract, "COLUMN_GONE", name, f'the file has a column "{name}" that the table lacks')
 
 
-def _places(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
+def _keys(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
     """Yields a finding if the key differs between file and table, and one if the partition columns differ."""
     for rule, member, names in (
         ("KEY_DIFFERS", "key", entity.key),

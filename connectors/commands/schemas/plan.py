@@ -122,7 +122,7 @@ def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
 def _files(folder: Path, prefix: str) -> dict[str, avro.Schema]:
     """Returns the schemas of entities of `prefix` in the files of `folder`, by entity.
 
-    Skips files with anything else, and invalid files, which `changelog schemas check` reports.
+    Skips files with other schemas. Also skips invalid files, which `changelog schemas check` reports.
     """
     schemas = {}
     for contract in read([folder]) if folder.is_dir() else ():

@@ -1,8 +1,8 @@
 """Judges one entity before and after a migration: whether the service would stop, which readers would break, and
 whether the service would read the table again.
 
-An alteration is one difference that the migration makes to a table. An alteration restates values if rows that nobody
-writes hold other values after it.
+An alteration is one difference that the migration makes to a table. An alteration restates values if it changes
+values in existing rows, while the database's log has no change of these rows.
 """
 
 import json
@@ -209,8 +209,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields alterations for columns that the migration did not alter, but whose type it altered (a composite type,
-        for example), so that their values differ.
+        """Yields alterations for columns that the migration did not alter themselves.
+
+        It altered their type, for example a composite type, so their values differ.
         """
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
@@ -239,7 +240,8 @@ class Judge:
     def _line(self, concerns: Callable[[Alteration], bool]) -> int:
         """Returns the last line among the alterations that `concerns` accepts.
 
-        If it accepts none, it is the last line among all alterations; without any, the line of the last statement.
+        If it accepts none, returns the last line among all alterations. If there are no alterations, returns the line
+        of the last statement.
         """
         concerned = [alteration.line for alteration in self.alterations if concerns(alteration)]
         lines = concerned or [alteration.line for alteration in self.alterations]

@@ -19,9 +19,8 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
     resolved = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
     before = read_state(rehearsal, settings, resolved)
     effects = rehearsal.run([entity.table for entity in resolved.values()])
-    after = read_state(
-        rehearsal, settings, resolved, before, effects.untouched
-    )  # locks are held, so nothing is read twice
+    # The rehearsal holds locks now. To be quick, it does not read untouched tables a second time.
+    after = read_state(rehearsal, settings, resolved, before, effects.untouched)
     judges = [
         Judge(
             settings=settings,

@@ -80,8 +80,8 @@ def stop(rule: str, line: int, text: str, hint: str) -> Trouble:
 def reasons(name: str, error: ChangelogError, line: int) -> Iterator[Trouble]:
     """Yields a trouble, at `line`, for each reason in `error` why the entity `name` no longer fits its table."""
     for text in error.message.removeprefix("configuration: ").splitlines():
-        place, _, why = text.strip().partition(f"entities.{name}")
-        if not place:
-            _, _, reason = why.partition(": ")
+        before, _, after = text.strip().partition(f"entities.{name}")
+        if not before:
+            _, _, reason = after.partition(": ")
             reason, _, hint = reason.partition("; ")
             yield stop("ENTITY", line, reason or text, hint or error.hint or f"correct [entities.{name}]")

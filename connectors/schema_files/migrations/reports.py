@@ -106,10 +106,10 @@ def _spelled(alteration: Alteration) -> str:
 
 
 def _error(trouble: Trouble) -> str:
-    return f"ERROR {trouble.rule} {trouble.path}: {_said(trouble)}; {trouble.hint}"
+    return f"ERROR {trouble.rule} {trouble.path}: {_consequence(trouble)}; {trouble.hint}"
 
 
-def _said(trouble: Trouble) -> str:
+def _consequence(trouble: Trouble) -> str:
     broken = "the service stops" if trouble.breaks == THE_SERVICE else f"{trouble.breaks} break"
     return f"{broken}: {trouble.text}"
 
@@ -118,8 +118,8 @@ def _notes(planned: Planned) -> Iterator[str]:
     yield from planned.notes
     if planned.reads_again:
         columns = ", ".join(planned.reads_again)
-        what = "asks for the table to be read again" if planned.asks else "reads the table again"
-        yield f"the service {what}, because no change says what older rows hold in {columns}"
+        action = "asks for the table to be read again" if planned.asks else "reads the table again"
+        yield f"the service {action}, because no change says what older rows hold in {columns}"
     for unseen in planned.unseen:
         command = f"`changelog schemas accept {planned.entity} --read-again`"
         yield f"{unseen}, and the service cannot see that; to read the table again, stop the service and run {command}"
@@ -159,7 +159,7 @@ def _verdict(file: str, planned: Planned) -> Verdict:
                 rule=trouble.rule,
                 path=trouble.path,
                 line=trouble.line,
-                text=_said(trouble),
+                text=_consequence(trouble),
                 hint=trouble.hint,
                 breaks=trouble.breaks,
                 against=(trouble.against,) if trouble.against else (),

@@ -1,4 +1,4 @@
-"""Reads what the service would see of the database. A plan of a migration reads it before and after the migration."""
+"""Reads the database as the service would see it. A plan of a migration reads it before and after the migration."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class DatabaseState:
 
     `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the further tables that
     [tables] in the configuration would make entities of. `shapes` has the published columns. `refused` has the errors
-    of entities that do not fit their tables. `findings` has what `changelog check` reports, without what is ok.
+    of entities that do not fit their tables. `findings` has the warnings and failures that `changelog check` reports.
     """
 
     tables: Mapping[TableName, TableInfo]
@@ -38,7 +38,7 @@ def read_state(
     before: DatabaseState | None = None,
     untouched: Collection[TableName] = (),
 ) -> DatabaseState:
-    """Reads what the service would see now.
+    """Reads the database as the service would see it now.
 
     `resolved` has the entities as they were before the migration. For `untouched` tables, the result is copied from
     `before`. Raises ChangelogError if the tables cannot be read.

@@ -280,7 +280,7 @@ def test_topics_are_not_of_files(site: Site) -> None:
     site.file.write_text(site.file.read_text().partition("[sink]")[0] + '[sink]\npath = "log"')
     code, _, err = site.call("drop", "--topics", "--yes")
     assert code == 2
-    assert "--topics and --positions are of Kafka, and the sink is files" in err
+    assert "--topics and --positions are for Kafka, but the sink is files" in err
 
 
 def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Registry) -> None:
