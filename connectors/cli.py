@@ -153,7 +153,7 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
     except ChangelogError as error:
         _report(error, str(error), arguments)
         return EXIT_CODES.get(error.kind, FAILED)
-    except BrokenPipeError:  # whoever reads our output, for example `head`, has ended
+    except BrokenPipeError:  # the program that reads our output, for example `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_GONE
     except KeyboardInterrupt:

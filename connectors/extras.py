@@ -1,4 +1,7 @@
-"""Tells the version of this package, and how to install it and its optional parts from the wheel: no index has it."""
+"""Returns the version of this package, and how to install it and its optional parts.
+
+No package index has this package, so it is installed from the file of its wheel.
+"""
 
 import tomllib
 from importlib.metadata import PackageNotFoundError, version

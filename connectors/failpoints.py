@@ -28,19 +28,19 @@ def nowhere(_: str) -> None:
 class CrashAt:
     """Kills the process when the fail point `name` is reached for the `count`-th time.
 
-    Before that, it waits for `linger_s` seconds. Other threads continue meanwhile: for example, a Kafka client still
-    sends messages from its queue.
+    Before the kill, it waits for `linger_s` seconds. During this wait other threads continue: for example, a Kafka
+    client still sends messages from its queue.
     """
 
     name: str
     count: int = 1
     linger_s: float = 0.0
-    _seen: int = field(default=0, init=False)
+    _times_reached: int = field(default=0, init=False)
 
     def __call__(self, name: str) -> None:
         if name == self.name:
-            self._seen += 1
-            if self._seen == self.count:
+            self._times_reached += 1
+            if self._times_reached == self.count:
                 if self.linger_s:
                     import structlog  # noqa: PLC0415 - Spark's executors import this module, and log nothing
 
@@ -52,6 +52,9 @@ class CrashAt:
 
 
 def parse(text: str | None) -> Reach:
-    """Returns what crashes at the fail point that `text`, the variable's value, names; `nowhere` if it names none."""
+    """Returns a `CrashAt` for the fail point that `text` names, or `nowhere` if `text` names none.
+
+    `text` is the value of the variable.
+    """
     match = _FAIL_POINT.fullmatch(text or "")
     return CrashAt(match[1], int(match[2] or 1), float(match[3] or 0)) if match else nowhere

@@ -1,7 +1,7 @@
 """Finds the gap at which the service cannot start, describes the gap, and continues the changelog past it.
 
-A gap is a place where changes are lost for good: a part of the database's log can no longer be read, or the changelog's
-store has lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
+At a gap, changes are lost for good: a part of the database's log can no longer be read, or the changelog's store has
+lost rows. The changelog continues past a gap in a new epoch, so positions after the gap are higher than all
 positions before it.
 """
 
@@ -34,8 +34,8 @@ _log = structlog.get_logger("gap")
 class GapAtStart:
     """The gap at which a start of the service stops, with the `error` that the start raised.
 
-    `hold_usable` says that the gap does not come from what holds the database's log for us (PostgreSQL: the replication
-    slot), so that this hold may be kept.
+    The database keeps its log for us because of a hold (`Hold`; in PostgreSQL, the replication slot). `hold_usable`
+    says that the hold did not cause the gap, so it may be kept.
     """
 
     error: ChangelogError
@@ -45,9 +45,9 @@ class GapAtStart:
 def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart | None:
     """Returns the gap at which a start of the service stops, None if there is no gap.
 
-    It starts as the service does, and reads to the end of the database's log, but stores nothing. It has to read so
-    far, because nothing but the log shows that a publication was missing for a while. Raises ChangelogError of every
-    other kind with which a start stops.
+    It starts as the service does, and reads to the end of the database's log, but stores nothing. It must read that
+    far, because only the log shows that a publication was missing for a while. If the start stops for another reason
+    than a gap, raises the ChangelogError of that start.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
@@ -74,10 +74,10 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
 
 
 def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool, reach: Reach) -> Source:
-    of = database(config)
-    resolved = read_entities(config, of)
+    source = database(config)
+    resolved = read_entities(config, source)
     sink.prepare(resolved)
-    return of.open(resolved, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
+    return source.open(resolved, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
 
 
 def _read_to_end(source: Source) -> None:
@@ -89,16 +89,16 @@ def _read_to_end(source: Source) -> None:
 
 
 def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
-    """Yields lines that tell a person what is known of a gap, and what continuing past it would do."""
+    """Yields lines that tell a person what is known about a gap, and what would happen if the changelog continued."""
     log = open_log(config)
     stored = _checkpoint(log)
     yield f"gap          {gap.error.message}"
     if stored is None:
         yield "changelog    has no checkpoint that can be read"
     else:
-        at = _committed_at(log)
-        when = "" if at is None else f", committed {show.moment(at)}"
-        yield f"changelog    ends at {stored.position}{when}"
+        committed_at = _committed_at(log)
+        commit_text = "" if committed_at is None else f", committed {show.moment(committed_at)}"
+        yield f"changelog    ends at {stored.position}{commit_text}"
     source = database(config)
     for heading, fact in source.log_facts(stored):
         yield f"{heading:<13}{fact}"
@@ -117,7 +117,7 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 
 
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
-    """Continues the changelog past a gap: stores the gap, and the place in the log from which the changelog continues.
+    """Continues the changelog past a gap: stores the gap, and the position in the log from which it continues.
 
     Both are stored in one commit. If the process ends before that commit, the next start finds the gap again; after the
     commit, every start continues. Raises ChangelogError.

@@ -49,7 +49,7 @@ class Remedies:
 def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
     """Returns the arguments for `psycopg.connect`. Raises ChangelogError (USAGE) if `dsn` is no connection string."""
     try:
-        given = conninfo_to_dict(dsn)
+        from_dsn = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise ChangelogError(
             Kind.USAGE,
@@ -57,14 +57,14 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
             hint="write it as postgresql://user:password@host:5432/database and percent-encode special characters",
         ) from error
     # The replication protocol has no prepared statements.
-    return {**_DEFAULTS, **given, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
+    return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
 
 
 def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogError:
     """Returns our error for a failed attempt to connect."""
     text = _one_line(_ADVICE.sub("", str(error))).removeprefix("connection failed: ")
-    for sign, kind, hint in remedies.rejections:
-        if re.search(sign, text):
+    for pattern, kind, hint in remedies.rejections:
+        if re.search(pattern, text):
             return ChangelogError(kind, f"PostgreSQL refused the connection: {text}", hint=hint)
     return ChangelogError(Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is it running and reachable?")
 

@@ -1,7 +1,7 @@
 """File modes for everything that we write, and functions that set exactly these modes.
 
-The umask does not decide: a container often has an umask of 0, which would let everybody read, and a hardened host has
-a strict one, which would keep the group out.
+The modes do not depend on the umask. Containers often have a umask of 0, with which everybody could read our files.
+Hardened hosts have a strict umask, with which the group could not read them.
 """
 
 import os

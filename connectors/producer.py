@@ -61,7 +61,7 @@ _AGAIN = "publish the same events again, with the same ids"
 _NEXT = "create a new producer, with an instance name that no other process uses"
 
 _Call = tuple[str, bytes, bytes, int, int, list[tuple[str, str | bytes | None]]]
-"""What `Producer.produce` takes for one message: topic, value, key, partition, milliseconds since 1970, headers."""
+"""The arguments of `Producer.produce` for a message: topic, value, key, partition, milliseconds since 1970, headers."""
 
 _Delivered = Callable[[KafkaError | None, Message], None]
 
@@ -259,23 +259,23 @@ class ChangelogProducer:
 
         After an error, the next transaction uses a new producer, which ends the transaction if it is still open.
         """
-        lost: list[KafkaError] = []
+        failed_deliveries: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                lost.append(error)
+                failed_deliveries.append(error)
 
-        began, asked = time.monotonic(), False
+        began, commit_requested = time.monotonic(), False
         try:
             producer.begin_transaction()
             self._send(producer, calls, delivered)
-            asked = True
+            commit_requested = True
             self._insist(producer.commit_transaction)
         except KafkaException as error:
             cause = error.args[0]
-            in_doubt = asked and not cause.txn_requires_abort()
-            if lost and not in_doubt:
-                cause = lost[0]  # the commit's own error only says that messages were lost, but not why
+            in_doubt = commit_requested and not cause.txn_requires_abort()
+            if failed_deliveries and not in_doubt:
+                cause = failed_deliveries[0]  # the commit's own error only says that messages were lost, but not why
             if not in_doubt:
                 with suppress(KafkaException):  # an open transaction would block readers until it times out
                     producer.abort_transaction(_CALL_S)
@@ -286,10 +286,10 @@ class ChangelogProducer:
             raise
 
     def _send(self, producer: Producer, calls: Sequence[_Call], delivered: _Delivered) -> None:
-        for name, value, key, place, at_ms, heads in calls:
+        for name, value, key, partition_number, at_ms, headers in calls:
             while True:
                 try:
-                    producer.produce(name, value, key, place, delivered, timestamp=at_ms, headers=heads)
+                    producer.produce(name, value, key, partition_number, delivered, timestamp=at_ms, headers=headers)
                 except BufferError:
                     producer.poll(_FULL_WAIT_S)
                 else:
@@ -345,9 +345,9 @@ def _context(context: Mapping[str, Any], where: str) -> str:
     return text
 
 
-def _json(value: Mapping[str, Any], what: str) -> bytes:
+def _json(value: Mapping[str, Any], subject: str) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):  # the cause is left out, because its message may hold a value
         hint = "use numbers, strings, booleans, null, lists and objects; docs/reference/types.md has all other types"
-        raise ChangelogError(Kind.USAGE, f"{what} that is not JSON", hint=hint) from None
+        raise ChangelogError(Kind.USAGE, f"{subject} that is not JSON", hint=hint) from None

@@ -81,8 +81,8 @@ def run(
     """Runs the demo on `console`, and leaves its files in `path`, by default a new temporary folder.
 
     After all tables were read, the services write for about `seconds` more. However the demo ends, nothing that it
-    started is left running. Raises ChangelogError if something fails. Raises KeyboardInterrupt at SIGINT, SIGTERM and
-    SIGHUP; it has deleted the folder then.
+    started is left running. Raises ChangelogError if something fails. At SIGINT, SIGTERM and SIGHUP, deletes the folder
+    and raises KeyboardInterrupt.
     """
     folder = _new_folder(path)
     try:
@@ -91,7 +91,7 @@ def run(
                 ending = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
                 files = sequel(ending) if sequel is not None else {}
             finally:
-                with interrupts.held():
+                with interrupts.delayed():
                     started.close()
             _end(stage, ending, files)
     except KeyboardInterrupt:
@@ -113,9 +113,9 @@ def _tell(
     """Starts the servers and the service, performs the story, and shows its results. Returns the state at the end."""
     console.print(Text("changelog demo", style="bold"), "- a hotel's booking database, and who changed what in it\n")
     watch = Stopwatch(console)
-    with interrupts.held():
+    with interrupts.delayed():
         sink = started.enter_context(stage.opened(watch.lap))
-    with interrupts.held():
+    with interrupts.delayed():
         server = started.enter_context(temporary_server(settings={"fsync": "off", "max_wal_size": "2GB"}))
     booking.build(server.dsn())
     watch.lap(f"PostgreSQL {_version(server)} is up on port {server.port}, with {booking.ROWS:,} rows in four tables")
@@ -123,7 +123,7 @@ def _tell(
     config = folder / CONFIG_NAME
     config.write_text(booking.CONFIG.format(dsn=server.dsn(), sink=sink), "utf-8")
     log = open_log(config)
-    with interrupts.held():
+    with interrupts.delayed():
         service = started.enter_context(serving(config))
     reader = Reader(log)
     watch.say("`changelog run` reads the tables while six services write, then streams; a reader counts what comes:\n")
@@ -228,10 +228,10 @@ def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> None:
 
 
 def _command() -> str:
-    """Returns the command by which a user can call `changelog` as this process was called."""
-    called = Path(sys.argv[0])
-    if called.name == "changelog":
-        return called.name
+    """Returns the command with which a user can run `changelog` in the same way as this process was started."""
+    program = Path(sys.argv[0])
+    if program.name == "changelog":
+        return program.name
     python = Path(sys.executable)
     return f"{python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python} -m changelog"
 

@@ -65,7 +65,7 @@ dsn = "{dsn}"
 table = "public.guest"
 partitions = 4
 
-[entities.order]                  # an order goes to its guest's partition, with all else of this guest
+[entities.order]                  # an order goes to the partition of its guest, like everything of this guest
 table = "public.orders"
 partition_by = ["guest_id"]
 partitions = 4
@@ -137,9 +137,9 @@ def build(dsn: str) -> None:
 def rows_of(dsn: str, entity: str) -> dict[str, tuple[str | None, ...]]:
     """Returns the rows of an entity's table, by key: the values of the compared columns, as texts."""
     table, columns = COMPARED[entity]
-    listed = ", ".join(f"{column}::text" for column in ("id", *columns))
+    expressions = ", ".join(f"{column}::text" for column in ("id", *columns))
     with psycopg.connect(dsn) as connection:
-        rows = connection.execute(f"SELECT {listed} FROM {table}".encode()).fetchall()
+        rows = connection.execute(f"SELECT {expressions} FROM {table}".encode()).fetchall()
     return {key: tuple(values) for key, *values in rows}
 
 

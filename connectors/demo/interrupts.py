@@ -28,8 +28,8 @@ class Interrupts:
             signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lets the body of the `with` end first: a signal that arrives meanwhile raises KeyboardInterrupt then."""
+    def delayed(self) -> Iterator[None]:
+        """Delays signals: a signal in the body of the `with` raises KeyboardInterrupt at the end of the body."""
         self._deferring = True
         try:
             yield

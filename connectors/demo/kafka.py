@@ -32,7 +32,7 @@ SHOWN = 8
 """How many messages the demo shows."""
 
 BESIDE_VALUES = 42
-"""The width of what is shown beside a message's value, in columns of the terminal: offset, key, op and service."""
+"""The width of the other columns beside a message's value (offset, key, op and service), in characters."""
 
 
 class KafkaStage:
@@ -66,7 +66,7 @@ class KafkaStage:
             raise ChangelogError(Kind.DIVERGED, f"the newest values in {name} differ from the states in the changelog")
         say(
             f"A consumer of committed messages reads {name}: {len(messages):,} messages, {len(tombstones):,} of them"
-            f" tombstones;\n   the newest value of each key, {len(states[ENTITY]):,} of them, is the table again:\n"
+            f" tombstones;\n   the newest value of each key, {len(states[ENTITY]):,} of them, equals the table:\n"
         )
         last = (tombstones or messages)[-1]
         partition = [message for message in messages if message.partition == last.partition]

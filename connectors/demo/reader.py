@@ -30,7 +30,7 @@ class Reader:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._stop = threading.Event()
-        self._looked_again = False
+        self._last_pass_began = False
         self._failure: ChangelogError | None = None
         self._thread = threading.Thread(target=self._follow, name="reader", daemon=True)
         self.rows_read = self.streamed = 0
@@ -76,7 +76,7 @@ class Reader:
         partition before the last change was written there.
         """
         if self._stop.is_set():
-            is_last_pass, self._looked_again = self._looked_again, True
+            is_last_pass, self._last_pass_began = self._last_pass_began, True
             return not is_last_pass
         time.sleep(POLL_S)
         return True

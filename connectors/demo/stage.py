@@ -37,7 +37,7 @@ class FileStage:
         return nullcontext(SINK)
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
-        """Shows nothing, because files hold nothing that the demo has not shown yet."""
+        """Shows nothing, because the demo has already shown everything that the files contain."""
 
     def ending(self, console: Console, folder: Path) -> bool:
         log = list(log_folder(folder / "data" / "changelog").iterdir())

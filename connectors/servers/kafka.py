@@ -98,8 +98,8 @@ class Broker(ServerProcess):
     `port`), by default to `port`; `direct_servers` bypasses `advertised`. Changes of the attributes `settings` and
     `advertised` take effect at the next start. The ports stay the same after a restart. With `joins`, the new broker
     joins the cluster of that broker. As a context manager, the broker starts at the beginning and shuts down at the
-    end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, and, with the last error of its
-    log, if the broker does not start.
+    end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not start;
+    then the message has the last error of the broker's log.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Broker(ServerProcess):
             "log.dirs": str(self.folder / "data"),
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            # The broker sends transaction markers to itself. They must not pass through `advertised`, maybe a proxy.
+            # The broker sends transaction markers to itself. They must bypass `advertised`, which may be a proxy.
             "inter.broker.listener.name": "DIRECT",
             "listeners": listeners if self._joins else f"{listeners},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",
@@ -212,11 +212,11 @@ class Broker(ServerProcess):
     def _answers(self, cluster: str, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
             try:
-                answering = _describe(self._direct_port)
+                cluster_found = _describe(self._direct_port)
             except OSError:
-                answering = None
-            if answering is not None:
-                return answering == cluster  # if not equal, another server took the port first
+                cluster_found = None
+            if cluster_found is not None:
+                return cluster_found == cluster  # if not equal, another server took the port first
             time.sleep(0.05)
         return False
 

@@ -64,7 +64,8 @@ class Server(ServerProcess):
     variables that are added to our own environment. Changes of the attributes `settings` and `environment` take effect
     at the next start. `port` is by default a free one, and stays the same after a restart. As a context manager, the
     server starts at the beginning, and stops in the mode *fast* at the end. Starting raises ChangelogError: ACCESS if
-    the server's user cannot read the programs, PRECONDITION, with the end of its log, if the server does not start.
+    the server's user cannot read the programs, PRECONDITION if the server does not start; then the message has the end
+    of the server's log.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class Server(ServerProcess):
         while self.running and time.monotonic() < deadline:
             try:
                 with psycopg.connect(self.dsn(), connect_timeout=5, autocommit=True) as connection:
-                    answering = connection.execute("SELECT current_setting('data_directory')").fetchone()
-                return answering == (str(self.data_dir),)  # if not equal, another server took the port first
+                    data_directory = connection.execute("SELECT current_setting('data_directory')").fetchone()
+                return data_directory == (str(self.data_dir),)  # if not equal, another server took the port first
             except psycopg.OperationalError:
                 time.sleep(0.05)
         return False

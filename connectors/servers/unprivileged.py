@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Self
 
 PORTS = range(20_000, 32_000)
-"""The ports for servers. They are lower than those that the system gives to outgoing connections: otherwise such a
-connection could occupy the port of a stopped server."""
+"""The ports for servers. They are lower than the ports that the system gives to outgoing connections. Otherwise, an
+outgoing connection could occupy the port of a server that is stopped and will start again."""
 
 STOP_TIMEOUT_S = 60.0
 
@@ -47,7 +47,7 @@ def identity() -> tuple[int | None, int | None]:
 
 
 def give_away(folder: Path) -> None:
-    """Makes the user that servers run as the owner of `folder`."""
+    """Changes the owner of `folder` to the user that servers run as."""
     user, group = identity()
     if user is not None and group is not None:
         os.chown(folder, user, group)
