@@ -10,7 +10,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 BIN := .venv/bin
 RUN := $(BIN)/python
 INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
-SDISTS := --no-binary pyspark # published as source alone: a few scripts and Spark's own jars
+SDISTS := --no-binary pyspark # it is published only as source, which is a few scripts and Spark's jars
 MAVEN := mvn --quiet --batch-mode --strict-checksums -Dstyle.color=never -Dmaven.repo.local=$(CURDIR)/.cache/maven
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
 
@@ -20,11 +20,11 @@ export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 CAMPAIGN ?=
 ROUNDS ?= 50
 KAFKA ?=
-# SPARK= leaves Spark out; without a word about it, the demo asks for the Java that it lacks.
+# SPARK= leaves Spark out. If SPARK is not set, and Java is missing, the demo says that it needs Java.
 NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))),$(if $(SPARK),,empty)),--no-spark)
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
 SEED ?=
-# Tests that need servers wait for them half of their time: on two cores, three workers are busy.
+# Tests with servers spend half of their time waiting for them, so three workers keep two cores busy.
 WORKERS ?= 3
 NAME ?= *
 
@@ -40,23 +40,23 @@ SERVERS := kafka registry postgres-14 postgres-16 postgres-17 jars
 BENCH_SERVERS := kafka registry debezium
 
 help:
-	@echo 'make demo    the whole story on this machine: a booking database, its changelog, one history, and, where'
-	@echo '             Java is there, the tables that Spark makes; make demo SPARK= leaves Spark out'
-	@echo '             make demo KAFKA=1 tells it over a broker (Java 17 and Maven)'
-	@echo 'make kafka   a Kafka to try things out with, until Ctrl-C; it keeps nothing'
-	@echo 'make jars    fetches what Spark needs for Kafka, Delta Lake and PostgreSQL into .cache/jars (Java 17 and Maven)'
-	@echo 'make wheel   the package, in dist/: what pip installs'
-	@echo 'make jobs    a wheel and a packed environment for Spark on a cluster, in dist/'
-	@echo 'make docs    the documentation as a site, in dist/docs/: open dist/docs/index.html'
-	@echo 'make test    all tests'
-	@echo 'make quick   the tests that need no server, no Spark and no browser: a minute or so'
-	@echo 'make soak    a fault campaign at length: CAMPAIGN=postgres ROUNDS=50 SEED=1; adds its figures to docs/measured/'
-	@echo 'make verdicts   the rules of compatibility against decoding and a registry: ROUNDS=1000'
-	@echo 'make lint    style, types, import rules, locks, schemas that break readers, reference pages that are out of date'
+	@echo 'make demo    runs the demo: a booking database, its changelog, and the history of one order'
+	@echo '             with Java also the tables that Spark makes; make demo SPARK= leaves Spark out'
+	@echo '             make demo KAFKA=1 runs it with a Kafka broker (needs Java 17 and Maven)'
+	@echo 'make kafka   runs a Kafka broker until Ctrl-C, and then deletes its data'
+	@echo 'make jars    fetches jars for Spark (Kafka, Delta Lake, PostgreSQL) into .cache/jars (needs Java 17 and Maven)'
+	@echo 'make wheel   builds the package that pip installs, in dist/'
+	@echo 'make jobs    builds a wheel and a packed environment for Spark on a cluster, in dist/'
+	@echo 'make docs    builds the site of the documentation: open dist/docs/index.html'
+	@echo 'make test    runs all tests'
+	@echo 'make quick   runs the tests that need no server, no Spark and no browser: about a minute'
+	@echo 'make soak    runs a long fault campaign: CAMPAIGN=postgres ROUNDS=50 SEED=1; adds its figures to docs/measured/'
+	@echo 'make verdicts   compares the compatibility rules with real decoding and a real registry: ROUNDS=1000'
+	@echo 'make lint    checks style, types, import rules, lock files, schemas, reference pages and the lines of Markdown'
 	@echo 'make format  applies the style'
-	@echo 'make bench   all benchmarks, or one: NAME=postgres'
+	@echo 'make bench   runs all benchmarks, or one: NAME=postgres'
 	@echo 'make lock    writes the lock files again, from pyproject.toml'
-	@echo 'make clean   removes what make set up (.venv, .cache, dist); never data'
+	@echo 'make clean   removes what make has set up (.venv, .cache, dist); never data'
 
 demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
 	@$(RUN) -m changelog.spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
@@ -72,7 +72,8 @@ wheel: .venv/.dev
 	@$(RUN) -m hatchling build --target wheel --directory dist >/dev/null
 	@echo dist/changelog_publisher-*.whl
 
-# A wheel, and an environment for executors: compiled packages are not imported from a zip. Spark itself is the cluster's.
+# A wheel, and an environment for executors, because Python cannot import compiled packages from a zip file. It does not
+# contain Spark, which the cluster has.
 jobs: wheel
 	@rm -rf .cache/jobs dist/jobs.tar.gz
 	@$(PYTHON) -m venv --without-pip .cache/jobs
@@ -87,16 +88,16 @@ docs: .venv/.dev
 	@$(RUN) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d .cache/docs docs dist/docs
 	@echo dist/docs/index.html
 
-# The compatibility rules against real decoding and a real registry, at length.
+# Compares the compatibility rules with real decoding and a real registry, in many rounds.
 verdicts: .venv/.dev .cache/registry/.done
 	@CHANGELOG_TEST_ROUNDS=$(ROUNDS) $(if $(SEED),CHANGELOG_TEST_SEED=$(SEED)) $(RUN) -m pytest tests/unit/schemas/test_compatibility_decoding.py tests/integration/kafka/test_registry_verdicts.py
 
-# Tests that need a server which could not be fetched say so: they are skipped, and fail where CI=true.
+# If a server could not be fetched, the tests that need it are skipped, and say so. With CI=true, they fail.
 test: .venv/.dev
 	@$(MAKE) --no-print-directory --keep-going servers || true
 	@$(RUN) -m pytest -n $(WORKERS) --dist loadgroup
 
-# Which tests those are is found out at collection, by the fixtures that they request: tests/conftest.py.
+# tests/conftest.py marks the tests that need a server, by the fixtures that they request.
 quick: .venv/.dev
 	@$(RUN) -m pytest -n 2 --dist loadgroup -m 'not server'
 
@@ -134,7 +135,8 @@ clean:
 	rm -rf .venv .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What the demo needs, then what a developer needs: each is installed once, and again when its lock changes.
+# .venv/.run is what the demo needs, .venv/.dev what a developer needs. Each is installed once, and once more after its
+# lock file has changed.
 
 .venv/bin/pip:
 	@test -n "$(PYTHON)" || { echo 'make: Python 3.11 or newer is missing; install it (Debian: apt-get install python3 python3-venv) or say make PYTHON=/path/to/python3' >&2; exit 2; }
@@ -153,7 +155,7 @@ clean:
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch .venv/.run $@
 
-# Servers for tests and benchmarks, each fetched once, and again when what names its version changes.
+# Servers for tests and benchmarks. Each is fetched once, and once more after the file with its version has changed.
 
 .cache/kafka/.done .cache/debezium/.done: .cache/%/.done: tests/servers/%/pom.xml
 	$(call copy-jars,$*,$(@D)/lib)

@@ -1,10 +1,10 @@
-"""Checks what Spark ships to its workers: only functions of modules that the import rules name as executor code.
+"""Checks that Spark sends only functions of executor modules to its workers.
 
-The contract EXECUTORS in pyproject.toml says what those modules may import of `connectors`. This check makes it
-complete: each function that a job hands to `mapInArrow`, `udf` and their like is defined in one of them, and they
-import no other module of `spark_jobs`.
+The contract EXECUTORS in pyproject.toml lists the executor modules, and says which modules of `connectors` they may
+import. This script checks two more rules. Each function that a job passes to `mapInArrow`, `udf` and the like is
+defined in an executor module. An executor module imports no other modules of `spark_jobs` than executor modules.
 
-Exits 1 with one line for each thing that is wrong.
+Prints one line for each problem, and exits with 1 if there are any.
 """
 
 import ast
@@ -21,15 +21,17 @@ SHIPS = frozenset(
         *("foreach", "foreachPartition", "udf", "pandas_udf", "arrow_udf", "udtf"),
     }
 )
-"""Calls whose first argument is run by workers."""
+"""The calls whose first argument is a function that workers run."""
 
 
 def main() -> int:
-    """Prints what is wrong; gives the exit code."""
+    """Prints the problems, and returns the exit code."""
     contracts = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
-    (listed,) = (set(contract["source_modules"]) for contract in contracts if contract["name"] == EXECUTORS)
+    (executor_modules,) = (set(contract["source_modules"]) for contract in contracts if contract["name"] == EXECUTORS)
     problems = [
-        problem for file in sorted(Path(*JOBS.split(".")).rglob("*.py")) for problem in Module(file).problems(listed)
+        problem
+        for file in sorted(Path(*JOBS.split(".")).rglob("*.py"))
+        for problem in Module(file).problems(executor_modules)
     ]
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -37,7 +39,7 @@ def main() -> int:
 
 
 class Module:
-    """One file: what its names stand for."""
+    """One Python file, with the module from which each imported name comes."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -49,17 +51,18 @@ class Module:
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = _module_of(node.module, alias.name)
 
-    def problems(self, listed: set[str]) -> Iterator[str]:
-        """What is wrong with it, where `listed` are the modules of executor code."""
+    def problems(self, executor_modules: set[str]) -> Iterator[str]:
+        """Yields what is wrong in this file."""
         for line, module in self._shipped():
-            if module not in listed:
+            if module not in executor_modules:
                 yield f"{self.file}:{line}: ships a function of {module}, which is not listed as executor code"
-        if self.name in listed:
-            for module in sorted({name for name in self._imported.values() if name.startswith(f"{JOBS}.")} - listed):
+        if self.name in executor_modules:
+            job_modules = {name for name in self._imported.values() if name.startswith(f"{JOBS}.")}
+            for module in sorted(job_modules - executor_modules):
                 yield f"{self.file}: runs on executors and imports {module}, which is not listed as such"
 
     def _shipped(self) -> Iterator[tuple[int, str]]:
-        """The lines that ship functions, and the module that each is defined in."""
+        """Yields the line of each call that ships a function, and the module that defines this function."""
         for scope in ast.walk(self._tree):
             if isinstance(scope, ast.FunctionDef):
                 assigned = {
@@ -74,7 +77,7 @@ class Module:
                         yield node.lineno, self._origin(node.args[0], assigned)
 
     def _origin(self, function: ast.expr, assigned: dict[str, ast.expr]) -> str:
-        """The module that an expression's function is of: through `partial`, factories and assignments."""
+        """Returns the module that defines a function; follows `partial`, factories and assignments."""
         match function:
             case ast.Call(func=ast.Name(id="partial")):
                 return self._origin(function.args[0], assigned)
@@ -88,7 +91,7 @@ class Module:
 
 
 def _module_of(module: str, name: str) -> str:
-    """The module that `from module import name` is about: `name` is one itself, or is defined in `module`."""
+    """Returns the module that `from module import name` imports from, or `module.name` if `name` is a module itself."""
     file = Path(*module.split("."), name)
     return f"{module}.{name}" if file.is_dir() or file.with_suffix(".py").exists() else module
 

@@ -1,6 +1,6 @@
-"""Checks that lines of Markdown are at most 120 characters; tables are excepted, and blocks that show output.
+"""Checks that lines of Markdown have at most 120 characters. Tables and blocks that show output may have longer ones.
 
-Exits 1 with one line for each that is longer.
+Prints each line that is too long, and exits with 1 if there are any.
 """
 
 import re
@@ -11,30 +11,30 @@ from pathlib import Path
 
 MAX = 120
 FENCE = re.compile(r"\s*(`{3,})(\w*)")
-SHOWN = ("", "text")
+OUTPUT_LANGUAGES = ("", "text")
 """The languages of blocks that show output."""
 
 
 def main() -> int:
-    """Prints what is too long; gives the exit code."""
+    """Prints the lines that are too long, and returns the exit code."""
     listed = subprocess.run(["git", "ls-files", "*.md"], check=False, capture_output=True, text=True)
     pages = map(Path, listed.stdout.splitlines() or Path().glob("docs/**/*.md"))
-    wrong = [f"{page}:{line}" for page in pages if page.exists() for line in too_long(page.read_text("utf-8"))]
-    for place in wrong:
-        print(f"{place}: longer than {MAX} characters", file=sys.stderr)
-    return 1 if wrong else 0
+    long_lines = [f"{page}:{line}" for page in pages if page.exists() for line in too_long(page.read_text("utf-8"))]
+    for long_line in long_lines:
+        print(f"{long_line}: longer than {MAX} characters", file=sys.stderr)
+    return 1 if long_lines else 0
 
 
 def too_long(text: str) -> Iterator[int]:
-    """The numbers of lines that are too long."""
-    closes, shown = "", False
+    """Yields the numbers of the lines that are too long."""
+    closing_fence, is_output = "", False
     for number, line in enumerate(text.splitlines(), 1):
         fence = FENCE.match(line)
-        if fence and not closes:
-            closes, shown = fence[1], fence[2] in SHOWN
-        elif closes and line.strip() == closes:
-            closes, shown = "", False
-        elif len(line) > MAX and not shown and not line.lstrip().startswith("|"):
+        if fence and not closing_fence:
+            closing_fence, is_output = fence[1], fence[2] in OUTPUT_LANGUAGES
+        elif closing_fence and line.strip() == closing_fence:
+            closing_fence, is_output = "", False
+        elif len(line) > MAX and not is_output and not line.lstrip().startswith("|"):
             yield number
 
 

@@ -1,6 +1,7 @@
-"""Compares this repository's schemas with those of its main branch; passes, and says so, where git knows none.
+"""Compares this repository's schemas with those of its main branch.
 
-`python .ci/check_schemas.py`, from the root: a checkout without its history has nothing to compare with.
+Run it from the root, as `python .ci/check_schemas.py`. A checkout without history has nothing to compare with: then the
+check says so, and passes.
 """
 
 import sys
@@ -12,7 +13,7 @@ from changelog.envelope.errors import ChangelogError
 
 
 def main() -> int:
-    """The exit code of `changelog schemas check`, or 0."""
+    """Returns the exit code of `changelog schemas check`, or 0 if there is nothing to compare with."""
     try:
         Repository(Path()).base()
     except ChangelogError as error:
