@@ -2,9 +2,9 @@
 
 There are three sides: our service with JSON, our service with Avro (both exactly once), and Debezium. Each side has its
 own database in one PostgreSQL, and its own topic on one broker. The sides run in turn, for several rounds. In a round,
-a side starts a new process, which drains the same backlog from a slot that is older than the backlog. Then this
-process, warm by now, publishes 2,000 changes a second. A consumer of committed messages measures how long after its
-commit each change arrives.
+a side starts a new process, which first drains a backlog: it publishes all the changes that were written since its
+replication slot was created. Then the same process, now warm, publishes 2,000 changes a second. A consumer of committed
+messages measures how long after its commit each change arrives.
 """
 
 import argparse
@@ -40,8 +40,8 @@ PARTITIONS = 4
 
 POLL_S = 0.1
 SETTLED_S = 3.0
-"""The drain is over once the topic covers all changes and has not grown for this long. Offsets tell its size, but
-they also count the markers of transactions. So the messages themselves are counted at the end."""
+"""The drain is over once the topic covers all changes and has not grown for this long. Its size is
+measured by offsets, which also count the markers of transactions. So the messages themselves are counted at the end."""
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
 

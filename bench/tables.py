@@ -1,9 +1,9 @@
 """Measures how long the real service takes to read many small tables, into the file log and into Kafka.
 
-The service starts three times for each sink. The first start reads every table. The next one ("again") has nothing to
-read; any start with so many tables takes at least its time. Before the third one ("over gap"), the replication slot is
-dropped, so changes are missing. This start reads every table once more, and scans the whole changelog for rows that
-were deleted in the gap.
+The service starts three times for each sink. The first start reads every table. The second start (`again`) has nothing
+to read, so it shows the least time that a start takes with so many tables. Before the third start (`over_gap`), the
+replication slot is dropped and some rows are deleted, so the changelog misses these deletes. The third start reads
+every table once more, and scans the whole changelog for the rows that were deleted.
 """
 
 import argparse
