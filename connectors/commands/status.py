@@ -147,9 +147,9 @@ def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
 def probe(settings: Config) -> dict[str, Any]:
     """Asks the running service for its state, over HTTP. Returns an empty mapping if it does not answer.
 
-    The mapping has the service's `phase`, and, as far as the service gives them, `lag_bytes` and `lag_seconds`;
-    `waits_for`, the ids of the transactions that must end before a table can be read; and `waiting`, the reason why the
-    database server sends nothing.
+    The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
+    `lag_seconds`; `waits_for`, with the ids of the transactions that must end before a table can be read; and
+    `waiting`, the reason why the database server sends nothing.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -27,9 +27,8 @@ OURS = frozenset(
 class Contract:
     """A schema file: its text, and the schema in that text.
 
-    If the file is invalid, `schema` is None, `rule` names the rule that the file breaks, `path` is a JSON pointer to
-    the fault in the schema, and `trouble` is the predicate of a sentence about the file, such as "is not UTF-8 at byte
-    7".
+    If the file is invalid, `schema` is None, and `rule` names the rule that the file breaks. `path` is a JSON pointer
+    to the fault in the schema. `trouble` is the end of a sentence about the file, such as "is not UTF-8 at byte 7".
     """
 
     file: str
