@@ -1,14 +1,15 @@
 """The contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
 
-A kind of database implements `Database`, through which alone the service uses it. No argument or result depends on the
-kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the configuration, and the rest
-of the service does not know which one it is. Spark's executors use one other class, the `Scan` of a fence
-(`changelog.connectors.sources.fences`). They receive it pickled, so they import only its module and what that imports.
+Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
+result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
+configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
+fence (`changelog.connectors.sources.fences`). They receive the scan pickled, so they import only its module and the
+imports of that module.
 
-The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches; its `through` is a place
-in the log, as a text that only the source can read. An *entity* is a table as it is published. An *epoch* is the first
-part of a position and numbers the log's histories. A *gap* is log that the changelog lacks and that can no longer be
-read.
+The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches. Its `through` is a log
+position, as a text that only the source can read. An *entity* is a published table. An *epoch* numbers the histories of
+the log: for example, a promoted standby begins a new one. A *gap* is a part of the log that the changelog lacks and
+that can no longer be read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,20 +31,20 @@ from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
-"""Takes the changelog over from its earlier holder, and returns its last checkpoint, or None for a new changelog.
+"""Takes the changelog over from its previous writer, and returns its last checkpoint; None for a new changelog.
 
-A source calls it once, as soon as it has made sure that nobody else reads the log under its name."""
+A source calls it once, as soon as the source has made sure that no other process reads the log under its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Consecutive committed transactions, or a part of one large transaction, in the order of the log.
 
-    `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is true once they and the rows
-    of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
+    `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is valid once these rows and the
+    rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
     database's log lies between the previous piece's checkpoint and this one. `urgent` says that the database waits for
-    the confirmation of this piece, or a comparison for its checkpoint: the service stores it at once, or with the rows
-    that it is gathering.
+    the confirmation of this piece, or that a comparison waits for its checkpoint. The service stores an urgent piece at
+    once, or together with the rows that it is gathering.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -78,10 +79,10 @@ class Source(Protocol):
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """Returns the next piece, or None if the timeout passes without one.
 
-        A source may wait until the first data that it received is `gather_s` seconds old, so that it can put many small
-        transactions into one piece: that costs little more than a piece with a single transaction. Raises
-        ChangelogError. An error that the log causes at some position, and would cause again after every restart, is
-        raised only after all rows before that position were returned.
+        To put many small transactions into one piece, a source may wait until the first data that it received is
+        `gather_s` seconds old. Such a piece costs little more than a piece with a single transaction. Raises
+        ChangelogError. If the log causes an error at some position, and would cause it again after every restart, the
+        error is raised only after all rows before that position were returned.
         """
 
     def end(self) -> str:
@@ -91,10 +92,10 @@ class Source(Protocol):
         """
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """Lets the source and its server forget the log before this checkpoint. It must be durable already."""
+        """Lets the source and its server forget the log before `checkpoint`, which must already be durable."""
 
     def close(self) -> None:
-        """Closes the source's connections. The next opening returns again whatever was not stored."""
+        """Closes the source's connections. The next opening returns all rows again that were not stored."""
 
     def activity(self) -> Activity:
         """Returns figures for metrics; see `Activity`."""
@@ -151,7 +152,7 @@ class TableInfo(Protocol):
 
     @property
     def before_image(self) -> str:
-        """What the log contains of the old row when a row changes, in the database's own terms, such as `full`."""
+        """How much of the old row the log contains when a row changes, in the database's own words, such as `full`."""
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
@@ -175,14 +176,13 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Whatever makes the server keep its log for us, under our `name`: in PostgreSQL, a replication slot.
+    """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
-    we have not read yet. `confirmed` is the place up to which we confirmed the log, as the database spells it. `nbytes`
+    we have not read yet. `confirmed` is the log position up to which we confirmed, as the database prints it. `nbytes`
     is how much log the server keeps because of the hold. `xids` is the age, in transaction ids, of the oldest state of
-    the catalogue that the server keeps because of it. Both are None if they are unknown, or if the server does not
-    measure them.
+    the catalogue that the server keeps because of it. `nbytes` and `xids` are None if the server does not know them.
     """
 
     name: str
@@ -256,7 +256,7 @@ def no_table(_: TableName) -> bool:
 
 
 class Candidate(Protocol):
-    """A database before any configuration names it: what `changelog init` needs to write one."""
+    """A database that no configuration names yet. `changelog init` uses it to write a configuration."""
 
     def name(self) -> str:
         """Returns the server's name for the database. Raises ChangelogError if the database cannot be reached."""
@@ -268,9 +268,10 @@ class Candidate(Protocol):
         """
 
     def grants(self, tables: Collection[TableName]) -> str:
-        """Returns a script for an administrator of the database, which sets no passwords.
+        """Returns a script for an administrator of the database.
 
-        It makes the roles that set up and run the service for these tables, with their rights. Raises ChangelogError.
+        The script creates the roles that set up and run the service for these tables, with their rights. It sets no
+        passwords. Raises ChangelogError.
         """
 
 
@@ -280,7 +281,7 @@ class Database(Protocol):
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """Returns the tables that exist now and can be published, sorted by schema and name.
 
-        `sized` chooses the tables whose sizes are read, too. Reading a size may wait while another session locks the
+        `sized` chooses the tables whose sizes are also read. Reading a size may wait while another session locks the
         table; that wait ends if the service stops. May be called at any time, also while a source is open. Raises
         ChangelogError.
         """
@@ -288,9 +289,8 @@ class Database(Protocol):
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
         """Returns for each entity, in the same order, the columns and types that the service would publish now.
 
-        They are read from the catalogue, as it is at this moment, and not from the log. Schema files are generated from
-        them. May be called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a column of
-        the entity's key.
+        They come from the present catalogue, not from the log. Schema files are generated from them. May be called at
+        any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a column of the entity's key.
         """
 
     def open(
@@ -303,16 +303,16 @@ class Database(Protocol):
         accept_cluster: bool = False,
         reach: Reach = nowhere,
     ) -> Source:
-        """Opens the log at the place where the changelog ends, and begins to read tables that are not yet published.
+        """Opens the log at the end of the changelog, and begins to read tables that are not yet published.
 
-        First, it makes sure that nobody else reads the log under its name, and raises IN_USE otherwise. Second, it
-        calls `recover`, after which an earlier holder of the changelog can no longer write to it. Third, it streams
-        from the checkpoint that `recover` returned.
+        First, it makes sure that no other process reads the log under its name; it raises IN_USE if one does. Second,
+        it calls `recover`, after which the previous writer of the changelog can no longer write to it. Third, it
+        streams from the checkpoint that `recover` returned.
 
         It raises an error if the changelog could not continue exactly: GAP if the log no longer reaches back to the
-        checkpoint, DIVERGED if it is another log, without commits that were published, SETTINGS if settings that decide
-        order or content have changed. With `accept_settings`, an operator has accepted the changed settings; with
-        `accept_cluster`, another cluster. At most one source is open at a time; after `close`, the next may be opened.
+        checkpoint, DIVERGED if the log lacks commits that were published, SETTINGS if settings that decide order or
+        content have changed. `accept_settings` says that an operator has accepted the changed settings, and
+        `accept_cluster` that an operator has accepted another database cluster. At most one source is open at a time.
 
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """
@@ -334,8 +334,8 @@ class Database(Protocol):
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """Raises ChangelogError (IN_USE), naming the reader, if another process reads the log under our name.
 
-        If the database cannot be reached or does not answer soon, returns. With `must_answer`, waits for the answer
-        instead, as long as the other methods do, and raises the error if the database cannot be reached.
+        If the database cannot be reached or does not answer soon, returns without an error. With `must_answer`, waits
+        for the answer as long as the other methods do, and raises ChangelogError if the database cannot be reached.
         """
 
     def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
@@ -364,7 +364,7 @@ class Database(Protocol):
         """
 
     def hold(self) -> Hold | None:
-        """Returns what holds the log for us; None if nothing does, as before the first start or after `drop`.
+        """Returns the `Hold` that we have; None if there is none, for example before the first start or after `drop`.
 
         May be called at any time, also while a service runs. Raises ChangelogError if the database cannot be reached.
         """
@@ -374,21 +374,21 @@ class Database(Protocol):
 
         They are signed if the configuration has a secret. Returns where the log ends after the last signal, as a
         `Checkpoint.through`; an empty text if there are no signals. The service has read the signals once its
-        checkpoint is past that place.
+        checkpoint is after that position.
 
         Any role that may write to the log may send signals, whether or not a service runs: a signal stays in the log
         until a service reads it. Raises ChangelogError; the signals before the one that failed were sent.
         """
 
     def spell(self, through: str) -> str:
-        """Returns the place `through` (a `Checkpoint.through`) as the database's own tools spell it."""
+        """Returns the log position `through` (a `Checkpoint.through`) as the database's own tools print it."""
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
-        """Returns what a person should know about the log before crossing a gap, as pairs of a heading and a text.
+        """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
-        A heading is one word. If `stored` is given, the first pair has an empty heading and says where that checkpoint
-        is in the log. The other pairs describe the database as it is now. Raises ChangelogError if the database cannot
-        be reached.
+        A heading is one word. If `stored` is not None, the first pair has an empty heading and says where that
+        checkpoint is in the log. The other pairs describe the database as it is now. Raises ChangelogError if the
+        database cannot be reached.
         """
 
     def cross_gap(
@@ -402,35 +402,35 @@ class Database(Protocol):
         accept_settings: bool,
         reach: Reach = nowhere,
     ) -> AbstractContextManager[CrossedGap]:
-        """Crosses a gap: continues a changelog at a later place of the log, because the log in between is lost.
+        """Crosses a gap: continues a changelog at a later log position, because the log in between is lost.
 
-        The changelog continues in a new epoch, above the highest epoch that it holds. The service then reads every
+        The changelog continues in a new epoch, above the highest epoch that it contains. The service then reads every
         table again and publishes a delete for each key that the table lacks. `stored` is the checkpoint that readers of
-        the changelog see; None if none can be read. `reason` is the message of the error with which a start stops.
+        the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
 
-        `take_over` is called once, before the block begins, when nobody else can read the log under our name. It takes
-        the sink over from its earlier holder and returns where the changelog ends. Inside the block, the caller stores
-        the yielded checkpoint and rows in one commit. Until that is done, every start finds the gap again.
+        `take_over` is called once, before the block begins, when no other process can read the log under our name. It
+        takes the sink over from its previous writer and returns where the changelog ends. Inside the block, the caller
+        stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
-        The hold (`Hold`) is kept if `keep_hold` is set and the log is the same one as before, but can only be read from
-        a place after the changelog's end. In every other case a new hold replaces it.
+        The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold can be read but
+        starts after the changelog's end. In every other case a new hold replaces it.
 
         Raises ChangelogError: SETTINGS and PRECONDITION as `open` does, IN_USE while another process reads the log.
         """
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
-        """Takes a fence for these entities and holds it until the block ends; raises there if it was lost meanwhile.
+        """Takes a fence for these entities and holds it until the block ends; if it was lost, the end raises an error.
 
-        A fence is one cut through the database and the changelog, by which the two are compared;
+        A fence is one cut through the database and the changelog: both are compared as of the same transactions.
         `changelog.connectors.sources.fences` says what an implementation must guarantee. `deadline`, in the seconds of
         `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
         are held.
 
-        A running service must soon store a checkpoint past the cut, even if nobody writes to the database. If the log
+        A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If the log
         needs a write for that, the fence writes a message with the prefix
         `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
-        source, which then returns an `urgent` piece. While the fence is held, changes of the tables' definitions wait,
-        or else the scan raises ALTERED.
+        source, which then returns an `urgent` piece. While the fence is held, either changes of the tables' definitions
+        wait, or the scan raises ALTERED.
 
         Raises NoFenceError if no fence can be taken, ALTERED if a table is gone.
         """

@@ -1,9 +1,9 @@
 """A fence: one cut through a database, at which a comparison reads both the tables and the changelog.
 
-The cut is a set of transactions, those that the fence *shows*. The tables are read as these transactions left them. Of
-the changelog, the comparison uses only the rows that these transactions wrote. So both sides show the same
-transactions, however much is written meanwhile. One process holds the fence while the comparison lasts. It hands the
-fence's `scan` to other processes, which read the tables.
+The cut is a set of transactions: the fence *shows* these transactions. The tables are read as these transactions left
+them, and the comparison uses only those rows of the changelog that these transactions wrote. So both sides contain the
+same transactions, although applications continue to write. One process holds the fence during the comparison. It hands
+the fence's `scan` to other processes, which read the tables.
 
 An implementation must guarantee three things. If one of them fails, a comparison reports differences (drift) that do
 not exist:
@@ -43,7 +43,7 @@ a text by which the source finds the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
-    """No fence can be taken. `later` says that it can be taken later, when another session no longer prevents it."""
+    """No fence can be taken now. `later` says that a later attempt can succeed: another session is in the way now."""
 
     def __init__(self, message: str, *, hint: str, later: bool) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -54,13 +54,13 @@ class NoFenceError(ChangelogError):
 class FencedTable:
     """A table at the fence: how its rows are encoded, and the sizes of its leaves.
 
-    The binding has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the
-    size of each leaf, in pages.
+    `binding` has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the size
+    of each leaf, in pages.
 
     A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf of
     about 8 KiB each. They divide the reading of the leaf among tasks, and can be the server's own pages or ranges of
-    keys that the scan knows. Every row that the fence shows is in exactly one page. The page's number may be beyond the
-    size in `leaf_pages`; only a reader that reads to the end of the leaf (`Pages.end` is None) is sure to get all rows.
+    keys that the scan knows. Every row that the fence shows is in exactly one page. A page's number may exceed the size
+    in `leaf_pages`, so a reader gets all rows only if it reads to the end of the leaf (`Pages.end` is None).
     """
 
     binding: Binding
@@ -121,9 +121,9 @@ class Scan(Protocol):
     A scan can be pickled. It contains secrets, so it is sent only to workers. Each call opens a session of its own. The
     same rows may be read several times.
 
-    Spark's executors import the module of the scan's class. So this module may import only the envelope, the schemas,
-    the capture core, `changelog.connectors.sources.fences`, and the modules that read its database. `pyproject.toml`
-    has an import rule for it.
+    Spark's executors import the module of the scan's class. So that module may import only the envelope, the schemas,
+    the capture core, `changelog.connectors.sources.fences`, and the modules that read its database. An import rule in
+    `pyproject.toml` checks this.
     """
 
     def rows(self, parts: Sequence[Pages], keys: KeyBounds | None) -> Iterator[pa.RecordBatch]:
@@ -142,15 +142,15 @@ class Scan(Protocol):
 
 
 class Fence(Protocol):
-    """A fence that is held. Every commit that the fence shows ends in the log at or before its `place`."""
+    """A fence that is held. Every commit that it shows ends in the log at or before its `place`."""
 
     @property
     def text(self) -> str:
-        """What the fence shows, in the database's own words. The page of a drift report prints it before the place."""
+        """The transactions that the fence shows, in the database's own notation, for people to read."""
 
     @property
     def place(self) -> str:
-        """A place in the log, as the database's own tools spell it; the commits that the fence shows end by there."""
+        """A log position, as the database's own tools print it. All commits that the fence shows end by there."""
 
     @property
     def database(self) -> str:
@@ -170,10 +170,10 @@ class Fence(Protocol):
 
     @property
     def shown(self) -> Shown:
-        """The transactions of the present epoch that the fence shows. The fence shows all transactions of older epochs.
+        """The transactions of the present epoch that the fence shows. It also shows all transactions of older epochs.
 
-        This must be exact. If a source cannot know for some transaction whether its tables show it, the source raises
-        NoFenceError, or takes the fence again.
+        The result must be exact. If a source cannot tell whether its tables show some transaction, it raises
+        NoFenceError or takes the fence again.
         """
 
     @property

@@ -68,8 +68,8 @@ class LostDefinition:
 class Statement:
     """One SQL statement, with the `line` of its first word in the file, counted from 1.
 
-    `words` is its SQL without quoted texts and comments. `code` is the same with the bodies of the code blocks that the
-    statement runs at once, such as those of a DO statement.
+    `words` is its SQL without quoted texts and comments. `code` is the same SQL with the contents of dollar-quoted
+    texts, such as the body of a DO statement.
     """
 
     line: int
@@ -78,7 +78,7 @@ class Statement:
     code: str
 
     def line_at(self, position: int) -> int:
-        """Returns the line in the file of a character of `text`; `position` counts from 1, as in a server's errors."""
+        """Returns the line in the file of the character at `position` in `text`, counted from 1 as in server errors."""
         return self.line + self.text.count("\n", 0, position - 1)
 
 
@@ -131,8 +131,8 @@ class Rehearsal(Protocol):
     def run(self, watched: Sequence[TableName]) -> Effects:
         """Runs the script and returns what it did to the `watched` tables, which exist now. It can be run only once.
 
-        No statement runs or waits for a lock longer than `Stage.rehearse` was given. Raises ChangelogError with
-        FILE:LINE for the first statement that the server refuses.
+        The limits of `Stage.rehearse` apply to each statement. Raises ChangelogError with FILE:LINE for the first
+        statement that the server refuses.
         """
 
 
@@ -159,13 +159,13 @@ class Migrations(Protocol):
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
         """Returns the statements of the migration `text`, which errors call `file`.
 
-        `lasting` says that the database lives on after the rehearsal, so statements with effects that a rollback does
+        `lasting` says that the database is used after the rehearsal, so statements with effects that a rollback does
         not undo are refused. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot be
         rehearsed.
         """
 
     def live(self) -> AbstractContextManager[Stage]:
-        """Yields the live database, in an ordinary session of its role: a rehearsal really locks what it changes."""
+        """Yields the live database, in an ordinary session: a rehearsal really locks the tables that it changes."""
 
     def copied(self, server: Callable[[], AbstractContextManager[str]]) -> AbstractContextManager[Stage]:
         """Yields a copy of the live database's definitions, without its rows, on an empty server.

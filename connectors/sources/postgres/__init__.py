@@ -1,1 +1,1 @@
-"""PostgreSQL: its logical replication stream, and rows read from its tables, as envelopes."""
+"""The PostgreSQL source: turns the logical replication stream, and rows read from tables, into changelog messages."""

@@ -29,7 +29,7 @@ class PostgresCandidate:
     def event_trigger_script() -> str:
         """Returns the script with which a superuser can create the optional event trigger.
 
-        With the trigger, the database's log also has the statements that alter tables and publications.
+        With the trigger, the database's log also contains the statements that alter tables and publications.
         """
         return SCRIPT
 

@@ -2,9 +2,9 @@
 
 An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the place where the slot starts: the existing slot if that can still be read and
-the caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key
-that the table lacks. So the changelog equals its tables again, whatever changes were lost.
+all epochs before. It continues from the start of the slot. If the existing slot can still be read and the caller keeps
+it, this is the slot; otherwise a new slot is created. The service then reads every table again and publishes a delete
+for each key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the entity's first row after the gap is a truncate:
@@ -52,9 +52,9 @@ from changelog.envelope.model import Envelope, Op, Place, Record
 from changelog.envelope.position import Position
 
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
-"""The names of the moments between two steps of the crossing. At each of them a test can make the process crash.
+"""The fail points between the steps of the crossing, at which tests can crash the process.
 
-`crossing` itself reports all but the last. Its caller reports `gap:stored`, after it has stored the rows.
+`crossing` itself reports all of them except `gap:stored`, which its caller reports after it has stored the rows.
 """
 
 
@@ -73,10 +73,10 @@ def crossing(
 
     `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if
     there is none that can be read. It decides whether the settings are refused and whether the slot can be kept.
-    `take_over` takes the sink over from its earlier holder and returns the end of the changelog. Only the checkpoint in
-    that end is final, so the new checkpoint is made from it.
+    `take_over` takes the sink over from its previous writer and returns the end of the changelog. Only the checkpoint
+    in that end is final, so the new checkpoint is made from it.
 
-    The slot is kept if `keep_slot` is set and the slot can be read, but starts after the end of the changelog, in the
+    The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
     same log. In every other case a new slot replaces it.
 
     Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session holds the slot.
@@ -122,10 +122,10 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None
 ) -> None:
-    """Raises the errors that a start would raise, before anything changes, with two exceptions.
+    """Raises the errors that a start would raise, with two exceptions, before anything is changed.
 
-    The slot may be missing or unusable, because it is replaced. The changelog may end inside a transaction, because the
-    changelog does not continue that transaction.
+    The slot may be missing or unusable, because it is replaced. And the changelog may end inside a transaction, because
+    it does not continue that transaction.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     without_partial = None if stored is None else replace(stored, partial=False)
@@ -155,10 +155,11 @@ def _checkpoint(
     system: System,
     position: Position,
 ) -> Checkpoint:
-    """Returns the checkpoint from which the changelog continues; `before` is the last one before the gap, if known.
+    """Returns the checkpoint from which the changelog continues.
 
-    `position` is that of the gap's record. Its commit is one byte before the start of the slot. All commits that the
-    slot sends start later, so their rows come after the gap's record. The checkpoint's `through` is the slot's start.
+    `before` is the last checkpoint before the gap, if known. `position` is the position of the gap's record. Its commit
+    is one byte before the start of the slot, so the rows that the slot sends come after the gap's record. The
+    checkpoint's `through` is the start of the slot.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
@@ -212,8 +213,7 @@ def _truncates(entities: Sequence[Entity], gap_record: Record) -> Iterator[Recor
         source = replace(provenance.source, op=Op.TRUNCATE, table=".".join(entity.table))
         envelope = Envelope(provenance=replace(provenance, source=source), current=None, original=None)
         for number in range(entity.partitions):
-            place = Place(key=TRUNCATE_KEY, partition=number)
-            yield Record(entity=entity.name, place=place, envelope=envelope)
+            yield Record(entity=entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
 
 
 def _now(catalog: psycopg.Connection[Any]) -> datetime:

@@ -26,7 +26,7 @@ from changelog.connectors.sources.postgres.admin.lineage import cluster_of, time
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.admin.slot import LOST, SlotState, slot_state
 from changelog.connectors.sources.postgres.crossing import crossing
-from changelog.connectors.sources.postgres.fence import PostgresFence, held
+from changelog.connectors.sources.postgres.fence import PostgresFence, hold_fence
 from changelog.connectors.sources.postgres.session import waits
 from changelog.connectors.sources.postgres.session.connection import connect, translated
 from changelog.connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
@@ -50,7 +50,7 @@ _GLANCE_S = 3.0
 class PostgresDatabase:
     """The PostgreSQL database that `settings` describes; see `changelog.connectors.sources.Database`.
 
-    `settings.sessions` collects the sessions of all openings, so that our own sessions can be told from foreign ones.
+    `settings.sessions` collects the sessions of all openings, so that we can tell our own sessions from foreign ones.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,7 +91,7 @@ class PostgresDatabase:
 
     def status(self, through: str) -> SourceStatus:
         """See `Database.status`."""
-        with connect(self._settings.dsn, patience=self._patience()) as connection, translated("sampling"):
+        with connect(self._settings.dsn, patience=self._patience()) as connection, translated("reading the status"):
             slot = slot_state(connection, self._settings.slot)
             waits_for = self._waits_for(connection, slot)
             [(end,)] = connection.execute("SELECT (pg_current_wal_lsn() - '0/0')::int8").fetchall()
@@ -165,10 +165,10 @@ class PostgresDatabase:
         with closing(ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS)) as replication:
             system = replication.identify_system()
         slot = self._slot()
-        held = f"at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}" if slot else "there is none"
+        slot_text = f"at {lsn_text(slot.confirmed_flush)}, its log is {slot.wal_status}" if slot else "there is none"
         facts = [
             ("database", f"ends at {_spelled(system.wal_end, system.timeline, system.system_identifier)}"),
-            ("slot", f"{self._settings.slot}: {held}"),
+            ("slot", f"{self._settings.slot}: {slot_text}"),
         ]
         if stored is None:
             return facts
@@ -191,7 +191,7 @@ class PostgresDatabase:
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[PostgresFence]:
         """See `Database.fence`."""
-        return held(self._settings.dsn, self._settings.hmac_key, entities, deadline=deadline)
+        return hold_fence(self._settings.dsn, self._settings.hmac_key, entities, deadline=deadline)
 
     def remnants(self) -> Sequence[Remnant]:
         """See `Database.remnants`."""
@@ -219,7 +219,7 @@ class PostgresDatabase:
             return None
 
     def _waits_for(self, connection: PatientConnection, slot: SlotState | None) -> str | None:
-        """Returns why our session receives nothing; None if it waits for nothing or another process reads the slot."""
+        """Returns why our session receives nothing; None if we know no reason, or if another process reads the slot."""
         pid = None if slot is None else slot.active_pid
         return waits.reason(connection, pid) if pid is not None and pid in self._settings.sessions else None
 
@@ -241,7 +241,7 @@ def _retained(slot: SlotState | None) -> Retained | None:
     return Retained(
         nbytes=slot.retained_bytes,
         holder={"slot": slot.name},
-        note="the slot keeps log until the service runs again or `changelog drop --slot`",
+        note="the slot keeps log until the service runs again, or until `changelog drop --slot`",
     )
 
 

@@ -1,7 +1,7 @@
-"""Takes a fence and holds it: an exported snapshot, and locks on the tables that keep their definitions unchanged.
+"""Takes a fence and holds it: an exported snapshot, and locks that prevent changes of the tables' definitions.
 
-A comparison reads the tables under the snapshot, and of the changelog the transactions that the snapshot shows. This
-needs a primary server: the snapshots of a standby do not list the transactions in progress.
+A comparison reads the tables under the snapshot. From the changelog, it uses only the transactions that the snapshot
+shows. This needs a primary server: the snapshots of a standby do not list the transactions in progress.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import FENCE_PREFIX
 
-_LOOK_S = 0.2
+_RETRY_S = 0.2
 """The pause between two attempts to lock the tables, in seconds."""
 
 
@@ -55,7 +55,7 @@ class PostgresFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`. Transactions get their ids when they begin; `hidden` lists those that were open."""
+        """See `Fence.shown`. Transactions get their ids while they run, so `hidden` lists those that were open."""
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
 
@@ -78,7 +78,7 @@ class PostgresFence:
 
 
 @contextlib.contextmanager
-def held(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: float) -> Iterator[PostgresFence]:
+def hold_fence(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: float) -> Iterator[PostgresFence]:
     """Yields a fence and holds it until the block ends.
 
     `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError on a standby or
@@ -91,7 +91,7 @@ def held(dsn: str, hmac_key: bytes, entities: Sequence[Entity], *, deadline: flo
             _refuse_missing(entity, tables)
         _lock(connection, entities, deadline)
         with translated("taking a snapshot"):
-            fence = _taken(connection, dsn, hmac_key, entities)
+            fence = _take(connection, dsn, hmac_key, entities)
         _move_log_on(dsn)
         yield fence
         with translated("holding the snapshot"):
@@ -104,7 +104,7 @@ def _refuse_standby(connection: Connection) -> None:
     if row == (True,):
         raise NoFenceError(
             "the server is a standby, whose snapshots do not list the transactions in progress",
-            hint="have [source] dsn name the primary (several hosts: target_session_attrs=read-write)",
+            hint="put the primary into [source] dsn (if it lists several hosts, add target_session_attrs=read-write)",
             later=False,
         )
 
@@ -118,8 +118,9 @@ def _refuse_missing(entity: Entity, tables: Mapping[tuple[str, str], Table]) -> 
 def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> None:
     """Begins the transaction and locks all tables, with their partitions, before the snapshot is taken.
 
-    A table that is rewritten or truncated after a snapshot would read as empty under it. This never waits for one table
-    while it holds a lock on another: a migration that needs both could be cancelled as the victim of a deadlock.
+    A table that is rewritten or truncated after a snapshot would read as empty under it. The function never waits for
+    one table while it holds a lock on another. If it did, it could cause a deadlock with a migration that needs both
+    tables, and the server might cancel the migration.
     """
     names = sql.SQL(", ").join(sql.Identifier(*entity.table) for entity in locked)
     while True:
@@ -133,16 +134,16 @@ def _lock(connection: Connection, locked: Sequence[Entity], deadline: float) -> 
                 message = "a table is locked by a migration, or a migration waits for the lock"
                 hint = "run the job again after the migration, or wait longer (--wait)"
                 raise NoFenceError(message, hint=hint, later=True) from error
-            time.sleep(_LOOK_S)
+            time.sleep(_RETRY_S)
         except psycopg.Error as error:
             raise explain(error.sqlstate, error.diag.message_primary or str(error), "locking the tables") from error
 
 
-def _taken(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[Entity]) -> PostgresFence:
+def _take(connection: Connection, dsn: str, hmac_key: bytes, entities: Sequence[Entity]) -> PostgresFence:
     """Takes the fence in the open transaction, whose tables are locked.
 
-    The first query takes the snapshot. The end of the log is read after that, so all commits that the snapshot shows
-    are before it.
+    The first query takes the snapshot. The second query reads the end of the log, so all commits that the snapshot
+    shows are before that end.
     """
     [(name, text)] = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchall()
     [(lsn, timeline, cluster, database, server)] = connection.execute(

@@ -1,7 +1,7 @@
-"""Reacts to changes of tables that the log does not show, after a look at the catalogue has noticed them.
+"""Reacts to unlogged changes of tables: those that the log does not show, but a look at the catalogue does.
 
-A *look* is one reading of the catalogue, compared with the reading before it (`watch`). It can show, for example, that
-a table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
+A *look* reads the catalogue and compares it with the previous look (`watch`). A look can show, for example, that a
+table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
 reads the table again, stops, or ignores the change.
 """
 
@@ -36,8 +36,9 @@ _log = structlog.get_logger("postgres")
 class Noticed:
     """The unlogged changes that one opening of the source has noticed.
 
-    `watch` is the thread that takes the looks. `before` is the evidence that the first look is compared with; the
-    checkpoint stores it until a later look replaces it. `opened` is the end of the log when the source was opened.
+    `watch` is the thread that takes the looks. The first look is compared with `before`, the evidence of an earlier
+    look. The checkpoint stores this evidence until a later look replaces it. `opened` is the end of the log when the
+    source was opened.
     """
 
     def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened: int) -> None:
@@ -61,9 +62,9 @@ class Noticed:
     ) -> "Noticed":
         """Prepares the looks of one opening. The first look is compared with the evidence in the checkpoint `stored`.
 
-        `stored` is None if the changelog is new or comes from another cluster. An entity that is new or whose settings
-        (`shapes`) have changed has no comparable evidence in the checkpoint, so the first look is compared with the
-        catalogue as it is now.
+        `stored` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
+        (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first look is
+        compared with the present catalogue.
         """
         now = evidence.read(connection, requirements.publication, requirements.entities)
         known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
@@ -84,8 +85,9 @@ class Noticed:
         """Returns `piece`, or holds it back and returns None.
 
         `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
-        none. A piece with or after such a description is held back until a look has covered this position. A block of
-        the stream may describe a table without yielding a piece (None); then the next piece is held back.
+        none. Such a description can follow a change that only a look can notice. So a piece with or after a description
+        is held back until a look has covered this position. A block of the stream may describe a table without yielding
+        a piece (None); then the next piece is held back.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):
@@ -103,7 +105,7 @@ class Noticed:
         return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
-        """Takes note of what the stream has delivered, and requests a look if it may be related to an unlogged change.
+        """Records what the stream has delivered, and requests a look if it may be related to an unlogged change.
 
         `statements` are messages of the event trigger, each with its commit position. `rows` are the rows to publish;
         only the truncates in them matter here.
@@ -117,9 +119,9 @@ class Noticed:
                 self.watch.ask(self._truncates[row["entity"]])
 
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-        """Reacts to all changes whose end the stream has now passed; returns the new checkpoint and repairs.
+        """Reacts to all changes that the stream has now passed; returns the new checkpoint and repairs.
 
-        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error that a look has found.
+        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a look.
         """
         for look in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
@@ -155,8 +157,8 @@ class Noticed:
     def _is_logged(self, change: Unlogged) -> bool:
         """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
 
-        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
-        two. Before this opening, no looks were taken, so a change from that time may have another cause.
+        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between
+        them. If the change was made before this opening, when no looks were taken, it may have another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened <= change.since <= truncated <= change.until

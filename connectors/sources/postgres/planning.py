@@ -19,8 +19,8 @@ from changelog.connectors.sources.postgres.migration.rehearsal import (
     RehearsalScope,
     RehearsedStep,
     TableState,
-    asking,
     look,
+    reading_catalogue,
     rehearse,
     shared,
 )
@@ -33,12 +33,12 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.types import Struct
 
-# Each entry begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). The first that fits gives the kind and the hint
-# of the error; `explain` gives them for all other states.
+# Each entry is a prefix of SQLSTATEs (PostgreSQL, appendix A), with the kind and the hint of our error for them. The
+# first prefix that matches decides. `explain` handles all other states.
 _REMEDIES: tuple[tuple[str, Kind, str], ...] = (
     ("25001", Kind.USAGE, "leave it out"),
     ("2D000", Kind.USAGE, "leave out whatever ends the transaction of the rehearsal"),
-    ("25006", Kind.PRECONDITION, "connect to a primary that may be written, or use --embedded"),
+    ("25006", Kind.PRECONDITION, "connect to a primary that accepts writes, or use --embedded"),
     ("42501", Kind.ACCESS, "connect as the role that migrates (CHANGELOG__SOURCE__DSN), or use --embedded"),
     ("55P03", Kind.CONNECTION, "try again, give --lock-timeout more, or use --embedded"),
     ("57014", Kind.CONNECTION, "give --statement-timeout more, or use --embedded"),
@@ -55,12 +55,12 @@ class PostgresMigrations:
         """See `Migrations.parse`."""
         parsed = list(statements(text))
         refusals = [
-            why
+            refused
             for item in parsed
-            if (why := item if isinstance(item, RefusedStatement) else refusal(item, lasting=lasting)) is not None
+            if (refused := item if isinstance(item, RefusedStatement) else refusal(item, lasting=lasting)) is not None
         ]
         if refusals:
-            lines = [f"{file}:{why.line}: {why.what} {why.why}" for why in refusals]
+            lines = [f"{file}:{refused.line}: {refused.what} {refused.why}" for refused in refusals]
             raise ChangelogError(Kind.USAGE, "\n  ".join(lines))
         return Script(file=file, statements=[item for item in parsed if isinstance(item, Statement)])
 
@@ -134,14 +134,14 @@ class PostgresRehearsal:
 
     def tables(self) -> Sequence[Table]:
         """See `Rehearsal.tables`."""
-        with asking(self._connection):
+        with reading_catalogue(self._connection):
             tables = read_tables(self._connection)
         self._tables = {(table.schema, table.name): table for table in tables}
         return tables
 
     def shape(self, entity: Entity) -> Struct:
         """See `Rehearsal.shape`."""
-        with asking(self._connection):
+        with reading_catalogue(self._connection):
             table = self._tables[entity.table]
             return bind_table(self._connection, entity, table, self._settings.hmac_key).shape
 
@@ -151,7 +151,7 @@ class PostgresRehearsal:
         required = Requirements(
             slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=[entity]
         )
-        with asking(self._connection):
+        with reading_catalogue(self._connection):
             return findings(self._connection, required, list(self._tables.values()))
 
     def run(self, watched: Sequence[TableName]) -> Effects:
@@ -198,9 +198,9 @@ def _untouched(before: Mapping[int, TableState], steps: Sequence[RehearsedStep])
 
 
 def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) -> dict[TableName, int]:
-    """Returns the names that tables got from the script, each with the line of the first statement that gave it.
+    """Returns the new names of tables, each with the line of the first statement that gave it.
 
-    A name counts if, before the script, no table or another table had it.
+    A name is new for a table if, before the script, no table or another table had this name.
     """
     lines: dict[TableName, int] = {}
     for step in steps:

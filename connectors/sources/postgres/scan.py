@@ -1,9 +1,9 @@
 """Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds.
 
-Of this source, Spark's executors import only this module and what it imports. A task reads ranges of pages with COPY.
-It encodes the rows with the same code that encodes messages, so masks, types and formats cannot differ. With each row
-it returns the row's leaf (the table, or the partition that stores the row) and, as the row's locator, its ctid. By
-these the row can be read again under the same snapshot.
+Spark's executors import only this module of the source, and its imports. A task reads ranges of pages with COPY. It
+encodes the rows with the same code that encodes messages, so masks, types and formats cannot differ. With each row it
+returns the row's leaf (the table, or the partition that stores the row) and the row's ctid. With these two, the row can
+be read again under the same snapshot.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ _PORTION_BYTES: Final = 8 << 20
 _PORTION_ROWS: Final = 20_000
 """The most bytes and rows that are encoded at once. A row with more bytes is encoded alone."""
 
-_PLACES_AT_ONCE: Final = 1000
+_CTIDS_AT_ONCE: Final = 1000
 
 LOCK_TIMEOUT_S: Final = 10
 """How many seconds a task waits for a table's lock.
 
-If a migration is in front of the task in the queue for the lock, the migration itself waits for the driver, which holds
-a lock until the job ends. So waiting longer would not help.
+If a migration is ahead of the task in the queue for the lock, the migration itself waits for the driver. The driver
+holds a lock until the job ends, so a longer wait would not help.
 """
 
 _NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
@@ -100,8 +100,8 @@ class PostgresScan:
                 table = self.tables[entity]
                 template = Template(table.binding)
                 ordered = sorted(ctids, key=_page_and_item)
-                for first in range(0, len(ordered), _PLACES_AT_ONCE):
-                    condition = _at(ordered[first : first + _PLACES_AT_ONCE])
+                for first in range(0, len(ordered), _CTIDS_AT_ONCE):
+                    condition = _at(ordered[first : first + _CTIDS_AT_ONCE])
                     for copied in _copied(connection, table, leaf, condition):
                         yield _encoded(table, template, copied, leaf)
 
@@ -125,8 +125,8 @@ def _page_and_item(ctid: str) -> tuple[int, int]:
 
 
 def _at(ctids: Sequence[str]) -> sql.Composable:
-    places = sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{ctid}"' for ctid in ctids) + "}"))
-    return sql.SQL("ctid = ANY ({})").format(places)
+    array = sql.SQL("{}::tid[]").format(sql.Literal("{" + ",".join(f'"{ctid}"' for ctid in ctids) + "}"))
+    return sql.SQL("ctid = ANY ({})").format(array)
 
 
 def in_range(keys: KeyBounds) -> sql.Composable:
@@ -152,7 +152,7 @@ def _within(part: Pages) -> sql.Composable:
 def _copied(
     connection: Connection, table: ScannedTable, leaf: int, which: sql.Composable
 ) -> Iterator[list[memoryview]]:
-    """Yields portions of rows in COPY's text format, with the place of each row as the last column."""
+    """Yields portions of rows in COPY's text format, with each row's ctid as the last column."""
     where = table.binding.entity.where
     condition = which if where is None else sql.SQL("{} AND ({})").format(which, sql.SQL(where))
     query = sql.SQL("COPY (SELECT {}, ctid FROM ONLY {} WHERE {}) TO STDOUT").format(
@@ -164,7 +164,7 @@ def _copied(
             yield from blocks(copied, rows_max=_PORTION_ROWS, bytes_max=_PORTION_BYTES)
         except psycopg.errors.LockNotAvailable as error:
             message = f"a migration of the table of {table.binding.entity.name} waits for this job"
-            raise ChangelogError(Kind.ALTERED, message, hint="run the job again after it") from error
+            raise ChangelogError(Kind.ALTERED, message, hint="run the job again after the migration") from error
 
 
 def _encoded(table: ScannedTable, template: Template, copied: Sequence[memoryview], leaf: int) -> pa.RecordBatch:
@@ -183,7 +183,7 @@ def _encoded(table: ScannedTable, template: Template, copied: Sequence[memoryvie
             _joined(texts.current, [current for _, current, _ in unusual]),
             _joined(pa.nulls(texts.size, pa.utf8()), [json_null for _, _, json_null in unusual]),
             pa.array(np.full(count, leaf, np.int32)),
-            _places(buffer, columns, order),
+            _ctids(buffer, columns, order),
         ],
         schema=ROWS,
     )
@@ -202,5 +202,5 @@ def _joined(usual: pa.StringArray | None, unusual: Sequence[str | None]) -> pa.S
     return more if usual is None else pa.concat_arrays([usual, more]) if unusual else usual
 
 
-def _places(buffer: Any, columns: Columns, order: Any) -> pa.StringArray:
+def _ctids(buffer: Any, columns: Columns, order: Any) -> pa.StringArray:
     return splice(buffer, len(order), [(columns.starts[-1][order], columns.lengths[-1][order])])

@@ -12,8 +12,8 @@ from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 CATALOG_SETTINGS: Mapping[str, str] = {**SETTINGS, "lock_timeout": f"{LOCK_TIMEOUT_S}s"}
 """The settings of the session that reads the catalogue.
 
-Reading the size of a table waits for a lock. The timeout turns a long ALTER TABLE into an error instead of a silent
-wait.
+Reading the size of a table waits for a lock. Because of the timeout, a long ALTER TABLE causes an error instead of a
+silent wait.
 """
 
 
@@ -26,14 +26,14 @@ class Settings:
     of `chunk_pages` pages. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
     `failover` says that the slot is synchronized to standbys.
 
-    `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With `accept_settings`
-    the source continues although settings that decide order or content have changed, and with `accept_cluster` although
-    the database cluster is another one.
+    `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With
+    `accept_settings`, the source continues even if settings that decide order or content have changed. With
+    `accept_cluster`, it continues even on another database cluster.
 
     A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
     `read_s` seconds. Every wait ends soon after `stopping` returns true. `sessions` holds the ids of the server
-    processes of all sessions that this process has had. `alive` is called now and then while the opening takes long for
-    a good reason.
+    processes of all sessions that this process has had. `alive` is called now and then while the creation of the slot
+    waits for transactions to end.
     """
 
     name: str

@@ -64,8 +64,8 @@ class PostgresSource:
     """One opening of a PostgreSQL database; see `changelog.connectors.sources.Source`.
 
     It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `known` returns the stored
-    versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is called
-    with each of `table_reads.FAIL_POINTS` as it is passed, so that tests can crash there.
+    versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is called at
+    each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
     connecting, of the checks and of the slot.
@@ -87,9 +87,9 @@ class PostgresSource:
         self._reading: TableReads | None = None
         self._stream: Stream | None = None
         self._hurried = False
-        self._looks: Noticed | None = None
+        self._noticed: Noticed | None = None
         self._stamps = Stamps()
-        self._progressed: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
+        self._last_progress: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
         try:
             with translated("opening the source"):
                 self._open(entities, recover)
@@ -101,7 +101,7 @@ class PostgresSource:
         """Opens the source in three steps, numbered in the code.
 
         1. It claims the slot. 2. It takes the changelog over and learns where the changelog ends. 3. It streams from
-        that place.
+        that position.
         """
         settings = self._settings
         all_tables = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
@@ -119,8 +119,8 @@ class PostgresSource:
         except BaseException:
             replication.close()
             raise
-        assert self._looks is not None
-        self._looks.watch.start()
+        assert self._noticed is not None
+        self._noticed.watch.start()
         self._stream = Stream(
             replication,
             slot=settings.slot,
@@ -145,7 +145,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to that place."""
+        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -158,7 +158,7 @@ class PostgresSource:
         system = replication.identify_system()
         linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
         if linked is not None:
-            check_cluster(linked, system)  # first: in another cluster, an error about the slot would mislead
+            check_cluster(linked, system)  # before the slot: in another cluster, an error about the slot would mislead
             refuse_lost(self._catalog, settings.slot)
         refuse(findings(self._catalog, requirements, list(tables.values())))
         ensure_publication(self._catalog, settings.publication, entities)
@@ -176,7 +176,7 @@ class PostgresSource:
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
-        self._looks = Noticed.begin(
+        self._noticed = Noticed.begin(
             self._catalog, settings.dsn, requirements, linked, shapes, answer_s=settings.answer_s
         )
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
@@ -192,7 +192,7 @@ class PostgresSource:
                 "system_identifier": system.system_identifier,
                 "timeline": reached.timeline,
                 "database": database,
-                "publication": self._looks.before.to_json(),
+                "publication": self._noticed.before.to_json(),
             },
             joined=linked is not None,
             held=self._held,
@@ -205,7 +205,7 @@ class PostgresSource:
             stretch=self._stretch,
             reach=self._reach,
         )
-        self._fresh: Checkpoint | None = None if checkpoint == stored else checkpoint
+        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
 
     def _held(self) -> set[str]:
         """Returns the entities that have rows in the changelog.
@@ -215,6 +215,7 @@ class PostgresSource:
         return set() if self._known is None else {version.entity for version in self._known()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
+        """Returns the epoch of the log position `through`, and its timeline as an entry for the checkpoint."""
         reached = self._lineage.reached(parse_through(through))
         return reached.epoch, {"timeline": reached.timeline}
 
@@ -278,12 +279,12 @@ class PostgresSource:
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
-        if self._fresh is not None:
-            fresh, self._fresh = self._fresh, None
-            return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
-        assert self._looks is not None
-        if self._looks.withholds:
-            return self._looks.release(timeout_s)
+        if self._opening_checkpoint is not None:
+            checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
+            return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
+        assert self._noticed is not None
+        if self._noticed.withholds:
+            return self._noticed.release(timeout_s)
         self._raise_failure()
         self._raise_outdated()
         self._types.glance(time.monotonic())
@@ -300,8 +301,8 @@ class PostgresSource:
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)
-        self._looks.heard(assembled.statements, assembled.rows)
-        return self._looks.withhold(self._piece(assembled), assembled.described)
+        self._noticed.heard(assembled.statements, assembled.rows)
+        return self._noticed.withhold(self._piece(assembled), assembled.described)
 
     def _next_frames(self) -> list[bytes]:
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
@@ -325,13 +326,12 @@ class PostgresSource:
         """
         assert self._reading is not None
         if self._state.is_outdated(sweeping=self._reading.sweeping):
-            raise ChangelogError(Kind.ALTERED, "what is to be read from the tables has changed")
+            raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
 
     def _idle(self) -> Piece | None:
-        """Handles a read that received no frames.
+        """Handles a read that received no frames. Returns a piece without rows if the checkpoint has changed.
 
-        If no transaction is open, everything before the end of the server's log (`wal_end`) has been read. Returns a
-        piece without rows if the checkpoint has changed.
+        If no transaction is open, everything before the end of the server's log (`wal_end`) has been read.
         """
         assert self._stream is not None
         before = self._state.checkpoint
@@ -342,7 +342,7 @@ class PostgresSource:
             self._state.reach(through_text(self._stream.wal_end))
         self._settle()
         unchanged = self._state.checkpoint == before
-        return None if unchanged else self._given(before, (), urgent=self._stream.reply_requested)
+        return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
         before = self._state.checkpoint
@@ -354,9 +354,9 @@ class PostgresSource:
         self._settle()
         if self._state.checkpoint == before:
             return None
-        return self._given(before, assembled.rows, urgent=assembled.fenced)
+        return self._as_piece(before, assembled.rows, urgent=assembled.fenced)
 
-    def _given(self, before: Checkpoint, rows: Sequence[pa.RecordBatch], *, urgent: bool) -> Piece:
+    def _as_piece(self, before: Checkpoint, rows: Sequence[pa.RecordBatch], *, urgent: bool) -> Piece:
         checkpoint = self._state.checkpoint
         return Piece(
             rows=rows,
@@ -367,20 +367,20 @@ class PostgresSource:
         )
 
     def _progress(self) -> None:
-        """Stores in the checkpoint how far the table reads are, and which alterations of composite types ended."""
+        """Puts into the checkpoint how far the table reads are, and which alterations of composite types ended."""
         assert self._reading is not None
         windows, state = self._reading.windows, self._state
         changes = windows.changes, len(state.replanned)
-        repairs, stored = self._progressed[1:]
-        if changes != self._progressed[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
+        repairs, stored = self._last_progress[1:]
+        if changes != self._last_progress[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
             state.progress(windows.progress(), self._reading.reached(state.replanned))
-            self._progressed = changes, state.repairs, state.checkpoint.windows
+            self._last_progress = changes, state.repairs, state.checkpoint.windows
         state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Reacts to changes that looks at the catalogue noticed and whose end the stream has now passed."""
-        assert self._looks is not None
-        self._state.settle(self._looks.settle)
+        """Reacts to the unlogged changes that the watch of the catalogue has found and that the stream has passed."""
+        assert self._noticed is not None
+        self._state.settle(self._noticed.settle)
 
     def activity(self) -> Activity:
         """See `Source.activity`."""
@@ -410,8 +410,8 @@ class PostgresSource:
 
     def close(self) -> None:
         """See `Source.close`."""
-        if self._looks is not None:
-            self._looks.watch.close()
+        if self._noticed is not None:
+            self._noticed.watch.close()
         if self._reading is not None:
             self._reading.close()
         if self._stream is not None:

@@ -1,8 +1,9 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
 A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the log.
-The publish loop takes the results of the looks. It acts on a result only after the stream has passed the end of the log
-at that look. By then all rows from before the look are published, and reading the table again corrects them.
+The publish loop takes the results of the looks. It acts on a result only after the stream has passed the position at
+which the log ended during that look. Then all rows from before the look are published, and reading the table again
+corrects them.
 
 A look may also find that a table can no longer be published. If the log has a row that shows this, the stream reaches
 that row first and stops there. An operator can then decide what the service does with the row.
@@ -38,8 +39,8 @@ LOOK_S = 10.0
 class CatalogLook:
     """The result of a look: the state of the catalogue, and the changes that the log may not show.
 
-    `unlogged` holds the changes since the previous look. For each entity of which only some partitions must be read
-    again, `parts` holds an entry for the checkpoint's `windows`.
+    `unlogged` holds the changes since the previous look. If only some partitions of an entity must be read again,
+    `parts` holds the entity's new entry in the checkpoint's `windows`.
     """
 
     evidence: Evidence
@@ -54,7 +55,7 @@ class CatalogLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The result of a look that found that the tables can no longer be published completely.
+    """The result of a look after which the tables can no longer be published completely.
 
     The kind of `error` is GAP or PRECONDITION. The source raises the error once the stream has passed the log position
     `until`. No further look is taken.
@@ -67,8 +68,8 @@ class Refusal:
 class Watch:
     """Takes the looks of one opening of the source, in a thread.
 
-    The first look is compared with `before`. `covered` is the log position up to which no look is needed, because an
-    earlier one has covered it. A server that does not answer for `answer_s` seconds counts as hung.
+    The first look is compared with `before`. `covered` is the log position up to which an earlier look has already
+    compared the catalogue. A server that does not answer for `answer_s` seconds counts as hung.
 
     `covers` and `passed` raise ChangelogError: the error of a `Refusal`, or CONNECTION if a look failed.
     """
@@ -79,7 +80,7 @@ class Watch:
         self._dsn, self._requirements, self._before = dsn, requirements, before
         self._patience = Patience(silence_s=answer_s, stopping=lambda: self._closing, stopping_s=0.0)
         self._changed = threading.Condition()  # guards the attributes below
-        self._covered = self._asked = covered
+        self._covered = self._requested = covered
         self._looks: list[CatalogLook] = []
         self._refusal: Refusal | None = None
         self._failure: BaseException | None = None
@@ -101,13 +102,13 @@ class Watch:
     def ask(self, lsn: int) -> None:
         """Requests a look at once, unless a look has already covered the log up to `lsn`."""
         with self._changed:
-            self._asked = max(self._asked, lsn)
+            self._requested = max(self._requested, lsn)
             self._changed.notify_all()
 
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
         """Returns whether a look has covered the log up to `lsn`; waits for such a look until the timeout.
 
-        If a `Refusal` came instead of such a look, raises its error.
+        If the result of that look is a `Refusal`, raises its error.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
@@ -159,13 +160,13 @@ class Watch:
             self._looks.append(look)
             self._covered = look.evidence.lsn
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closing or self._asked > self._covered, LOOK_S)
+            self._changed.wait_for(lambda: self._closing or self._requested > self._covered, LOOK_S)
 
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
         """Compares the catalogue with the last look.
 
-        If a wait for a lock times out, because of an ALTER TABLE, returns a result without changes. The next look is
-        then compared with the same earlier look.
+        If an ALTER TABLE makes a wait for a lock time out, returns a result without changes. The next look is then
+        compared with the same earlier look.
         """
         before, now = (
             self._before,
@@ -202,8 +203,8 @@ class Watch:
 def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:
     """Returns each entity's table. Raises ChangelogError if the tables can no longer be published completely.
 
-    PRECONDITION: a table is gone, or nothing keeps its key unique. GAP: the publication leaves something out, so
-    changes since the look `before` may be missing.
+    The kind is PRECONDITION if a table is gone, or if nothing keeps its key unique. It is GAP if the publication leaves
+    something out, because then changes that were made after the look `before` may be missing.
     """
     tables = {(table.schema, table.name): table for table in read_tables(connection)}
     for entity in requirements.entities:
@@ -262,22 +263,21 @@ def _no_publication(name: str) -> ChangelogError:
 
 
 def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
-    since = "" if before is None else f": changes after log position {lsn_text(before.lsn)} may be missing"
+    loss = "" if before is None else f": changes after log position {lsn_text(before.lsn)} may be missing"
     return ChangelogError(
         Kind.GAP,
-        f"{message}{since}",
+        f"{message}{loss}",
         hint=f"{hint} and start the service: it then reads the affected tables again",
     )
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log and returns its position.
+    """Writes a message into the log and returns its position, which is after everything that this look saw.
 
-    The message comes after everything that this look saw. Without it, the stream might not reach that place for a long
-    time, if nobody writes to the database.
+    Without the message, the stream might not pass that position for a long time if nobody writes to the database.
     """
     with translated("marking the log"), connection.transaction():
-        connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not hold this back
+        connection.execute("SET LOCAL synchronous_commit = local")  # a paused standby must not delay the message
         row = connection.execute(
             "SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [FENCE_PREFIX]
         ).fetchone()

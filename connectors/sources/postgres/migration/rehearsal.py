@@ -113,10 +113,10 @@ def _run(link: pq.abc.PGconn, statement: Statement) -> None:
 
 
 @contextlib.contextmanager
-def asking(connection: Connection) -> Iterator[None]:
-    """Lets the block read the catalogue inside the transaction, whatever settings the script has made.
+def reading_catalogue(connection: Connection) -> Iterator[None]:
+    """Lets the block read the catalogue inside the transaction, with our own role and settings.
 
-    The script's settings apply again after the block.
+    After the block, the role and the settings of the script apply again.
     """
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL SESSION AUTHORIZATION DEFAULT; SET LOCAL ROLE NONE")
@@ -126,7 +126,7 @@ def asking(connection: Connection) -> Iterator[None]:
 
 def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
     """Reads the present state of the tables; returns it by OID."""
-    with asking(connection):
+    with reading_catalogue(connection):
         given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
         rows = connection.execute(_LOOK, given).fetchall()
     return {
@@ -148,7 +148,7 @@ def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableStat
 
 def shared(connection: Connection, publication: str) -> str:
     """Returns a hash of the definitions that several tables share: the types and the publication."""
-    with asking(connection):
+    with reading_catalogue(connection):
         row = connection.execute(_SHARED, {"name": publication}).fetchone()
     assert row is not None
     return str(row[0])
