@@ -215,17 +215,19 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
         problem = tables[entity.table].key_problem(entity.key)
         if problem is not None:
             raise ChangelogError(Kind.PRECONDITION, f"{name}: {problem}", hint="then start the service again")
-    bound = [(entity, tables[entity.table]) for entity in requirements.entities]
+    entity_tables = [(entity, tables[entity.table]) for entity in requirements.entities]
     with translated("reading the publication"):
         published = publication.read(connection, requirements.publication)
-        facts, relations = server.read(connection), rights.read(connection, [table for _, table in bound])
-        findings = list(publication.findings(connection, published, facts, requirements.publication, bound, relations))
+        facts, relations = server.read(connection), rights.read(connection, [table for _, table in entity_tables])
+        findings = list(
+            publication.findings(connection, published, facts, requirements.publication, entity_tables, relations)
+        )
     if published is None:
         raise _no_publication(requirements.publication)
     for finding in findings:
         if finding.status == "fail":
             raise _gap(f"publication {finding.message}", finding.hint or "correct it,", before)
-    return {entity.name: table for entity, table in bound}
+    return {entity.name: table for entity, table in entity_tables}
 
 
 def refuse_unpublished(

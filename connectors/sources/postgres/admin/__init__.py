@@ -1,1 +1,1 @@
-"""The catalogue, the slot, the publication and the rights: what is asked of the server, and what is set up."""
+"""Reads the catalogue, and sets up and checks the slot, the publication and the rights."""

@@ -1,6 +1,6 @@
 """Reads from the catalogue which tables a database has now, for setup, for checks and for reading the tables.
 
-The columns of streamed rows do not come from here but from the Relation messages in the stream.
+The columns of streamed rows come from the Relation messages in the stream, not from the catalogue.
 """
 
 from collections import defaultdict
@@ -134,7 +134,7 @@ def read_tables(
     """Returns all tables that can be published, sorted by schema and name, without temporary and system tables.
 
     If `named` is given, returns only the table with this schema and name. `sized` selects the tables whose size is
-    read; this waits while the table is locked in ACCESS EXCLUSIVE mode.
+    read. Reading a size waits while the table is locked in ACCESS EXCLUSIVE mode.
     """
     schema, name = named or (None, None)
     with translated("reading the catalogue"), conn.transaction():
@@ -258,7 +258,7 @@ JOIN pg_namespace AS n ON n.oid = l.relnamespace
 ORDER BY n.nspname, l.relname
 """
 
-# A NOT NULL constraint that is not validated yet guarantees nothing about rows that are older than it.
+# A NOT NULL constraint that is not validated yet guarantees nothing about rows that are older than the constraint.
 _COLUMNS = """
 SELECT a.attrelid::int8, a.attname, a.atttypid::int8, a.atttypmod,
     a.attnotnull AND NOT EXISTS (
@@ -296,7 +296,7 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns those of `columns` in which rows that are older than the column may have a value.
+    """Returns the columns in which older rows may have a value: rows that were inserted before the column was added.
 
     An example is a column that was added with a default. The log does not contain these values.
     """

@@ -39,10 +39,10 @@ def claim_slot(
     number, which the server releases when the session ends. Any role can take any advisory lock, so only the locks of
     replication sessions count: the server opens such sessions only for roles with the right to replicate.
 
-    If another session holds the slot, this tries again for `patience_s` seconds, because the server needs a moment to
-    notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session for
-    `wal_sender_timeout`. `sessions` holds the server processes of all sessions that this process has had; the session
-    of `replication` is added to them.
+    If another session holds the slot, the function tries again for `patience_s` seconds, because the server needs a
+    moment to notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session
+    for `wal_sender_timeout`. `sessions` holds the ids of the server processes of all sessions that this process has
+    had; the id of `replication` is added to them.
 
     Raises ChangelogError: IN_USE if a foreign session holds the slot, CONNECTION if one of `sessions` holds it,
     PRECONDITION if the slot is not one of ours.
@@ -52,7 +52,7 @@ def claim_slot(
     own_pids.add(pid)
     deadline = time.monotonic() + patience_s
     while True:
-        rivals = _announced(replication, name, pid)
+        rivals = _announce(replication, name, pid)
         state = slot_state(conn, name)
         if state is not None:
             refuse_foreign(state, conn.info.dbname)
@@ -72,7 +72,7 @@ def claim_slot(
     raise holder.in_use(name)
 
 
-def _announced(replication: ReplicationConnection, name: str, pid: int) -> list[_Claimant]:
+def _announce(replication: ReplicationConnection, name: str, pid: int) -> list[_Claimant]:
     """Announces this session's claim and returns the other claimants.
 
     If several sessions see each other, the one with the lowest number keeps its announcement until it is alone. The
@@ -104,21 +104,21 @@ def _query(replication: ReplicationConnection, query: sql.SQL, name: str, **valu
 
 _ANNOUNCE = sql.SQL("SELECT pg_try_advisory_lock(hashtext('changelog slot ' || {name}), {number})")
 
-_HELD = """
+_CLAIM_LOCKS = """
 FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.classid::int8 = hashtext('changelog slot ' || {name})::int8 & 4294967295
 """
-"""The locks of claims. Each has two numbers; the first identifies the slot."""
+"""Selects the advisory locks of all claims of a slot. A lock has two numbers, and the first one identifies the slot."""
 
 _CLAIMANTS = sql.SQL(f"""
 SELECT l.objid::int8, l.pid, {COLUMNS}
-FROM (SELECT l.objid, l.pid {_HELD}) AS l
+FROM (SELECT l.objid, l.pid {_CLAIM_LOCKS}) AS l
 JOIN pg_stat_replication AS r ON r.pid = l.pid JOIN pg_stat_activity AS a ON a.pid = l.pid
 ORDER BY 1
 """)
 
 _WITHDRAW = sql.SQL(f"""
 SELECT pg_advisory_unlock(hashtext('changelog slot ' || {{name}}), l.objid::int8::int4)
-FROM (SELECT l.objid {_HELD} AND l.pid = pg_backend_pid()) AS l
+FROM (SELECT l.objid {_CLAIM_LOCKS} AND l.pid = pg_backend_pid()) AS l
 """)

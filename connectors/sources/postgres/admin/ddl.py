@@ -1,8 +1,8 @@
-"""An optional event trigger of PostgreSQL, which writes the statements that can hide changes from the log into the log.
+"""An optional event trigger of PostgreSQL, which records some DDL statements in the log.
 
-Without the trigger, the service compares the catalogue every few seconds, and knows of an edit only that it was made
-between two comparisons. With the trigger, it knows the exact log positions of the statements. On most servers, only a
-superuser can create the trigger.
+These statements, such as ALTER PUBLICATION, can keep changes of rows out of the log. Without the trigger, the service
+compares the catalogue every few seconds, and knows only that an edit was made between two comparisons. With the
+trigger, it knows the exact log positions of the statements. On most servers, only a superuser can create the trigger.
 """
 
 from collections import deque

@@ -1,9 +1,9 @@
 """Records what the catalogue says about each table, so that a later look can notice changes that are not in the log.
 
-A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`. An `xmin` survives
-VACUUM FREEZE and is the same on a physical standby. So if a table leaves the publication and comes back between two
-looks, its rows in the catalogue have another `xmin` at the second look. Another cluster assigns its own transaction
-ids, so its catalogue cannot be compared.
+A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`, the id of the
+transaction that wrote it. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. So if a table leaves
+the publication and comes back between two looks, its rows in the catalogue have another `xmin` at the second look.
+Another cluster assigns its own transaction ids, so its catalogue cannot be compared.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ LEAVES_MAX = 200
 checkpoints are written often and must be short."""
 
 _PROBED_PAGES = 128
-"""The number of pages of a rewritten or truncated partition in which a row from before the last look is searched."""
+"""How many pages of a rewritten or truncated partition are searched for a row from before the last look."""
 
 _SCHEMAS_PUBLISHED = 150000
 
@@ -52,8 +52,8 @@ class TableEvidence:
     rows of the catalogue by which the publication covers the table.
 
     `keys` holds the constraints that keep the entity key unique (`c` and the OID), and the unique indexes without a
-    constraint that do so (`i` and the OID). `types` holds the types of the key columns; if one contains composites,
-    with a hash of their attributes. `leaves` holds the partitions that store rows, by OID, or a hash of them.
+    constraint that do so (`i` and the OID). `types` holds the type of each key column. If the type contains composites,
+    a hash of their attributes follows. `leaves` holds the partitions that store rows, by OID, or a hash of them.
     """
 
     oid: int
@@ -67,7 +67,7 @@ class TableEvidence:
     leaves: Mapping[int, LeafEvidence] | str
 
     def to_json(self) -> list[Any]:
-        """Returns the form that the checkpoint stores; it is short because it is written with every commit."""
+        """Returns the form that the checkpoint stores. It is short, because every commit writes a checkpoint."""
         leaves: Any = self.leaves
         if not isinstance(leaves, str):
             leaves = [[oid, leaf.filenode, leaf.links] for oid, leaf in leaves.items()]
@@ -148,9 +148,9 @@ class Unlogged:
 
 
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
-    """Looks at the catalogue. This locks no table, so it never waits for an ALTER TABLE.
+    """Looks at the catalogue. A look locks no table, so it never waits for an ALTER TABLE.
 
-    It reads the end of the log first, in a statement of its own. So the look sees every change of a table that was made
+    It first reads the end of the log, in a statement of its own. So the look sees every change of a table that was made
     before the log reached that position.
     """
     requests = [
@@ -181,11 +181,11 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 
 
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
-    """Returns `before` with the present state of those partitions whose change has lost no rows.
+    """Returns `before`, but with the present state of the partitions whose change is harmless: no row was lost.
 
     So `unlogged` finds no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
     and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look;
-    a truncated partition has none, which tells the two apart.
+    a truncated partition has none.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():
@@ -229,7 +229,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
         return "the publication was made again"
     if not old_table.published & new_table.published:
         return "the table was taken off the publication and added again, or its row filter was edited"
-    if old_table.types != new_table.types:  # this recreates the constraint as well
+    if old_table.types != new_table.types:  # checked before the keys: a new type also recreates the constraint
         return (
             None if _same_text(old_table.types, new_table.types) else "the type of a key column changed, or was altered"
         )
@@ -299,9 +299,9 @@ def _is_new(
 ) -> bool:
     """Returns whether the log has all rows of a new partition under the name of its partitioned table.
 
-    That is so if the partition is empty. It is also so if the partition was created as a partition (CREATE TABLE …
-    PARTITION OF), and, if its parent is new as well, the parent was, too. If our role may not read the partition, this
-    returns True if the same transaction created and attached it.
+    The log has all rows if the partition is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF).
+    If its parent is new as well, the parent must also have been created as a partition. If our role may not read the
+    partition, returns True if the same transaction created and attached it.
     """
     probe = _probe(connection, leaf)
     if probe is None:
@@ -314,10 +314,10 @@ def _is_new(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartitionProbe:
-    """What the catalogue says about an existing partition.
+    """Facts from the catalogue about an existing partition.
 
     `pages` is its size, and `made_by` is the transaction that created it. `made_as_partition` says that the partition
-    was never a table of its own. `made_as_partitions` says this of the partition and of all partitions above it.
+    was never a table of its own. `made_as_partitions` says that this is also true of all partitions above it.
     """
 
     schema: str

@@ -2,10 +2,11 @@
 
 A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
 later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
-slot was restored together with the server, so the server sends again whatever the slot had not confirmed. Therefore the
-checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the stream starts
-at it. The stream's first transaction must then be the same one, with the same commit position, id and time. The source
-confirms nothing before this transaction has arrived; otherwise the server would not send it at the next start.
+slot was restored together with the server, so the server sends all transactions again that the slot had not confirmed.
+Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
+stream starts at it. The stream's first transaction must then be the same one, with the same commit position, id and
+time. The source confirms nothing before this transaction has arrived. If it did, the server would not send the
+transaction at the next start.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ class History:
     def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
         """Returns the history for the changelog that ends at `stored`.
 
-        `stored` is None if the changelog is new, or if this log does not continue it (after a change of the cluster).
+        `stored` is None if the changelog is new, or if this log is that of another cluster.
         """
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)

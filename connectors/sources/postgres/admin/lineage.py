@@ -19,7 +19,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the log in one epoch and on one timeline; `end_lsn` is the start of the next one, None for the last."""
+    """A part of the log in one epoch and on one timeline. `end_lsn` is where it ends; None for the last stretch."""
 
     end_lsn: int | None
     epoch: int
@@ -143,7 +143,7 @@ def check_database(stored: Checkpoint, database: Mapping[str, Any]) -> None:
 
 
 def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, int]]) -> None:
-    """Raises ChangelogError (DIVERGED) unless the server's own history passes through the checkpoint."""
+    """Raises ChangelogError (DIVERGED) if the server's own history does not contain the end of the changelog."""
     reached = _published_to(stored)
     if forks and forks[0][0] == timeline_of(stored):
         end, where = forks[0][1], f"left that timeline at {lsn_text(forks[0][1])}"

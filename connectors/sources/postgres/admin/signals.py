@@ -11,7 +11,8 @@ from changelog.envelope.signal import PREFIX, Signal, Signing, encode
 def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
     """Writes the signal into the database's log, in a transaction of its own; returns the LSN after its message.
 
-    The service has recorded the signal once its checkpoint's `through_lsn` is greater. Raises ChangelogError.
+    The service has recorded the signal once its checkpoint's `through_lsn` is greater than this LSN. Raises
+    ChangelogError.
     """
     with translated("sending a signal"), connection.transaction():
         content = encode(signal, None if secret is None else _signing(connection, secret))
@@ -23,7 +24,7 @@ def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
 
 
 def _signing(connection: Connection, secret: bytes) -> Signing:
-    """Returns what a signal in the open transaction is signed with."""
+    """Returns the values with which a signal in the open transaction is signed."""
     row = connection.execute(
         "SELECT system_identifier::text, pg_current_xact_id()::text FROM pg_control_system()"
     ).fetchone()

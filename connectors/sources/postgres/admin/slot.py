@@ -31,9 +31,9 @@ _GENERATED_COLUMNS = 180000
 class SlotState:
     """The present state of a replication slot.
 
-    `reader` is the session that reads it. `retained_bytes` is how much log the slot keeps on the server, `wal_status`
-    is reserved, extended, unreserved or lost; both are None while unknown. `xids` is the number of transaction ids by
-    which the slot holds back VACUUM of the server's catalogue.
+    `reader` is the session that reads it. `wal_status` is reserved, extended, unreserved or lost, and `retained_bytes`
+    is how much log the slot keeps on the server; they are None while unknown. `xids` is the number of transaction ids
+    by which the slot holds back VACUUM of the server's catalogue.
     """
 
     name: str
@@ -83,7 +83,7 @@ def publication_sql(name: str, entities: Sequence[Entity], *, server_version: in
 def published_as(entity: Entity) -> str:
     """Returns the SQL clause that publishes the entity's table, with its row filter.
 
-    Because of ONLY, tables that inherit from this one are not published under its name.
+    Because of ONLY, tables that inherit from this table are not published under its name.
     """
     condition = f" WHERE ({entity.where})" if entity.where else ""
     return f"ONLY {identifier(*entity.table)}{condition}"
@@ -147,7 +147,7 @@ def ensure_slot(
             excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
-            # The session must end: it would go on waiting, and then create a slot that nobody knows of.
+            # Without this, the session would continue to wait, and then create a slot that nobody knows of.
             with contextlib.suppress(psycopg.Error):
                 conn.execute("SELECT pg_terminate_backend(%s)", [pid])
             raise

@@ -30,7 +30,7 @@ _REMEDIES = libpq.Remedies(
         ("28", Kind.ACCESS, "check user and password in [source] dsn"),
         ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
         ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop unused slots"),
-        ("55006", Kind.IN_USE, "stop the other one first"),
+        ("55006", Kind.IN_USE, "stop the other session first"),
         ("58P01", Kind.GAP, f"the server removed log that had not been read yet; {OVER_GAP}"),
         ("08", Kind.CONNECTION, None),
         ("40", Kind.CONNECTION, None),

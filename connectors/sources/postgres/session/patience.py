@@ -1,8 +1,8 @@
 """Limits how long we wait for the server. The client enforces the limits, because a server that hangs cannot.
 
-`statement_timeout` is a timer of the server process, and it stops if this process is stopped. `tcp_user_timeout` only
-notices a machine whose kernel no longer acknowledges packets. The kernel still does so while a server process on it is
-stopped.
+`statement_timeout` is a timer of the server process, so it does not fire while that process is suspended.
+`tcp_user_timeout` only notices a machine whose kernel no longer acknowledges packets. The kernel still acknowledges
+them while a server process is suspended.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ NO_LIMIT = Patience(silence_s=None)
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that closes itself, raising OperationalError, if its server is silent for longer than `patience`.
 
-    Later calls do not wait again: leaving a transaction or a cursor finds the connection closed.
+    Later calls, such as those at the end of a transaction or a cursor, find the connection closed and do not wait.
     """
 
     patience = Patience()
@@ -80,7 +80,10 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(self._watched(gen, state), *limits, **named)
 
     def _watched(self, gen: PQGen[RV], state: Any) -> PQGen[RV]:
-        """Enforces the limits on `gen`, which waits for `state`: psycopg resumes this at least once per interval."""
+        """Enforces the limits on `gen`, which waits for `state`.
+
+        psycopg resumes this generator at least once per waiting interval, even if nothing has arrived.
+        """
         received_at = monotonic()
         try:
             while True:

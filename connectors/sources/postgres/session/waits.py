@@ -12,7 +12,7 @@ STANDBYS = "synchronized_standby_slots"
 
 
 def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
-    """Returns why the replication session `pid` makes no progress; None if it waits for nothing that we know of.
+    """Returns why the replication session `pid` makes no progress; None if we know of no wait.
 
     A session that creates a slot waits for each running transaction. A session that reads a failover slot waits for the
     standbys.
@@ -29,13 +29,14 @@ def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
 
 def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) -> str:
     if gid is not None:
-        return f"the slot waits for prepared transaction {gid!r}, of {since}: COMMIT PREPARED or ROLLBACK PREPARED"
+        ending = "end it with COMMIT PREPARED or ROLLBACK PREPARED"
+        return f"the slot waits for prepared transaction {gid!r}, of {since}: {ending}"
     process = "" if pid is None else f" of process {pid}"
     return f"the slot waits for transaction {xid}{process} to end" + (f", which began at {since}" if since else "")
 
 
-def _standby(name: str, there: bool, active: bool) -> str:
-    if not there:
+def _standby(name: str, exists: bool, active: bool) -> str:
+    if not exists:
         return f"there is no slot {name}"
     return f"the standby of slot {name} has not received them yet" if active else f"nobody reads slot {name}"
 
@@ -43,8 +44,8 @@ def _standby(name: str, there: bool, active: bool) -> str:
 class SlotCreationWait:
     """Decides whether the server may stay silent while it creates a slot.
 
-    It may while it waits for transactions; each time this finds such a wait, it calls `alive`. Without such a wait, the
-    server may be silent for `answer_s` seconds.
+    It may stay silent while it waits for transactions. Each call that finds such a wait calls `alive`. Without such a
+    wait, the server may be silent for `answer_s` seconds.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Reads rows of tables in chunks, beside the stream."""
+"""Reads rows of tables in chunks, while changes stream."""

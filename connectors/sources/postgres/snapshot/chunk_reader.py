@@ -34,8 +34,7 @@ _PAUSE_S = 0.2
 
 _log = structlog.get_logger("postgres")
 
-# The attributes of composite types come after all columns, so for a table without composites, the hash is of its
-# columns only.
+# The hash covers the columns of the table, and then the attributes of the composite types that these columns contain.
 _SIGNATURES = """
 SELECT signed.signature FROM unnest(%s::text[]) WITH ORDINALITY AS asked(name, number) CROSS JOIN LATERAL (
   WITH RECURSIVE used(type) AS (
@@ -97,7 +96,7 @@ class ChunkReader:
             thread.start()
 
     def close(self) -> None:
-        """Stops the threads; a later opening reads again whatever was not published."""
+        """Stops the threads. A later opening reads the chunks again that were not published."""
         self._stopping.set()
         self._windows.close()
         for thread in self._threads:
@@ -106,7 +105,7 @@ class ChunkReader:
     def _work(self) -> None:
         try:
             with translated("reading a table"), self._connect() as signalling:
-                signalling.execute("SET synchronous_commit = local")  # a paused standby must not hold windows back
+                signalling.execute("SET synchronous_commit = local")  # a paused standby must not delay windows
                 while self._read_on(signalling):
                     pass
         except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the reading would end silently
@@ -116,8 +115,8 @@ class ChunkReader:
         """Reads chunks until one closes the connection; returns False when there are no more chunks."""
         with self._connect() as reading:
             reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
-            while not self._stopping.is_set() and (taken := self._windows.take(self._names)) is not None:
-                if not self._chunk(reading, signalling, *taken):
+            while not self._stopping.is_set() and (window := self._windows.take(self._names)) is not None:
+                if not self._chunk(reading, signalling, *window):
                     self._stopping.wait(_PAUSE_S)
                 if reading.closed:
                     return True
@@ -156,15 +155,15 @@ class ChunkReader:
     def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
         """Reads and returns the chunk's rows. Raises TooLargeError."""
         if isinstance(chunk.taken, Keys):
-            keyed = read_keys(reading, self._origin, table, identifier(*chunk.table), chunk.taken, read_at=at)
-            if len(keyed.gone) and not chunk.taken.ghosts:
-                _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(keyed.gone))
-            return keyed
+            rows = read_keys(reading, self._origin, table, identifier(*chunk.table), chunk.taken, read_at=at)
+            if len(rows.gone) and not chunk.taken.ghosts:
+                _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(rows.gone))
+            return rows
         return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
 
-    def _table(self, reading: Connection, entity: str, columns: str) -> ReadTable:
-        """Returns how to read the table while its signature is `columns`; reads it from the catalogue if it is new."""
-        if entity not in self._tables or self._tables[entity].signature != columns:
+    def _table(self, reading: Connection, entity: str, table_signature: str) -> ReadTable:
+        """Returns how to read the table while it has this signature; asks the catalogue if the signature is new."""
+        if entity not in self._tables or self._tables[entity].signature != table_signature:
             self._tables[entity] = self._bind(reading, entity)
         return self._tables[entity]
 

@@ -82,7 +82,7 @@ class ChunkRows:
 
     @property
     def gone(self) -> pa.StringArray:
-        """Always empty: these rows were read by their place, so no requested key can be missing."""
+        """Always empty: these rows were read by their pages, not by their keys, so no requested key can be missing."""
         return _NONE
 
     @property
@@ -103,7 +103,7 @@ class ChunkRows:
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
         meta = Meta([Span(transaction=transaction, stamp=None, ordinal=change.ordinal + 1, rows=len(keep))])
         rendered = render(self.origin, [texts] if texts.size else [], meta)
-        others = [
+        unusual_records = [
             row_records.read(
                 self.origin,
                 self.bound.binding,
@@ -115,8 +115,8 @@ class ChunkRows:
             )
         ]
         parts = [] if rendered is None else [rendered[0]]
-        if others or not parts:
-            parts.append(batch.from_records(others))
+        if unusual_records or not parts:
+            parts.append(batch.from_records(unusual_records))
         return combined(parts, self.bound.binding)
 
 

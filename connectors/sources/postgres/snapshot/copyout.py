@@ -113,18 +113,18 @@ def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
 
 
 def parse_copy(data: bytearray, width: int) -> Columns:
-    """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which is below 2 GiB.
+    """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which is under 2 GiB.
 
     Pads `data` for `splice`. Raises ChangelogError (MALFORMED) if a row does not have `width` columns.
     """
     length = len(data)
-    whole = data.endswith(b"\n") or not data
+    is_complete = data.endswith(b"\n") or not data
     data += bytes(INLINE)
     buffer = np.frombuffer(data, np.uint8)[:length]
     ends = np.concatenate([np.empty(0, np.int64), *_positions(buffer, _TAB, _NEWLINE)])
     newlines = buffer[ends] == _NEWLINE
     count = int(np.count_nonzero(newlines))
-    if not whole or len(ends) != width * count or not newlines[width - 1 :: width].all():
+    if not is_complete or len(ends) != width * count or not newlines[width - 1 :: width].all():
         raise ChangelogError(Kind.MALFORMED, f"COPY gave {len(ends)} values in {count} rows of {width} columns")
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     lengths = ends - starts

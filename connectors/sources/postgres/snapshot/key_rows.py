@@ -1,4 +1,4 @@
-"""Reads the rows of given keys from a table, and makes deletes for keys that only the changelog still has.
+"""Reads the rows of requested keys from a table, and makes deletes for keys that only the changelog still has.
 
 The server's input function converts a key's canonical text back into a value, with which the table is searched. A type
 may treat several texts as equal, such as 1.5 and 1.50. So the rows that the server returns are matched with the
@@ -166,9 +166,10 @@ def _texts(key: str, width: int) -> Texts | None:
 def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
     """Returns the keys that the server accepts as values.
 
-    The others are left out: a text that is not a value of the column's type cannot be the key of any row. Bisection
-    finds them. Returns None if the server rejects a key for another reason, such as deep nesting; then only a scan of
-    the table can find its row. This query reads no table, so a table's error is never mistaken for a bad key.
+    The other keys are left out: a text that is not a value of the column's type cannot be the key of any row. They are
+    found by bisection. Returns None if the server rejects a key for another reason, such as deep nesting; then only a
+    scan of the table can find the key's row. The query reads no table, so a table's error is never mistaken for a bad
+    key.
     """
     if not keys:
         return keys
@@ -226,7 +227,7 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
 
 
 def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
-    """Scans the whole table and keeps the rows with a requested key, for keys that cannot be converted into values."""
+    """Scans the whole table for the rows with requested keys; needed if the keys cannot be converted into values."""
     requested = pa.array(taken.keys, pa.utf8())
     rows = bytearray()
     with copying(reading, _select(table, name, sql.SQL("true"))) as copied:

@@ -14,7 +14,7 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""A bound counts this many units per page, more than a page can have row pointers (1,169 in a page of 32 KiB)."""
+"""The factor of the page number in a bound (see `Range`). A page has fewer row pointers: 1,169 in a page of 32 KiB."""
 
 
 _GROWTH_CHUNKS = 16
@@ -30,9 +30,9 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The rows of a leaf from the place `first` up to, but not including, the place `end`.
+    """The rows of a leaf from the bound `first` up to, but not including, the bound `end`.
 
-    If `end` is None, the range goes to the end of the leaf. A place is a number: PAGE_SLOTS times the page number, plus
+    If `end` is None, the range goes to the end of the leaf. A bound is a number: PAGE_SLOTS times the page number, plus
     the number of the row pointer in the page.
     """
 
@@ -43,9 +43,10 @@ class Range:
 
 @dataclass(slots=True, kw_only=True)
 class LeafProgress:
-    """The progress in one leaf: its storage (`filenode`), its size in pages when the reads were planned, and the rest.
+    """The progress in one leaf.
 
-    `left` holds the ranges that are not yet published, as pairs of `first` and `end` (see `Range`).
+    `filenode` identifies its storage, and `pages` is its size when the reads were planned. `left` holds the ranges that
+    are not yet published, as pairs of `first` and `end` (see `Range`).
     """
 
     filenode: int
@@ -73,15 +74,15 @@ class TableProgress:
     stale: tuple[str, ...] = ()
 
     def next_range(self) -> Range | None:
-        """Hands out the next range to read; None while everything left is already handed out."""
+        """Hands out the next range to read; None while all unpublished ranges are handed out."""
         for name, leaf in self.leaves.items():
             for number, (first, end) in enumerate(leaf.left):
                 if self._is_out(name, first):
                     continue
-                taken = self._cut(leaf, first, end)
-                if taken != end:
-                    leaf.left[number : number + 1] = [(first, taken), (taken or 0, end)]
-                range_ = Range(leaf=name, first=first, end=taken)
+                cut = self._cut(leaf, first, end)
+                if cut != end:
+                    leaf.left[number : number + 1] = [(first, cut), (cut or 0, end)]
+                range_ = Range(leaf=name, first=first, end=cut)
                 self.queue.append(range_)
                 return range_
         return None
@@ -104,8 +105,8 @@ class TableProgress:
     def divide(self, taken: Range) -> None:
         """Divides a range that is too large to read at once into about four parts.
 
-        A range without an end is divided up to the end that the leaf had when the reads were planned; its last part
-        again has no end, so it includes rows that were added since.
+        A range without an end is divided up to the end that the leaf had when the reads were planned. Its last part has
+        no end either, so it includes rows that were added later.
         """
         self.give_back(taken)
         leaf = self.leaves[taken.leaf]
@@ -174,7 +175,7 @@ class TableProgress:
     def resume(
         cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], stored: Mapping[str, Any] | None
     ) -> "TableProgress":
-        """Resumes from a checkpoint's stored progress, for the leaves that have not changed since."""
+        """Resumes from a checkpoint's stored progress, for the leaves that have not changed after it was stored."""
         progress = cls(entity=entity, signature=signature, leaves=dict(leaves))
         if stored is None:
             return progress
@@ -190,7 +191,7 @@ class TableProgress:
 
 
 def _stored(bound: int) -> int | list[int]:
-    """Returns a bound as the checkpoint stores it: the page number, or a list with the row pointer if it is inside."""
+    """Returns a bound as the checkpoint stores it: a page number, or a list of a page number and a row pointer."""
     page, slot = divmod(bound, PAGE_SLOTS)
     return [page, slot] if slot else page
 

@@ -60,7 +60,7 @@ Every window passes the three that begin with `window`.
 """
 
 GLANCE_S = 5.0
-"""The seconds between two moments at which the windows drop tracked keys that they no longer need, during a sweep."""
+"""During a sweep, the windows drop the tracked keys that they no longer need once in this many seconds."""
 
 _log = structlog.get_logger("postgres")
 
@@ -186,7 +186,7 @@ class TableReads:
         )
 
     def close(self) -> None:
-        """Stops the threads; a later opening reads again whatever was not published."""
+        """Stops the threads. A later opening reads the chunks again that were not published."""
         self._stopping.set()
         if self._reader is not None:
             self._reader.close()
@@ -200,13 +200,13 @@ class TableReads:
     def _sweep(self) -> None:
         try:
             with self._connect() as connection:
-                self._look_through(partial(self._stored, connection))
+                self._sweep_all(partial(self._stored, connection))
         except _StoppedError:
             pass
         except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the sweep would end silently
             self._failure = error
 
-    def _look_through(self, read: survivors.Read) -> None:
+    def _sweep_all(self, read: survivors.Read) -> None:
         starts = {}
         for name in self._sweeps:
             entity, repair = self._entities[name], self._repairs[name]
@@ -230,29 +230,29 @@ class TableReads:
         """Sweeps several entities in one pass over the changelog.
 
         `starts` gives for each entity the position where the reading of its table began: rows that are older may be
-        ghosts. If an entity cannot be read from the changelog, its sweep fails, and the others are read again without
-        it.
+        ghosts. If an entity cannot be read from the changelog, its sweep fails, and the other entities are swept again
+        without it.
         """
-        left, begun = dict(starts), set[str]()
+        pending, with_ghosts = {*starts}, set[str]()
         try:
-            asked = {name: self._repairs[name].absent for name in starts}
-            for some in survivors.older_than(read, starts, asked):
-                self._hand_over(some.ghosts)
-                self._end(some.whole)
-                self._end(some.cut, more=True)
-                begun |= some.ghosts.keys()
-                left = {name: start for name, start in left.items() if name not in some.whole | some.cut}
+            absent_keys = {name: self._repairs[name].absent for name in starts}
+            for portion in survivors.older_than(read, starts, absent_keys):
+                self._hand_over(portion.ghosts)
+                self._end(portion.whole)
+                self._end(portion.cut, more=True)
+                with_ghosts |= portion.ghosts.keys()
+                pending -= portion.whole | portion.cut
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
             # An entity that has yielded ghosts was being read alone, so the error is of this entity. It must not be
             # read again: it would yield the same ghosts, whose deletes may not be committed yet.
-            unreadable = {*left} if len(left) == 1 else begun & left.keys()
+            unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)
-            again = [name for name in left if name not in unreadable]
-            middle = (len(again) + 1) // 2
-            for names in filter(None, (again[:middle], again[middle:])):
+            others = [name for name in starts if name in pending - unreadable]
+            middle = (len(others) + 1) // 2
+            for names in filter(None, (others[:middle], others[middle:])):
                 self._sweep_older(read, {name: starts[name] for name in names})
 
     def _fail(self, name: str, error: ChangelogError) -> None:
@@ -273,14 +273,14 @@ class TableReads:
         self.windows.offered(end)
 
     def _hand_over(self, ghosts: Mapping[str, Sequence[Ghost]]) -> None:
-        """Offers the ghosts to the windows and waits until they are handled, so that no others are in memory."""
+        """Offers the ghosts to the windows and waits until they are handled, so that only these are in memory."""
 
         def offer() -> None:
-            for name, some in ghosts.items():
-                self._sweeps[name].offer(some)
+            for name, rows in ghosts.items():
+                self._sweeps[name].offer(rows)
 
-        for name, some in ghosts.items():
-            _log.info("looking up rows of the changelog in their table", entity=name, rows=len(some))
+        for name, rows in ghosts.items():
+            _log.info("looking up rows of the changelog in their table", entity=name, rows=len(rows))
         self._context.reach("sweep:found")
         self.windows.offered(offer)
         while not all(self._sweeps[name].idle for name in ghosts):
@@ -329,7 +329,7 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
     entity = entities[name]
     table = next(iter(read_tables(connection, named=entity.table)), None)
     if table is None:
-        message = f"table {'.'.join(entity.table)} of {name} disappeared while it was being read; it is planned again"
+        message = f"table {'.'.join(entity.table)} of {name} disappeared while it was being read; it is read again"
         raise ChangelogError(Kind.ALTERED, message)
     types = _types(connection)
     binding = _bound(types, entity, table, hmac_key)

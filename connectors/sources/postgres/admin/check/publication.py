@@ -87,7 +87,7 @@ def findings(
     publication: Publication | None,
     facts: Facts,
     name: str,
-    bound: EntityTables,
+    entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
     """Yields findings on what the publication `name` leaves out, or sends in another way than the service needs.
@@ -95,11 +95,15 @@ def findings(
     If the publication does not exist (None), yields a finding on whether our role can create it.
     """
     if publication is None:
-        yield _absent(connection, facts, name, bound, relations)
+        yield _absent(connection, facts, name, entity_tables, relations)
         return
     problems = [
-        *_options(name, publication, bound),
-        *(problem for entity, table in bound for problem in _table(connection, name, publication, entity, table)),
+        *_options(name, publication, entity_tables),
+        *(
+            problem
+            for entity, table in entity_tables
+            for problem in _table(connection, name, publication, entity, table)
+        ),
     ]
     yield from problems or [ok("publication", f"{name} has every configured table")]
 
@@ -108,17 +112,20 @@ def _absent(
     connection: psycopg.Connection[Any],
     facts: Facts,
     name: str,
-    bound: EntityTables,
+    entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Finding:
-    foreign = sorted({relation.owner for relation in relations.values() if not relation.owned})
-    if facts.may_create and not foreign:
-        entities = [entity for entity, _ in bound]
+    foreign_owners = sorted({relation.owner for relation in relations.values() if not relation.owned})
+    if facts.may_create and not foreign_owners:
+        entities = [entity for entity, _ in entity_tables]
         create = publication_sql(name, entities, server_version=connection.info.server_version)
         message = f"{name} does not exist yet; `changelog run` or --fix creates it"
         refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # reported with the table
-        return ok("publication", message, fix=(create,) if bound and not refused else ())
-    why = f"the tables belong to {', '.join(foreign)}" if foreign else f"it lacks CREATE on database {facts.database}"
+        return ok("publication", message, fix=(create,) if entities and not refused else ())
+    if foreign_owners:
+        why = f"the tables belong to {', '.join(foreign_owners)}"
+    else:
+        why = f"it lacks CREATE on database {facts.database}"
     return fail(
         "publication",
         f"there is no publication {name}, and role {facts.role} may not create it: {why}",
@@ -126,10 +133,10 @@ def _absent(
     )
 
 
-def _options(name: str, publication: Publication, bound: EntityTables) -> Iterator[Finding]:
+def _options(name: str, publication: Publication, entity_tables: EntityTables) -> Iterator[Finding]:
     unsent_tables = [
         f"{table.schema}.{table.name}"
-        for _, table in bound
+        for _, table in entity_tables
         if any(column.generated and column.published for column in table.columns)
     ]
     for is_wrong, message, setting in (

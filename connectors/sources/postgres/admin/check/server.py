@@ -174,14 +174,14 @@ def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> I
 
 def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:
     if facts.slots >= facts.max_slots:
-        yield _taken("slot", facts.max_slots, "max_replication_slots")
+        yield _all_in_use("slot", facts.max_slots, "max_replication_slots")
     else:
         yield ok("slot", f"{name} does not exist yet; `changelog run` creates it")
     if facts.senders >= facts.max_senders:
-        yield _taken("senders", facts.max_senders, "max_wal_senders")
+        yield _all_in_use("senders", facts.max_senders, "max_wal_senders")
 
 
-def _taken(name: str, limit: int, setting: str) -> Finding:
+def _all_in_use(name: str, limit: int, setting: str) -> Finding:
     return fail(name, f"all {limit} of {setting} are in use", f"raise {setting}, or free some that nobody needs")
 
 

@@ -1,4 +1,4 @@
-"""Checks that the log has everything that an entity needs of its table."""
+"""Checks that the log contains everything that an entity needs from its table."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +80,7 @@ def _row_filter(
     """Yields findings on the entity's row filter, whose columns must be in the replica identity.
 
     If the publication has the filter already, the server lists the filter's columns. Otherwise every column whose name
-    occurs as a word in `where` counts as one of them.
+    occurs as a word in `where` counts as a column of the filter.
     """
     if entity.where is not None and facts.version < ROW_FILTERS:
         hint = f"remove where from [entities.{entity.name}]"
@@ -102,7 +102,7 @@ def _row_filter(
 
 
 def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:
-    """Returns the leaves for which the log lacks some of the `needed` columns, and which the first leaf lacks.
+    """Returns the leaves for which the log lacks some `needed` columns, and the columns that the first leaf lacks.
 
     A leaf is a table or a partition that stores rows.
     """
@@ -119,21 +119,21 @@ def _set_full(
     leaves: Sequence[Leaf | Table],
     relations: Mapping[int, RelationRights],
 ) -> Finding:
-    """Returns a finding whose fix is REPLICA IDENTITY FULL, which only the owner may set, for each partition."""
+    """Returns a finding whose fix sets REPLICA IDENTITY FULL for each leaf. Only the owner may set it."""
     if any(column.generated == "virtual" for column in table.columns):
         hint = "REPLICA IDENTITY FULL does not work for tables with virtual generated columns"
         return Finding(name=entity.name, status=status, message=message, hint=hint)
     fixes = [f"ALTER TABLE {identifier(leaf.schema, leaf.name)} REPLICA IDENTITY FULL" for leaf in leaves]
-    owned = [relations[leaf.oid] for leaf in leaves if leaf.oid in relations]
-    owners = sorted({relation.owner for relation in owned if not relation.owned})
-    who = f"as {', '.join(owners)}: " if owners else ""
+    rights = [relations[leaf.oid] for leaf in leaves if leaf.oid in relations]
+    owners = sorted({relation.owner for relation in rights if not relation.owned})
+    role = f"as {', '.join(owners)}: " if owners else ""
     more = " and so on" if len(fixes) > 1 else ""
     cost = "cost: each UPDATE and DELETE writes the whole old row to the log"
     return Finding(
         name=entity.name,
         status=status,
         message=message,
-        hint=f"{who}{fixes[0]}{more} ({cost})",
+        hint=f"{role}{fixes[0]}{more} ({cost})",
         fix=() if owners else tuple(fixes),
     )
 

@@ -13,8 +13,8 @@ from changelog.connectors.sources.postgres.admin.slot import read_database
 from changelog.connectors.sources.postgres.values.lsn import lsn_text
 from changelog.envelope.checkpoint import Checkpoint
 
-EXACT = "the event trigger is installed: edits are noticed at once, with exact bounds"
-COMPARED = "edits are noticed by comparing the catalogue; for exact bounds, see `changelog init --event-trigger`"
+EXACT = "the event trigger is installed: edits are noticed at once, with exact log positions"
+COMPARED = "edits are noticed by comparing the catalogue; for exact log positions: `changelog init --event-trigger`"
 
 
 def findings(
@@ -35,6 +35,6 @@ def findings(
         if policies[change.entity] == "stop":
             yield fail(change.entity, message, f'set on_unlogged = "rebuild" in [entities.{change.entity}]')
         elif policies[change.entity] == "rebuild":
-            yield warn(change.entity, message, "`changelog run` reads it again")
+            yield warn(change.entity, message, "`changelog run` reads the table again")
         else:
-            yield warn(change.entity, message, f"`changelog rebuild {change.entity}` reads it again")
+            yield warn(change.entity, message, f"`changelog rebuild {change.entity}` reads the table again")
