@@ -19,7 +19,7 @@ from changelog.connectors.sources.postgres.migration.rehearsal import (
     RehearsalScope,
     RehearsedStep,
     TableState,
-    look,
+    read_states,
     reading_catalogue,
     rehearse,
     shared,
@@ -162,13 +162,13 @@ class PostgresRehearsal:
             known=[oid for table in self._tables.values() for oid in _oids(table)],
             publication=self._settings.publication,
         )
-        states, common = look(self._connection, scope), shared(self._connection, scope.publication)
+        states, shared_before = read_states(self._connection, scope), shared(self._connection, scope.publication)
         steps = self._steps(scope)
-        alike = bool(steps) and shared(self._connection, scope.publication) == common
+        same_shared = bool(steps) and shared(self._connection, scope.publication) == shared_before
         known = set(scope.known).__contains__
         return Effects(
             alterations={name: alterations(states[before[name]], steps, known) for name in watched},
-            untouched=_untouched(states, steps) if alike else set(),
+            untouched=_untouched(states, steps) if same_shared else set(),
             new_names=_new_names(before, steps),
             last_line=steps[-1].statement.line if steps else 1,
         )
@@ -193,7 +193,7 @@ def _oids(table: Table) -> list[int]:
 
 
 def _untouched(before: Mapping[int, TableState], steps: Sequence[RehearsedStep]) -> set[TableName]:
-    after = steps[-1].looks
+    after = steps[-1].states
     return {(state.schema, state.name) for oid, state in before.items() if after.get(oid) == state}
 
 
@@ -204,7 +204,7 @@ def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) 
     """
     lines: dict[TableName, int] = {}
     for step in steps:
-        for oid, state in step.looks.items():
+        for oid, state in step.states.items():
             name = (state.schema, state.name)
             if before.get(name) != oid:
                 lines.setdefault(name, step.statement.line)

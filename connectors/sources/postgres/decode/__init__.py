@@ -1,1 +1,1 @@
-"""From the bytes of pgoutput to pieces of the changelog. Pure."""
+"""Decodes the bytes of pgoutput into rows of the changelog. Pure."""

@@ -95,15 +95,15 @@ class Assembler:
 
 
 class _Rows:
-    """The rows of one block of frames. It knows nothing of the `_Feed`: see `AssemblyRun`."""
+    """The rows of one block of frames. It must not refer to the `_Feed`; `AssemblyRun` says why."""
 
     def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
         self._origin, self._relations, self._frames = origin, relations, frames
 
     def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
         frames = self._frames
-        here = frames.rows[first:end]
-        block = Block(data=frames.data, starts=frames.starts[here], ends=frames.ends[here], spans=spans)
+        numbers = frames.rows[first:end]
+        block = Block(data=frames.data, starts=frames.starts[numbers], ends=frames.ends[numbers], spans=spans)
         encoded = encode(self._origin, self._relations.bound, block)
         shapes = self._relations.shapes(encoded.rows.column("entity").unique().to_pylist())
         return replace(encoded, rows=batch.with_encoded_shapes(encoded.rows, shapes))
@@ -116,14 +116,14 @@ class _Feed:
     """Passes the content of one block of frames to the assembly."""
 
     def __init__(self, assembler: Assembler, frames: Frames) -> None:
-        self._of, self._frames, self._relations = assembler, frames, assembler._relations
+        self._assembler, self._frames, self._relations = assembler, frames, assembler._relations
         self._inside = assembler._assembly.open is not None
         rows = _Rows(assembler._origin, assembler._relations, frames)
         self._run = AssemblyRun(assembler._assembly, rows.encode, place_of=rows.lsn)
         self._tracked = self._relations.tracked_in(frames)
 
     def run(self) -> Assembled:
-        """Handles the frames in order: control messages one by one, and only the number of rows between them."""
+        """Handles the frames in order: decodes each control message, and only counts the rows between them."""
         done, take, frames = 0, self._run.take, self._frames
         try:
             if self._tracked and self._inside:
@@ -160,8 +160,8 @@ class _Feed:
             raise ChangelogError(Kind.MALFORMED, "a Begin message has the wrong length") from error
         self._run.begin(
             Transaction(
-                xid=self._of._xids.full(xid),
-                epoch=self._of._epoch(final_lsn),
+                xid=self._assembler._xids.full(xid),
+                epoch=self._assembler._epoch(final_lsn),
                 commit=final_lsn,
                 committed_at=committed_at + _POSTGRES_EPOCH_US,
             )
@@ -189,12 +189,12 @@ class _Feed:
         if described is not None and described.has_key:
             self._run.describe(described.entity, described.look)
         elif described is not None:
-            # Without its key columns, the table's rows cannot be published: the stream stops at the next one.
+            # Without its key columns, the table's rows cannot be published, so the stream stops at the next row.
             self._run.look(described.entity, described.look)
         self._tracked = self._tracked or self._relations.tracked_in(self._frames)
 
     def _settle(self) -> None:
-        """Makes sure that the open transaction's rows are decoded with the composite types of that time."""
+        """Makes sure that the open transaction's rows are decoded with the composite types that it saw."""
         for described in self._relations.settle(self._flush):
             self._run.alter(described.entity.table, retyped(described, self._run.here()))
             self._run.look(described.entity, described.look)
@@ -214,8 +214,8 @@ class _Feed:
 
         PostgreSQL sorts the records of a transaction and its savepoints by their LSN. For a message it uses the LSN at
         which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
-        begins between the two, the server may deliver either first (reproduced). So a row that was delivered before the
-        message, but has the message's LSN, comes after the message in truth.
+        begins between the two, the server may deliver either first (reproduced). So if a row has the message's LSN but
+        was delivered before the message, it was in fact written after the message.
         """
         message = pgoutput.decode(payload)
         assert isinstance(message, LogicalMessage)
@@ -226,9 +226,9 @@ class _Feed:
             self._run.statement(message.content, change)
 
     def _other(self, message: messages.Decoded) -> None:
-        """Ignores messages that publish nothing; any other kind was not requested."""
+        """Ignores messages that publish nothing. Raises ChangelogError (MALFORMED) for any other kind."""
         if not isinstance(message, messages.ReplicationOrigin | messages.TypeName | messages.StreamAbort):
             raise ChangelogError(
                 Kind.MALFORMED,
-                f"the stream sent {type(message).__name__}, which belongs to an option that was not asked for",
+                f"the stream sent {type(message).__name__}, which belongs to an option that we did not request",
             )

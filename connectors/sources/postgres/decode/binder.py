@@ -42,7 +42,7 @@ class Binder:
         full = relation.replica_identity == "f"
         lost = _lost(entity, relation)
         key, partition = (
-            () if lost is not None else self._placing(entity, relation, columns)
+            () if lost is not None else self._unmasked_fields(entity, relation, columns)
             for columns in (entity.key, entity.partition_by)
         )
         return Binding(
@@ -63,9 +63,9 @@ class Binder:
             mask=mask.mask_id(entity.masks, self.hmac_key),
         )
 
-    def _placing(self, entity: Entity, relation: Relation, columns: Collection[str]) -> tuple[Field, ...]:
-        places = {column.name: index for index, column in enumerate(relation.columns)}
-        return tuple(self._field(entity, relation, places[name], masked=False) for name in columns)
+    def _unmasked_fields(self, entity: Entity, relation: Relation, columns: Collection[str]) -> tuple[Field, ...]:
+        indexes = {column.name: index for index, column in enumerate(relation.columns)}
+        return tuple(self._field(entity, relation, indexes[name], masked=False) for name in columns)
 
     def _field(self, entity: Entity, relation: Relation, index: int, *, masked: bool = True) -> Field:
         column = relation.columns[index]
@@ -105,24 +105,24 @@ def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset
     A column is given as its position in `names`. Tables and partitions whose old rows are logged completely are left
     out, and so are columns that are not in `names`.
     """
-    places = {name: index for index, name in enumerate(names)}
+    indexes = {name: index for index, name in enumerate(names)}
     return frozenset(
-        frozenset(places[column.name] for column in leaf.columns if column.key and column.name in places)
+        frozenset(indexes[column.name] for column in leaf.columns if column.key and column.name in indexes)
         for leaf in leaves
         if leaf.replica_identity != "f"
     )
 
 
-def _unlogged(placing: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
-    """Returns the names of the key and partition columns that at least one of `identities` lacks."""
+def _unlogged(fields: Sequence[Field], identities: Collection[frozenset[int]]) -> tuple[str, ...]:
+    """Returns the names of the `fields` (key and partition columns) that at least one of `identities` lacks."""
     return tuple(
-        dict.fromkeys(field.name for field in placing if any(field.index not in logged for logged in identities))
+        dict.fromkeys(field.name for field in fields if any(field.index not in identity for identity in identities))
     )
 
 
 def _is_published(entity: Entity, column: str) -> bool:
-    chosen = entity.columns is None or column in entity.columns
-    return chosen and column not in entity.exclude_columns and entity.masks.get(column) != "drop"
+    is_selected = entity.columns is None or column in entity.columns
+    return is_selected and column not in entity.exclude_columns and entity.masks.get(column) != "drop"
 
 
 def _text(relation: Relation) -> str:

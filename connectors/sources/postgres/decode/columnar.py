@@ -92,7 +92,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
 
 
 class _Scan:
-    """The parts of every message in a block that can be read without knowing its relation."""
+    """Reads the parts of the messages in a block that do not depend on their relations."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -148,7 +148,7 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[T
     """Encodes the rows of one relation, separately for each kind of message.
 
     `places` are the numbers of its messages in the block. Returns the encoded rows, and the places of the rows that
-    were left for `_plain`.
+    `_plain` has to encode.
     """
     if len(places) <= FEW_ROWS:
         return [], places
@@ -210,7 +210,7 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
 def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
     """Encodes rows of one kind of message; `old` says that the messages begin with the complete old row.
 
-    Returns the encoded rows, and the indexes into `places` of the rows that were left for `_plain`.
+    Returns the encoded rows, and the indexes into `places` of the rows that `_plain` has to encode.
     """
     binding, template = bound.binding, bound.template
     starts, ends = scan.block.starts[places] + 6, scan.block.ends[places]
@@ -241,7 +241,7 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
 def _plain(
     origin: Origin, bound: Mapping[int, CompiledBinding], scan: _Scan, places: Ints
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
-    """Encodes the rows at these places one by one, up to the first row at which a policy stops.
+    """Encodes the rows at these places one by one, up to the first row at which an entity's policy is to stop.
 
     Returns the records, the place of each record's message, and the error of the stop; None if there is no stop.
     """

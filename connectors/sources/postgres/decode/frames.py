@@ -62,7 +62,7 @@ class Frames:
         return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
 
     def first_lsn(self, frame: int) -> int:
-        """Returns the position at which the log record of the first row after this frame starts; 0 without a row."""
+        """Returns where the log record of the first row after this frame starts; 0 if no row follows."""
         at = int(np.searchsorted(self.rows, frame))
         return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 

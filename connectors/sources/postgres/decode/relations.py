@@ -1,4 +1,4 @@
-"""The relations that the stream has described, each bound to its entity under the current description."""
+"""Keeps the relations that the stream has described, each bound to its entity with the current description."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Flush(Protocol):
 class TableDescription:
     """The columns of an entity's next rows, as the stream describes them.
 
-    `retyped` names the columns that had another type in the rows before. If `has_key` is false, the table no longer has
+    `retyped` names the columns that had another type in earlier rows. If `has_key` is false, the table no longer has
     the columns of the entity's key, and the stream stops at the next row.
     """
 
@@ -72,21 +72,21 @@ class Relations:
     def describe(
         self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
     ) -> TableDescription | None:
-        """Decodes the rows that follow with the description `relation`; returns None if no entity has this table.
+        """Makes `relation` the description of the rows that follow; returns None if no entity has this table.
 
         If the columns of an entity's table differ from the previous description, calls `changed` with the previous
         description, even if `relation` cannot be bound. Raises ChangelogError: ALTERED if the type of a key column is
         being altered, and the errors of reading the catalogue.
         """
-        before, self._last = self._last, relation.relid
+        last, self._last = self._last, relation.relid
         entity = self._entities.get((relation.namespace, relation.name))
-        if entity is None and before is not None:
-            self._leaf(before, relation, flush)
-        known = self._relations.get(relation.relid)
-        if known == relation:
+        if entity is None and last is not None:
+            self._leaf(last, relation, flush)
+        previous = self._relations.get(relation.relid)
+        if previous == relation:
             return None if entity is None else self._described(entity, relation)
         same_entity = [relid for relid, bound in self.bound.items() if bound.binding.entity is entity]
-        if known is not None or same_entity:
+        if previous is not None or same_entity:
             flush()  # pending rows belong to the previous description, or to the table that had this name before
         for relid in same_entity:  # a table that is renamed back has to be bound again
             self._relations.pop(relid, None)
@@ -95,8 +95,8 @@ class Relations:
         self.bound.pop(relation.relid, None)
         if entity is None:
             return None
-        if known is not None and known.columns != relation.columns:
-            changed(known)
+        if previous is not None and previous.columns != relation.columns:
+            changed(previous)
         self._put(relation.relid, self._bind(entity, relation))
         return self._described(entity, relation)
 
@@ -145,7 +145,7 @@ class Relations:
         return TableDescription(entity=entity, look=look, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
-        """Applies a partition's description, which says which columns the partition logs of an old row.
+        """Applies a partition's description, which says which columns of an old row the partition logs.
 
         The server sends it right after the description of the table under which the partition's rows are published,
         and before any of these rows (`maybe_send_schema` in its pgoutput.c).
@@ -178,8 +178,9 @@ def _being_altered(table: str, column: str) -> ChangelogError:
 
     The service opens the source again and again until the altering transaction has ended.
     """
-    what = f"an open transaction alters the type of key or partition column {column} of {table}"
-    return ChangelogError(Kind.ALTERED, what, hint="end it: until then nothing after this position is published")
+    message = f"an open transaction alters the type of key or partition column {column} of {table}"
+    hint = "end that transaction: until then, nothing after this position is published"
+    return ChangelogError(Kind.ALTERED, message, hint=hint)
 
 
 def altered(before: Relation, after: Relation, position: Position) -> ColumnChanges:

@@ -1,1 +1,1 @@
-"""A migration tried on a live database and rolled back, or tried on an empty copy."""
+"""Rehearses migrations: runs them on the live database or on an empty copy of it, and rolls them back."""

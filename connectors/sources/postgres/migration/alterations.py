@@ -30,11 +30,11 @@ class _History:
     def __init__(self, before: TableState, steps: Sequence[RehearsedStep]) -> None:
         self._before = before
         self._steps = steps
-        self._looks = [before, *(step.looks.get(before.oid) for step in steps)]
+        self._states = [before, *(step.states.get(before.oid) for step in steps)]
 
     def alterations(self, known: Callable[[int], bool]) -> Iterator[Alteration]:
         """Yields the alterations of the table itself, then of its columns in order, then all others."""
-        before, after = self._before, self._looks[-1]
+        before, after = self._before, self._states[-1]
         if after is None:
             yield Alteration(kind=AlterationKind.GONE, line=self._line(_table), before=_table(before))
             return
@@ -57,10 +57,10 @@ class _History:
     def _column(self, number: int, before: ColumnState | None, after: ColumnState | None) -> Iterator[Alteration]:
         if after is None:
             assert before is not None
-            line = self._line(lambda look: number in look.columns)
+            line = self._line(lambda state: number in state.columns)
             yield Alteration(kind=AlterationKind.DROPPED, line=line, name=before.name, before=before.type)
         elif before is None:
-            line = self._line(lambda look: number in look.columns)
+            line = self._line(lambda state: number in state.columns)
             yield Alteration(
                 kind=AlterationKind.ADDED,
                 line=line,
@@ -75,12 +75,12 @@ class _History:
     def _changed(self, before: ColumnState, after: ColumnState) -> Iterator[Alteration]:
         number, name = after.number, after.name
         if before.name != after.name:
-            line = self._line(lambda look: look.columns[number].name)
+            line = self._line(lambda state: state.columns[number].name)
             yield Alteration(
                 kind=AlterationKind.RENAMED, line=line, name=name, before=before.name, after=after.name, restates=True
             )
         if before.type != after.type:
-            line = self._line(lambda look: look.columns[number].type)
+            line = self._line(lambda state: state.columns[number].type)
             restates = self._recomputed(number)
             yield Alteration(
                 kind=AlterationKind.RETYPED,
@@ -91,12 +91,12 @@ class _History:
                 restates=restates,
             )
         if before.not_null != after.not_null:
-            line = self._line(lambda look: look.columns[number].not_null)
+            line = self._line(lambda state: state.columns[number].not_null)
             yield Alteration(
                 kind=AlterationKind.NULLABLE, line=line, name=name, before=_null(before), after=_null(after)
             )
         if before.default != after.default:
-            line = self._line(lambda look: look.columns[number].default)
+            line = self._line(lambda state: state.columns[number].default)
             yield Alteration(
                 kind=AlterationKind.DEFAULT,
                 line=line,
@@ -108,7 +108,8 @@ class _History:
     def _files(self) -> Iterator[Alteration]:
         """Yields at most one alteration for all truncates of the table and one for all rewrites.
 
-        The line is that of the last such statement; for rewrites, of the last that may have changed values, if any did.
+        The line is that of the last such statement. For rewrites, it is that of the last statement that may have
+        changed values, if there is one.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
@@ -122,23 +123,24 @@ class _History:
     def _partitions(self, before: TableState, after: TableState, known: Callable[[int], bool]) -> Iterator[Alteration]:
         """Yields the added and removed partitions.
 
-        The log has no changes for the rows that a partition brings or takes away, so `restates` is set if it has rows.
+        The log has no changes for the rows that a partition brings or takes away. So `restates` is set if the partition
+        may have rows.
         """
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
-            came = oid in after.partitions
-            held = known(int(oid)) and oid in after.files if came else oid in before.files
+            is_added = oid in after.partitions
+            may_have_rows = known(int(oid)) and oid in after.files if is_added else oid in before.files
             yield Alteration(
-                kind=AlterationKind.PARTITION_CAME if came else AlterationKind.PARTITION_WENT,
+                kind=AlterationKind.PARTITION_CAME if is_added else AlterationKind.PARTITION_WENT,
                 line=self._line(partial(_has_partition, oid)),
-                name=(after if came else before).partitions[oid],
-                restates=held,
+                name=(after if is_added else before).partitions[oid],
+                restates=may_have_rows,
             )
 
     def _line(self, aspect: Callable[[TableState], object]) -> int:
         """Returns the line of the last statement that changed this aspect of the table."""
-        pairs = list(zip(self._looks, self._looks[1:], self._steps, strict=False))
-        for was, is_, step in reversed(pairs):
-            if _of(aspect, was) != _of(aspect, is_):
+        changes = list(zip(self._states, self._states[1:], self._steps, strict=False))
+        for old, new, step in reversed(changes):
+            if _of(aspect, old) != _of(aspect, new):
                 return step.statement.line
         return self._steps[-1].statement.line
 
@@ -146,16 +148,16 @@ class _History:
         """Returns the statements that moved rows of the table into other files."""
         return [
             step
-            for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False)
-            if was is not None and is_ is not None and _rewritten(was, is_)
+            for old, new, step in zip(self._states, self._states[1:], self._steps, strict=False)
+            if old is not None and new is not None and _is_rewritten(old, new)
         ]
 
     def _filled(self, number: int) -> bool:
         """Returns whether rows that are older than the column have a value in it."""
         rewrites = {id(step) for step in self._rewrites()}
         for step in self._steps:
-            look = step.looks.get(self._before.oid)
-            column = look.columns.get(number) if look is not None else None
+            state = step.states.get(self._before.oid)
+            column = state.columns.get(number) if state is not None else None
             if column is not None and (column.holds or (column.default is not None and id(step) in rewrites)):
                 return True
         return False
@@ -163,55 +165,55 @@ class _History:
     def _recomputed(self, number: int) -> bool:
         """Returns whether a new type of the column may have changed the texts of its stored values."""
         recomputed = False
-        for was, is_, step in zip(self._looks, self._looks[1:], self._steps, strict=False):
-            if was is None or is_ is None or number not in was.columns or number not in is_.columns:
+        for old, new, step in zip(self._states, self._states[1:], self._steps, strict=False):
+            if old is None or new is None or number not in old.columns or number not in new.columns:
                 continue
-            types = was.columns[number].type, is_.columns[number].type
-            if types[0] != types[1] and _rewritten(was, is_):
+            types = old.columns[number].type, new.columns[number].type
+            if types[0] != types[1] and _is_rewritten(old, new):
                 recomputed |= types not in _SAME_VALUES or _COMPUTES.search(step.statement.words) is not None
         return recomputed
 
     def _computes(self, step: RehearsedStep) -> bool:
         """Returns whether the statement may have computed new values although it changed no column's type."""
         at = self._steps.index(step)
-        was, is_ = self._looks[at], self._looks[at + 1]
-        assert was is not None
-        assert is_ is not None
-        same = all(
-            is_.columns[number].type == column.type for number, column in was.columns.items() if number in is_.columns
+        old, new = self._states[at], self._states[at + 1]
+        assert old is not None
+        assert new is not None
+        has_same_types = all(
+            new.columns[number].type == column.type for number, column in old.columns.items() if number in new.columns
         )
-        return same and _COMPUTES.search(step.statement.words) is not None
+        return has_same_types and _COMPUTES.search(step.statement.words) is not None
 
 
-def _of(aspect: Callable[[TableState], object], look: TableState | None) -> object:
+def _of(aspect: Callable[[TableState], object], state: TableState | None) -> object:
     try:
-        return None if look is None else (aspect(look),)
+        return None if state is None else (aspect(state),)
     except KeyError:  # the column does not exist yet
         return None
 
 
-def _rewritten(was: TableState, is_: TableState) -> bool:
-    return any(is_.files.get(oid, file) != file for oid, file in was.files.items())
+def _is_rewritten(old: TableState, new: TableState) -> bool:
+    return any(new.files.get(oid, file) != file for oid, file in old.files.items())
 
 
-def _table(look: TableState) -> str:
-    return f"{look.schema}.{look.name}"
+def _table(state: TableState) -> str:
+    return f"{state.schema}.{state.name}"
 
 
-def _has_partition(oid: str, look: TableState) -> bool:
-    return oid in look.partitions
+def _has_partition(oid: str, state: TableState) -> bool:
+    return oid in state.partitions
 
 
-def _keys(look: TableState) -> str:
-    return "; ".join(look.keys) or "none"
+def _keys(state: TableState) -> str:
+    return "; ".join(state.keys) or "none"
 
 
-def _identities(look: TableState) -> str:
-    return "; ".join(look.identities)
+def _identities(state: TableState) -> str:
+    return "; ".join(state.identities)
 
 
-def _published(look: TableState) -> str:
-    return "in it" if look.published else "not in it"
+def _published(state: TableState) -> str:
+    return "in it" if state.published else "not in it"
 
 
 def _null(column: ColumnState) -> str:

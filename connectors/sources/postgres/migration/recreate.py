@@ -118,8 +118,8 @@ SELECT 'schema ' || nspname, format('CREATE SCHEMA %I', nspname), NULL
 FROM pg_namespace AS n WHERE {_OURS} AND nspname <> 'public'
 """
 
-# If the empty server lacks an extension, text takes the place of its types, because values of these types are published
-# as text (except hstore).
+# If the empty server lacks an extension, the substitute creates its types as domains over text, because values of these
+# types are published as text (except hstore).
 _EXTENSIONS = """
 SELECT 'extension ' || x.extname, format('CREATE EXTENSION IF NOT EXISTS %I SCHEMA %I CASCADE', x.extname, n.nspname), (
     SELECT string_agg(format('CREATE DOMAIN %I.%I AS text', m.nspname, t.typname), '; ')
@@ -171,8 +171,8 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace JOIN pg_sequ
 WHERE {_OURS} AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.objid = c.oid AND d.deptype IN ('i', 'e'))
 """
 
-# Defaults are created separately, because the functions that they call may be missing. Only a type that was replaced by
-# text loses its modifier.
+# Defaults are created separately, because the functions that they call may be missing. The substitute of a table leaves
+# out the modifiers of the types that extensions define, because domains over text may have replaced these types.
 _TABLES = f"""
 SELECT 'table ' || c.oid::regclass, s.head || s.columns || s.tail, s.head || s.plain || s.tail
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace

@@ -33,7 +33,7 @@ class TableState:
 
     `keys` describes its unique indexes, and `identities` the replica identities of the table and its partitions.
     `partitions` maps oids to names. `files` maps oids to file numbers, which change when rows are rewritten. `access`
-    is the server's text for who may do what with the table.
+    is a text that changes with the owner, the rights, the row security or the persistence of the table.
     """
 
     oid: int
@@ -65,7 +65,7 @@ class RehearsedStep:
     """A statement, and the state of the tables after it, by OID. A dropped table is left out."""
 
     statement: Statement
-    looks: Mapping[int, TableState]
+    states: Mapping[int, TableState]
 
 
 class RehearsalError(Exception):
@@ -86,9 +86,9 @@ def rehearse(
 ) -> Iterator[RehearsedStep]:
     """Runs the statements one by one in the open transaction, and yields the state of the tables after each.
 
-    Raises RehearsalError for the first statement that fails. Each is sent to the server separately, so the server
-    rejects a text that contains two statements. The timeouts are set again before each statement, so a script cannot
-    change them.
+    Raises RehearsalError for the first statement that fails. Each statement is sent to the server separately, so the
+    server rejects a text that contains two statements. The timeouts are set again before each statement, so a script
+    cannot change them.
     """
     bounds = (
         f"SET LOCAL lock_timeout = {round(lock_timeout_s * 1000)};"
@@ -98,10 +98,10 @@ def rehearse(
         try:
             connection.execute(bounds.encode())
             _run(connection.pgconn, statement)
-            looks = look(connection, watched)
+            states = read_states(connection, watched)
         except psycopg.Error as error:
             raise RehearsalError(statement, error) from error
-        yield RehearsedStep(statement=statement, looks=looks)
+        yield RehearsedStep(statement=statement, states=states)
 
 
 def _run(link: pq.abc.PGconn, statement: Statement) -> None:
@@ -124,11 +124,11 @@ def reading_catalogue(connection: Connection) -> Iterator[None]:
         yield
 
 
-def look(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
+def read_states(connection: Connection, watched: RehearsalScope) -> dict[int, TableState]:
     """Reads the present state of the tables; returns it by OID."""
     with reading_catalogue(connection):
-        given = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
-        rows = connection.execute(_LOOK, given).fetchall()
+        parameters = {"name": watched.publication, "tables": list(watched.tables), "known": list(watched.known)}
+        rows = connection.execute(_STATES, parameters).fetchall()
     return {
         oid: TableState(
             oid=oid,
@@ -154,7 +154,7 @@ def shared(connection: Connection, publication: str) -> str:
     return str(row[0])
 
 
-_LOOK = """
+_STATES = """
 WITH published AS MATERIALIZED (
     SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %(name)s
 )

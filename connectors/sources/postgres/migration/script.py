@@ -80,7 +80,7 @@ _OUTSIDE = re.compile(r"\b(dblink\w*|lo_export)\s*\(|\b(?:FROM|TO)\s+(PROGRAM)\b
 
 
 def statements(text: str) -> Iterator[Statement | RefusedStatement]:
-    """Yields the statements of `text` in order. A psql command yields a RefusedStatement and ends the statements."""
+    """Yields the statements of `text` in order. A psql command yields a RefusedStatement and ends the iteration."""
     reader = _Reader(line=1)
     at = 0
     while at < len(text):
@@ -96,11 +96,11 @@ def statements(text: str) -> Iterator[Statement | RefusedStatement]:
             command = text[match.start() :].split(maxsplit=1)[0]
             yield RefusedStatement(line=reader.line, what=command, why=_PSQL)
             return
-        done = reader.take(match)
-        if done is not None:
-            yield done
-            if (refused := refusal(done, lasting=True)) is not None and refused.why == _PSQL:
-                return  # the text after a COPY from psql may be data
+        statement = reader.take(match)
+        if statement is not None:
+            yield statement
+            if (refused := refusal(statement, lasting=True)) is not None and refused.why == _PSQL:
+                return  # the text after a COPY FROM STDIN may be data
     rest = reader.rest()
     if rest is not None:
         yield rest
@@ -127,8 +127,8 @@ def refusal(statement: Statement, *, lasting: bool) -> RefusedStatement | None:
 
 def _spelled(words: str) -> str:
     """Returns the keywords by which people name a statement, such as COPY or CREATE INDEX CONCURRENTLY."""
-    known = _KEYWORDS.match(words)
-    return " ".join((known[0] if known else words).upper().split())
+    keywords = _KEYWORDS.match(words)
+    return " ".join((keywords[0] if keywords else words).upper().split())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class _Reader:
         return None
 
     def rest(self) -> Statement | None:
-        """Returns the statement whose tokens were taken since the last statement; None if there are no tokens."""
+        """Returns the statement made of the tokens after the last statement; None if there are no tokens."""
         statement = None
         if self.first is not None:
             statement = Statement(

@@ -34,8 +34,8 @@ class Stream:
     """The frames of one slot, in log order.
 
     The stream owns `connection`, and closes it in `close` or if the start fails. `max_bytes` limits the queue. The
-    queue can exceed this limit by one read of 1 MiB and one frame; the bytes beyond the limit that `take` has returned
-    count until the next `take`. `options` are passed to the output plugin.
+    queue can exceed this limit by one read of 1 MiB and one frame. If `take` returns more bytes than the limit, the
+    excess counts as queued until the next `take`. `options` are passed to the output plugin.
 
     A status is sent to the server every `status_interval_s` seconds, or three times per `wal_sender_timeout` if that is
     more often. Each status requests a reply. A server that stays silent for twice its `wal_sender_timeout`, or for
@@ -56,9 +56,9 @@ class Stream:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.wal_end = 0
-        """The end of the server's log at a time when every frame before it had been taken; 0 while unknown.
+        """The end of the server's log at a moment when all frames before it had been taken; 0 while unknown.
 
-        Only `take` changes it. If no transaction is open in the frames taken, everything up to here is complete.
+        Only `take` changes it. If the frames taken leave no transaction open, the log up to this position is complete.
         """
         self.reply_requested = False
         """Whether the server requested a reply since the last `confirm`; a server that shuts down waits for it."""
@@ -153,9 +153,8 @@ class Stream:
         self._wake()
         self._thread.join()
         if self._failure is None:
-            with contextlib.suppress(
-                ChangelogError
-            ):  # without the confirmation, the server sends the same changes again
+            # If the confirmation is lost, the server sends the same changes again.
+            with contextlib.suppress(ChangelogError):
                 self._connection.finish(self._written, self._confirmed)
         self._connection.close()
         self._waker_closed = True  # the system may soon reuse its file number
@@ -219,7 +218,7 @@ class Stream:
         now = time.monotonic()
         if now >= self._status_at:
             confirmed = self._confirmed
-            # the reply shows that the connection is alive and where the log ends
+            # The reply shows that the connection is alive, and where the log ends.
             self._connection.send_status(max(self._written, confirmed), confirmed, reply=True)
             self._reported = confirmed
             self._sent_at = now

@@ -25,7 +25,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 _STATUS = struct.Struct("!cQQQq?")
 _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
 _DRAIN_S = 2.0
-_MAKING_LOOK_S = 2.0
+_CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _PREREQUISITE = "55000"  # from version 18 on, the server only warns with this code and leaves the rows out
 _STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, with the same code
@@ -57,7 +57,7 @@ class ReplicationConnection:
 
     @classmethod
     def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
-        """Opens a replication session to the database in `dsn`; `settings` control how it prints values.
+        """Opens a replication session to the database in `dsn`; `settings` control how the server prints values.
 
         Raises ChangelogError: USAGE, ACCESS or CONNECTION.
         """
@@ -105,7 +105,7 @@ class ReplicationConnection:
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
-        self._connection.patience = replace(before, silence_s=_MAKING_LOOK_S, excused=excused, stopping_s=0.0)
+        self._connection.patience = replace(before, silence_s=_CREATION_CHECK_S, excused=excused, stopping_s=0.0)
         [row] = self.query(f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL pgoutput {options}")
         self._connection.patience = before
         return parse_lsn(row[1])
@@ -136,8 +136,8 @@ class ReplicationConnection:
 
         Long logical messages of other applications are returned without their content.
 
-        Raises ChangelogError: CONNECTION if the connection broke or the server ended the stream; other kinds if the
-        server gave such a reason.
+        Raises ChangelogError: CONNECTION if the connection broke or the server ended the stream. If the server gave a
+        reason, the kind of the error depends on the reason.
         """
         payloads: list[bytes] = []
         get, room = self._pgconn.get_copy_data, max_bytes
@@ -160,7 +160,7 @@ class ReplicationConnection:
         except psycopg.Error as error:
             if not payloads:
                 raise explain(None, str(error), "streaming") from error
-        if self._skipped is not None:  # rows were left out: no frame that came with the warning may be published
+        if self._skipped is not None:  # the server left rows out, so no frame that came with its warning is published
             raise _no_publication(self._skipped)
         if self._over and not payloads:  # payloads that arrived before the end are returned first
             raise self._ending()

@@ -1,7 +1,7 @@
 """Trims long logical messages, so that they do not fill our memory.
 
 Any role may write logical messages, with any prefix and up to 1 GB each, and the server sends us all of them. A long
-message is shortened before it is copied out of libpq. The shortened message is still handled as a message.
+message is shortened before it is copied out of libpq.
 """
 
 from collections.abc import Mapping

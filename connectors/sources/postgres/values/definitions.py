@@ -1,13 +1,14 @@
 """Tracks how composite types were defined at each position of the log.
 
-The log does not announce an ALTER TYPE of a composite, nor an ALTER TABLE of a table whose row type a column uses. From
-the commit of such a statement on, the values simply have other attributes. So the source reads the catalogue now and
-then, and finds out for which log positions each reading is valid. Two equal readings in a row prove that nothing was
-altered between them. Two different readings prove only that something was altered. Until the commit position of the
-altering transaction is known, the values in between are uncertain, and their texts are published unchanged. This is not
-possible for a value in a key, because its text would be another key. So a row with such a key waits until the type is
-no longer being altered. After an alteration every key has a new text anyway, so `evidence` orders the table to be read
-again.
+The log announces neither an ALTER TYPE of a composite nor an ALTER TABLE of a table whose row type a column uses. After
+the commit of such a statement, the values simply have other attributes. So the source reads the catalogue now and then,
+and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row prove that nothing was
+altered between them. Two different looks prove only that something was altered. Until the commit position of the
+altering transaction is known, the values in between are uncertain, and their texts are published unchanged.
+
+An uncertain value in a key cannot be published as its text, because that text would be another key. So a row with such
+a key waits until the type is no longer being altered. After an alteration, every key of the table has a new text;
+`evidence` notices this, and the table is read again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,10 +22,7 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
 GLANCE_S = 1.0
-"""The seconds between two readings of the catalogue, if no row needs one sooner.
-
-The interval limits how many values can be uncertain.
-"""
+"""The seconds between two looks, if no row needs a look sooner. The interval limits how many values are uncertain."""
 
 _PAST_MAX = 16
 _COMMITS_MAX = 4096
@@ -36,8 +34,8 @@ class CompositeLook:
 
     `rows` identifies the attributes; altering any attribute changes it. `makers` holds the transactions that wrote the
     attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
-    `pending` says that a transaction is altering one of the composites at this moment. `before` is a log position: if
-    `pending` is false, the reading includes every alteration that committed before it.
+    `pending` says that a transaction is altering one of the composites at this moment. If it is false, the look
+    includes every alteration that committed before the log position `before`.
     """
 
     rows: Collection[tuple[int, int, int]]
@@ -48,9 +46,9 @@ class CompositeLook:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Definition:
-    """The types as one or more equal looks read them.
+    """The types as read by one or more equal looks.
 
-    They are valid from the commit of the last of `makers` on, and certainly up to the log position `until`.
+    They are valid from the commit of the last transaction in `makers`, at least up to the log position `until`.
     """
 
     types: dict[int, PgType]
@@ -78,7 +76,7 @@ class Definitions:
         self._pending = False
         self._glance_at = 0.0
         self._commits: dict[int, int] = {}
-        self._ends = {int(xid): place for xid, place in (ends or {}).items()}
+        self._ends = {int(xid): lsn for xid, lsn in (ends or {}).items()}
         self._within = (0, 0)
         self._settled: tuple[_Definition, bool] | None = None
 
@@ -133,7 +131,7 @@ class Definitions:
         return self._settled != before
 
     def glance(self, now: float) -> None:
-        """Reads the catalogue if the last reading is older than GLANCE_S; `now` is in seconds."""
+        """Looks at the catalogue if the last such look is older than GLANCE_S; `now` is in seconds."""
         if self._oids and now >= self._glance_at:
             self._glance_at = now + GLANCE_S
             self._refresh()
@@ -143,8 +141,8 @@ class Definitions:
         if commit > self._looked_before:
             self._refresh()
         definition = next((definition for definition in self._past if commit <= definition.until), self._past[-1])
-        since = max((self._ends[xid] for xid in definition.makers), default=0)
-        return definition, since <= first and commit <= definition.until
+        valid_from = max((self._ends[xid] for xid in definition.makers), default=0)
+        return definition, valid_from <= first and commit <= definition.until
 
     def _refresh(self) -> None:
         look = self._look(self._relations)
@@ -157,7 +155,7 @@ class Definitions:
             last.until = look.before
         self._looked_before = look.before
         ends = {xid: self._ends.get(xid, self._commits.get(xid, look.before)) for xid in look.makers}
-        self._ends = {xid: self._ends[xid] for before in self._past[:-1] for xid in before.makers} | ends
+        self._ends = {xid: self._ends[xid] for earlier in self._past[:-1] for xid in earlier.makers} | ends
 
     def _read(self, look: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
         """Reads the types between two equal looks; returns the second look and the types.

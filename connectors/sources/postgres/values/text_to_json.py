@@ -41,9 +41,9 @@ another value would print another amount.
 def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
     """Returns the codec for a column of this type and modifier (-1: no modifier).
 
-    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this. The text
-    of a composite does not name its attributes, so it may have been written with other attributes than the type has
-    now.
+    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this, because
+    the text of a composite does not name its attributes: it may have been written with other attributes than the type
+    has now.
     """
     match type_:
         case PgType(kind="base", name=name):
@@ -83,9 +83,9 @@ def floating(text: bytes) -> bytes:
 
 
 def timestamp(text: bytes) -> bytes:
-    """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds; others stay the server's text.
+    """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds.
 
-    Others are BC, later years and infinity.
+    All other timestamps (BC, later years and infinity) stay the server's text.
     """
     match = _TIMESTAMP.fullmatch(text)
     return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
@@ -108,7 +108,7 @@ def base64(text: bytes) -> bytes:
 
 
 def char(text: bytes) -> bytes:
-    r"""Converts a one-byte `"char"`. One above 127 becomes octal, `\ooo`; servers before 16 print the byte itself."""
+    r"""Converts a one-byte `"char"`. Bytes above 127 become octal, `\ooo`; servers before 16 print the byte itself."""
     return string(b"\\%o" % text[0] if text[:1] >= b"\x80" else text)
 
 
@@ -135,7 +135,7 @@ def _composite(type_: PgType) -> Codec:
 
     def to_json(text: bytes) -> bytes:
         values = literals.record(text)
-        with contextlib.suppress(ChangelogError):  # the text was written with other attributes
+        with contextlib.suppress(ChangelogError):  # raised if the text was written with other attributes
             if len(values) == len(labels):
                 return _object(
                     (label, _nullable(codec, value)) for label, codec, value in zip(labels, codecs, values, strict=True)
