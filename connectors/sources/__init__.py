@@ -95,7 +95,7 @@ class Source(Protocol):
         """Lets the source and its server forget the log before `checkpoint`, which must already be durable."""
 
     def close(self) -> None:
-        """Closes the source's connections. The next opening returns all rows again that were not stored."""
+        """Closes the source's connections. Rows that were not stored are returned by the next opening."""
 
     def activity(self) -> Activity:
         """Returns figures for metrics; see `Activity`."""
@@ -158,7 +158,7 @@ class TableInfo(Protocol):
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
 
     def usable_key(self) -> tuple[str, ...] | None:
-        """Returns the columns of the primary key, or else of a unique index that can be the key; None if neither."""
+        """Returns the columns of the primary key, or else of a unique index that can be the key; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

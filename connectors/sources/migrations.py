@@ -123,7 +123,7 @@ class Rehearsal(Protocol):
         """
 
     def findings(self, entity: Entity) -> Sequence[Finding]:
-        """Returns what `Database.check` would find for this entity alone, given what `tables` returned last.
+        """Returns the findings of `Database.check` for this entity alone, based on the last result of `tables`.
 
         Raises ChangelogError.
         """

@@ -2,9 +2,9 @@
 
 An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the start of the slot. If the existing slot can still be read and the caller keeps
-it, this is the slot; otherwise a new slot is created. The service then reads every table again and publishes a delete
-for each key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
+all epochs before. It continues from the start of the slot. This is the existing slot if it can still be read and the
+caller keeps it; otherwise it is a new slot. The service then reads every table again and publishes a delete for each
+key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the entity's first row after the gap is a truncate:

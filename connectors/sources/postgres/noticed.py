@@ -67,11 +67,11 @@ class Noticed:
         compared with the present catalogue.
         """
         now = evidence.read(connection, requirements.publication, requirements.entities)
-        known = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
+        earlier = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
         before = now
-        if stored is not None and known is not None:
-            same = [name for name, shape in shapes.items() if stored.settings.get(name) == shape]
-            before = replace(known, tables={**now.tables, **known.of(same).tables})
+        if stored is not None and earlier is not None:
+            comparable = [name for name, shape in shapes.items() if stored.settings.get(name) == shape]
+            before = replace(earlier, tables={**now.tables, **earlier.of(comparable).tables})
         covered = now.lsn if now.tables == before.tables else 0
         watch = Watch(dsn, requirements, before, covered=covered, answer_s=answer_s)
         return cls(watch, before, requirements.entities, now.lsn)

@@ -168,10 +168,8 @@ class Watch:
         If an ALTER TABLE makes a wait for a lock time out, returns a result without changes. The next look is then
         compared with the same earlier look.
         """
-        before, now = (
-            self._before,
-            evidence.read(connection, self._requirements.publication, self._requirements.entities),
-        )
+        before = self._before
+        now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
         try:
             look = self._compared(connection, before, now)
         except ChangelogError as error:

@@ -208,7 +208,7 @@ def _same_rows(
     oid: int,
     leaf: LeafEvidence,
 ) -> bool:
-    """Returns whether the changelog's rows of this partition are still right, although its evidence may differ."""
+    """Returns whether the changelog's rows of this partition are still correct, although its evidence may differ."""
     old_leaf = old_leaves.get(oid)
     if old_leaf == leaf:
         return True

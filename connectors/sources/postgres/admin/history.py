@@ -2,7 +2,7 @@
 
 A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
 later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
-slot was restored together with the server, so the server sends all transactions again that the slot had not confirmed.
+slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed.
 Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
 stream starts at it. The stream's first transaction must then be the same one, with the same commit position, id and
 time. The source confirms nothing before this transaction has arrived. If it did, the server would not send the

@@ -76,9 +76,9 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
     for relid in np.unique(scan.relids[scan.live]).tolist():
         if relid in bound:
             of_relation = scan.live & (scan.relids == relid)
-            fast_parts, left = _relation(scan, bound[relid], np.flatnonzero(of_relation))
+            fast_parts, slow_places = _relation(scan, bound[relid], np.flatnonzero(of_relation))
             parts += fast_parts
-            plain[left] = True
+            plain[slow_places] = True
             entity = bound[relid].binding.entity
             if entity.missing_stamp == "warn" and (missing := int(np.count_nonzero(of_relation & ~scan.meta.stamped))):
                 unstamped[entity.name] += missing
@@ -176,9 +176,9 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[T
         index = np.flatnonzero(chosen & ~slow)
         if len(index):
             old = bool(tags[index[0]] == _OLD)
-            part, left = _shape(scan, bound, places[index], op, old=old)
+            part, slow_indexes = _shape(scan, bound, places[index], op, old=old)
             parts.append(part)
-            rest[index[left]] = True
+            rest[index[slow_indexes]] = True
     return parts, places[rest | ~handled]
 
 
@@ -227,8 +227,8 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
         if old:
             bad |= scan.buffer[np.minimum(starts, ends)] != _NEW
             starts = np.minimum(starts + 1, ends)
-        after, starts, unchanged, wrong = scan.tuples(starts, ends, binding.width)
-        bad |= wrong
+        after, starts, unchanged, bad_after = scan.tuples(starts, ends, binding.width)
+        bad |= bad_after
         if before is None:
             bad |= unchanged.any(axis=0)
         else:
@@ -312,5 +312,5 @@ def _merged(
         return fast
     places = np.concatenate([fast[1], np.array(at, np.int64)])
     order = np.argsort(places, kind="stable")
-    both = pa.Table.from_batches([fast[0], batch.from_records(records)])
-    return both.take(order).combine_chunks().to_batches()[0], places[order]
+    rows = pa.Table.from_batches([fast[0], batch.from_records(records)])
+    return rows.take(order).combine_chunks().to_batches()[0], places[order]

@@ -96,7 +96,7 @@ class ChunkReader:
             thread.start()
 
     def close(self) -> None:
-        """Stops the threads. A later opening reads the chunks again that were not published."""
+        """Stops the threads. A later opening reads the unpublished chunks again."""
         self._stopping.set()
         self._windows.close()
         for thread in self._threads:

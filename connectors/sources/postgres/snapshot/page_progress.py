@@ -14,7 +14,7 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""The factor of the page number in a bound (see `Range`). A page has fewer row pointers: 1,169 in a page of 32 KiB."""
+"""The number of bounds per page (see `Range`). A page has fewer row pointers: at most 1,169 in a page of 32 KiB."""
 
 
 _GROWTH_CHUNKS = 16

@@ -60,7 +60,7 @@ Every window passes the three that begin with `window`.
 """
 
 GLANCE_S = 5.0
-"""During a sweep, the windows drop the tracked keys that they no longer need once in this many seconds."""
+"""How often, in seconds, the windows drop the tracked keys that they no longer need, during a sweep."""
 
 _log = structlog.get_logger("postgres")
 
@@ -106,9 +106,9 @@ class TableReads:
         self._revision = repairs.revision
         active = [entity for entity in entities if entity.name not in repairs.paused]
         unread = [entity for entity in active if not is_complete(windows.get(entity.name))]
-        signed = signatures(catalog, [entity.table for entity in unread])
+        hashes = signatures(catalog, [entity.table for entity in unread])
         tables = {
-            entity.name: self._progress(entity, signed[entity.table], windows.get(entity.name)) for entity in unread
+            entity.name: self._progress(entity, hashes[entity.table], windows.get(entity.name)) for entity in unread
         }
         open_repairs = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
         self._lookups = {name: Lookup(name, repair.keys) for name, repair in open_repairs.items() if repair.keys}
@@ -148,12 +148,12 @@ class TableReads:
         patience = Patience(silence_s=self._context.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
         return connect(self._context.dsn, settings=SETTINGS, patience=patience)
 
-    def _progress(self, entity: Entity, signed: str, stored: Mapping[str, Any] | None) -> TableProgress:
+    def _progress(self, entity: Entity, table_signature: str, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {
             identifier(leaf.schema, leaf.name): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
             for leaf in self._context.tables[entity.table].leaves
         }
-        progress = TableProgress.resume(entity.name, signed, leaves, stored)
+        progress = TableProgress.resume(entity.name, table_signature, leaves, stored)
         progress.chunk_pages = self._context.chunk_pages
         return progress
 
@@ -186,7 +186,7 @@ class TableReads:
         )
 
     def close(self) -> None:
-        """Stops the threads. A later opening reads the chunks again that were not published."""
+        """Stops the threads. A later opening reads the unpublished chunks again."""
         self._stopping.set()
         if self._reader is not None:
             self._reader.close()

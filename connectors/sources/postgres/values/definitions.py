@@ -189,9 +189,10 @@ def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collectio
     )
 
 
-# The order matters. A transaction that alters a type holds its lock until others can see its commit. So whatever is in
-# the log before the first query and no longer locked at the second is visible to the third, because each query has a
-# snapshot of its own. A type whose attributes were all created with the type itself was never altered.
+# The order matters. A transaction that alters a type holds its lock until other sessions can see its commit. So if an
+# alteration is in the log before the first query, and its lock is gone at the second, then the third query sees it,
+# because each query has a snapshot of its own. A type whose attributes were all created with the type itself was never
+# altered.
 _LOOK = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
 SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint;

@@ -18,7 +18,10 @@ MAX_DIMENSIONS = 6
 
 
 def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
-    """Returns the JSON array for an array without explicit bounds. `convert` converts each element; dimensions nest."""
+    """Returns the JSON array for an array without explicit bounds; `convert` converts each element.
+
+    An array of several dimensions becomes an array of arrays.
+    """
     parts: list[bytes] = []
     end = _dimension(text, 0, 1, delimiter, convert, parts)
     if end != len(text):

@@ -120,7 +120,7 @@ def _absent(
         entities = [entity for entity, _ in entity_tables]
         create = publication_sql(name, entities, server_version=connection.info.server_version)
         message = f"{name} does not exist yet; `changelog run` or --fix creates it"
-        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # reported with the table
+        refused = facts.version < ROW_FILTERS and any(entity.where for entity in entities)  # see `tables.findings`
         return ok("publication", message, fix=(create,) if entities and not refused else ())
     if foreign_owners:
         why = f"the tables belong to {', '.join(foreign_owners)}"

@@ -14,7 +14,7 @@ from changelog.connectors.sources.postgres.session.quoting import identifier
 from changelog.envelope.errors import OVER_GAP
 
 OLDEST, NEWEST = 14, 18
-"""The major versions that the source is tested with."""
+"""The oldest and the newest major version that the source is tested with."""
 
 ROW_FILTERS = 15
 """The first major version whose publications have row filters."""
@@ -24,7 +24,7 @@ _FAILOVER_SLOTS = 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts on the server and the current role.
+    """Facts about the server and the current role.
 
     `slots` and `senders` count those in use. `keep_mb` is the setting max_slot_wal_keep_size in MB, -1 for no limit.
     `synchronized` is the setting synchronized_standby_slots. `forbidden` lists the functions that the role needs but
