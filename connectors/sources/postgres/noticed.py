@@ -170,5 +170,5 @@ def _gap(change: Unlogged, since: str, until: str) -> ChangelogError:
         f"entity {change.entity}: {change.why} between the log positions {since} and {until}, "
         "and changes made meanwhile may be missing",
         hint=f'set on_unlogged = "rebuild" in [entities.{change.entity}] and start the service: '
-        "it reads the table again and deletes what is gone",
+        "it reads the table again and publishes a delete for each missing row",
     )

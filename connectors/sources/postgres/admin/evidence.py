@@ -230,9 +230,8 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
     if not old_table.published & new_table.published:
         return "the table was taken off the publication and added again, or its row filter was edited"
     if old_table.types != new_table.types:  # checked before the keys: a new type also recreates the constraint
-        return (
-            None if _same_text(old_table.types, new_table.types) else "the type of a key column changed, or was altered"
-        )
+        has_same_keys = _same_text(old_table.types, new_table.types)
+        return None if has_same_keys else "a key column got another type, or its type was altered"
     if old_table.keys and new_table.keys and not old_table.keys & new_table.keys:
         return "the constraint that keeps its key unique was dropped and made again"
     return None

@@ -206,7 +206,7 @@ class Stream:
     def _keepalive(self, payload: bytes) -> int:
         """Notes whether the server requests a reply; returns the end of the server's log."""
         if len(payload) != _KEEPALIVE.size or payload[:1] != b"k":
-            raise ChangelogError(Kind.MALFORMED, f"the stream holds an unknown message of {len(payload)} bytes")
+            raise ChangelogError(Kind.MALFORMED, f"the stream sent an unknown message of {len(payload)} bytes")
         end_of_log, _, reply_requested = _KEEPALIVE.unpack(payload)
         if reply_requested:
             self.reply_requested = True

@@ -101,7 +101,7 @@ def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
         yield fail(
             "encoding",
             "the database's encoding is SQL_ASCII, so its text may be in any encoding",
-            "move it to a UTF8 database",
+            "move the data to a database with the encoding UTF8",
         )
     yield from _role(facts)
     if requirements.failover:
@@ -163,7 +163,7 @@ def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> I
         want = str(requirements.failover).lower()
         yield warn(
             "slot",
-            f"slot {name} has failover {str(state.failover).lower()}, [source] failover says {want}",
+            f"slot {name} has failover {str(state.failover).lower()}, but [source] failover is {want}",
             f"while the service is stopped, on a replication connection: ALTER_REPLICATION_SLOT … (FAILOVER {want})",
         )
     else:
@@ -182,7 +182,7 @@ def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:
 
 
 def _all_in_use(name: str, limit: int, setting: str) -> Finding:
-    return fail(name, f"all {limit} of {setting} are in use", f"raise {setting}, or free some that nobody needs")
+    return fail(name, f"all {limit} of {setting} are in use", f"raise {setting}, or free one that nobody needs")
 
 
 def retention(facts: Facts) -> Iterator[Finding]:
