@@ -90,8 +90,10 @@ class PostgresScan:
         with self._session() as connection:
             for part in parts:
                 table = self.tables[part.entity]
-                for copied in _copied(connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)):
-                    yield _encoded(table, templates[part.entity], copied, part.leaf)
+                for rows in _read_portions(
+                    connection, table, part.leaf, sql.SQL("{} AND {}").format(_within(part), only)
+                ):
+                    yield _encoded(table, templates[part.entity], rows, part.leaf)
 
     def rows_at(self, locators: Mapping[tuple[str, int], Sequence[str]]) -> Iterator[pa.RecordBatch]:
         """See `Scan.rows_at`."""
@@ -102,8 +104,8 @@ class PostgresScan:
                 ordered = sorted(ctids, key=_page_and_item)
                 for first in range(0, len(ordered), _CTIDS_AT_ONCE):
                     condition = _at(ordered[first : first + _CTIDS_AT_ONCE])
-                    for copied in _copied(connection, table, leaf, condition):
-                        yield _encoded(table, template, copied, leaf)
+                    for rows in _read_portions(connection, table, leaf, condition):
+                        yield _encoded(table, template, rows, leaf)
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[Connection]:
@@ -149,7 +151,7 @@ def _within(part: Pages) -> sql.Composable:
     return sql.SQL(" AND ").join(bounds)
 
 
-def _copied(
+def _read_portions(
     connection: Connection, table: ScannedTable, leaf: int, which: sql.Composable
 ) -> Iterator[list[memoryview]]:
     """Yields portions of rows in COPY's text format, with each row's ctid as the last column."""
@@ -160,17 +162,17 @@ def _copied(
     )
     with translated("reading a table"):
         try:
-            copied = copy_out(connection, query.as_bytes(connection))
-            yield from blocks(copied, rows_max=_PORTION_ROWS, bytes_max=_PORTION_BYTES)
+            rows = copy_out(connection, query.as_bytes(connection))
+            yield from blocks(rows, rows_max=_PORTION_ROWS, bytes_max=_PORTION_BYTES)
         except psycopg.errors.LockNotAvailable as error:
             message = f"a migration of the table of {table.binding.entity.name} waits for this job"
             raise ChangelogError(Kind.ALTERED, message, hint="run the job again after the migration") from error
 
 
-def _encoded(table: ScannedTable, template: Template, copied: Sequence[memoryview], leaf: int) -> pa.RecordBatch:
+def _encoded(table: ScannedTable, template: Template, rows: Sequence[memoryview], leaf: int) -> pa.RecordBatch:
     binding = table.binding
-    count = len(copied)
-    data = bytearray().join(copied)
+    count = len(rows)
+    data = bytearray().join(rows)
     columns = parse_copy(data, len(table.columns) + 1)
     buffer = np.frombuffer(data, np.uint8)
     texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))

@@ -211,15 +211,15 @@ def signatures(connection: Connection, tables: Collection[tuple[str, str]]) -> d
     return {table: str(row[0]) for table, row in zip(tables, rows, strict=True)}
 
 
-def _copy(reading: Connection, table: ReadTable, taken: Range) -> bytearray:
+def _copy(reading: Connection, table: ReadTable, range_: Range) -> bytearray:
     """Copies the rows of a range, in COPY's text format. Raises TooLargeError."""
-    conditions = [sql.SQL("ctid >= {}").format(_tid(taken.first))]
-    if taken.end is not None:
-        conditions.append(sql.SQL("ctid < {}").format(_tid(taken.end)))
+    conditions = [sql.SQL("ctid >= {}").format(_tid(range_.first))]
+    if range_.end is not None:
+        conditions.append(sql.SQL("ctid < {}").format(_tid(range_.end)))
     if table.where is not None:
         conditions.append(sql.SQL("({})").format(sql.SQL(table.where)))
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
-        sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(taken.leaf), sql.SQL(" AND ").join(conditions)
+        sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(range_.leaf), sql.SQL(" AND ").join(conditions)
     )
     return copy_rows(reading, query)
 

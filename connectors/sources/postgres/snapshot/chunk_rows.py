@@ -56,15 +56,15 @@ class ChunkRows:
     nbytes: int
 
     @classmethod
-    def encode(cls, origin: Origin, bound: CompiledBinding, copied: bytearray, *, read_at: int) -> "ChunkRows":
-        """Encodes the output of COPY as columns, modifying `copied` in place.
+    def encode(cls, origin: Origin, bound: CompiledBinding, data: bytearray, *, read_at: int) -> "ChunkRows":
+        """Encodes the output of COPY as columns, modifying `data` in place.
 
         Raises ChangelogError (MALFORMED) if the output does not have the expected columns.
         """
-        columns = parse_copy(copied, bound.binding.width)
-        buffer = np.frombuffer(copied, np.uint8)
-        texts = bound.template.texts(Op.READ, copied, buffer, None, columns, np.ones(columns.count, bool))
-        unusual = [row_values(copied, columns, number) for number in texts.left.tolist()]
+        columns = parse_copy(data, bound.binding.width)
+        buffer = np.frombuffer(data, np.uint8)
+        texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(columns.count, bool))
+        unusual = [row_values(data, columns, number) for number in texts.left.tolist()]
         return cls(
             origin=origin,
             bound=bound,
@@ -72,7 +72,7 @@ class ChunkRows:
             unusual=unusual,
             unusual_keys=[row_records.place(bound.binding, values).key for values in unusual],
             read_at=read_at,
-            nbytes=2 * len(copied),
+            nbytes=2 * len(data),
         )
 
     @property

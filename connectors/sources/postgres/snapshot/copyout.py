@@ -39,8 +39,8 @@ class TooLargeError(Exception):
 def copy_rows(reading: Connection, query: sql.Composed) -> bytearray:
     """Runs a COPY to STDOUT and returns its rows in one buffer. Raises TooLargeError."""
     rows = bytearray()
-    with copying(reading, query) as copied:
-        for row in copied:
+    with copying(reading, query) as copied_rows:
+        for row in copied_rows:
             add(rows, row)
     return rows
 
@@ -89,14 +89,14 @@ def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
             raise psycopg.errors.error_from_result(result)
 
 
-def blocks(copied: Iterator[memoryview], *, rows_max: int, bytes_max: int) -> Iterator[list[memoryview]]:
+def blocks(rows: Iterator[memoryview], *, rows_max: int, bytes_max: int) -> Iterator[list[memoryview]]:
     """Yields the rows in blocks of `rows_max` rows, or of fewer rows if they are large.
 
     A block ends with the row that makes it exceed `bytes_max`.
     """
     block: list[memoryview] = []
     room = bytes_max
-    for row in copied:
+    for row in rows:
         block.append(row)
         room -= len(row)
         if len(block) == rows_max or room < 0:

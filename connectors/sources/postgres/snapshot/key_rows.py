@@ -124,27 +124,27 @@ def _after(change: Change, transaction: Transaction, count: int) -> Change:
 
 
 def read_keys(
-    reading: Connection, origin: Origin, table: ReadTable, name: str, taken: Keys, *, read_at: int
+    reading: Connection, origin: Origin, table: ReadTable, name: str, part: Keys, *, read_at: int
 ) -> KeyedRows:
     """Reads the rows of the keys under the transaction's snapshot. Raises TooLargeError.
 
     `name` is the table's name, quoted for SQL.
     """
-    rows = ChunkRows.encode(origin, table.bound, _copied(reading, table, name, taken), read_at=read_at)
-    return KeyedRows(origin=origin, rows=rows, requested=pa.array(taken.keys, pa.utf8()), ghosts=taken.ghosts)
+    rows = ChunkRows.encode(origin, table.bound, _copy(reading, table, name, part), read_at=read_at)
+    return KeyedRows(origin=origin, rows=rows, requested=pa.array(part.keys, pa.utf8()), ghosts=part.ghosts)
 
 
-def _copied(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
-    keys = None if table.casts is None else _castable(reading, table.casts, _split(taken.keys, len(table.casts)))
+def _copy(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytearray:
+    keys = None if table.casts is None else _castable(reading, table.casts, _split(part.keys, len(table.casts)))
     if keys is None:
-        return _scanned(reading, table, name, taken)
+        return _scan(reading, table, name, part)
     if not keys:
         return bytearray()
     try:
         with reading.transaction():
             return copy_rows(reading, _query(table, name, keys))
     except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
-        return _scanned(reading, table, name, taken)  # the type's operators are not in the search path
+        return _scan(reading, table, name, part)  # the type's operators are not in the search path
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
@@ -226,12 +226,12 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
     return sql.SQL(", ").join(parts)
 
 
-def _scanned(reading: Connection, table: ReadTable, name: str, taken: Keys) -> bytearray:
+def _scan(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytearray:
     """Scans the whole table for the rows with requested keys; needed if the keys cannot be converted into values."""
-    requested = pa.array(taken.keys, pa.utf8())
+    requested = pa.array(part.keys, pa.utf8())
     rows = bytearray()
-    with copying(reading, _select(table, name, sql.SQL("true"))) as copied:
-        for block in blocks(copied, rows_max=_SCANNED_ROWS, bytes_max=CHUNK_BYTES_MAX):
+    with copying(reading, _select(table, name, sql.SQL("true"))) as rows_of_table:
+        for block in blocks(rows_of_table, rows_max=_SCANNED_ROWS, bytes_max=CHUNK_BYTES_MAX):
             encoded = ChunkRows.encode(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
             hits = pc.is_in(encoded.keys, requested).to_numpy(zero_copy_only=False)
             for number in encoded.numbers[hits].tolist():
