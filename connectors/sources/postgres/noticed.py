@@ -85,9 +85,10 @@ class Noticed:
         """Returns `piece`, or holds it back and returns None.
 
         `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
-        none. Such a description can follow a change that only a look can notice. So a piece with or after a description
-        is held back until a look has covered this position. A block of the stream may describe a table without yielding
-        a piece (None); then the next piece is held back.
+        none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a look can
+        notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece with or after a
+        description is held back until a look has covered this position. A block of the stream may describe a table
+        without yielding a piece (None); then the next piece is held back.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):
