@@ -1,4 +1,4 @@
-"""Fixtures for every test: real servers, fresh databases, and a seed that is printed."""
+"""Fixtures for every test: real servers, fresh databases, and one random seed for the run, which pytest prints."""
 
 import gc
 import hashlib
@@ -21,46 +21,52 @@ from tests.servers.registry import Registry, temporary_registry
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 
 SERVER_PROGRAMS = {"initdb", "java", "node", "postgres", "spark-submit"}
-"""What servers, Spark and browsers are started by (Playwright's driver is a node)."""
+"""Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
 
-DEAR = {"broker", "registry"}
-"""Fixtures that take a Java virtual machine each."""
+EXPENSIVE = {"broker", "registry"}
+"""Fixtures that start a Java virtual machine each."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Fixes one seed for the run, Hypothesis's too; the workers of xdist inherit it."""
+    """Fixes one seed for the run, also for Hypothesis. The workers of xdist inherit the seed."""
     seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
-    # How long an example takes says how busy the machine is, and how many are thrown away how the dice fell.
+    # These checks measure how busy the machine is and how the dice fell, so they would fail at random.
     luck = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     settings.register_profile("suite", deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
-    config.pluginmanager.register(Unasked())
+    config.pluginmanager.register(UnrequestedServers())
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that need a server, and has one worker run all tests of a server that is dear to start."""
+    """Marks the tests that need a server. Puts the tests of an expensive server into one group, so that one worker runs
+    them.
+    """
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         if "starts_servers" in item.fixturenames:
             item.add_marker(pytest.mark.server)
-        if not DEAR.isdisjoint(item.fixturenames):
+        if not EXPENSIVE.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.xdist_group("kafka"))
 
 
 def pytest_collection_finish() -> None:
-    """Keeps what is imported out of garbage collections: each would take 0.2 s, and one follows each Spark test."""
+    """Excludes imported modules from garbage collections. Each would take 0.2 s longer, and one follows each Spark
+    test.
+    """
     gc.collect()
     gc.freeze()
 
 
-class Unasked:
-    """Fails a test that starts a server without requesting `starts_servers`: `make quick` would run it."""
+class UnrequestedServers:
+    """Fails a test that starts a server without requesting the fixture `starts_servers`. Without this, `make quick`
+    would run such a test.
+    """
 
     def __init__(self) -> None:
         self._serverless = False
@@ -94,25 +100,26 @@ def seed() -> int:
 
 @pytest.fixture
 def own_name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has, and the same one in each run: for topics, roles and databases."""
+    """A name for topics, roles and databases. No other test has it, and it is the same in each run."""
     return f"t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
 
 
 @pytest.fixture(scope="session")
 def starts_servers() -> None:
-    """Requested by each fixture, and each test, that starts a server, Spark or a browser, or asks for one by name.
+    """Marks tests that start servers. Each fixture or test that starts a server, Spark or a browser must request it. A
+    test that gets such a fixture by `getfixturevalue` must request it, too.
 
-    So the tests that need none are known: `make quick` runs them.
+    `make quick` runs the tests that do not request it.
     """
 
 
 def postgres(version: int) -> Any:
-    """The fixture of a PostgreSQL that runs while the session lasts."""
+    """Returns a fixture: a PostgreSQL of this version, which runs until the session ends."""
 
     @pytest.fixture(scope="session")
     def running(starts_servers: None) -> Iterator[Server]:
-        with temporary_server(postgres_bin(version), settings=SETTINGS) as found:
-            yield found
+        with temporary_server(postgres_bin(version), settings=SETTINGS) as server:
+            yield server
 
     return running
 

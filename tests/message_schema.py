@@ -1,4 +1,4 @@
-"""docs/message.schema.json as tests apply it: what it does not describe is not there."""
+"""A strict form of docs/message.schema.json: a message with a member that the schema does not describe is invalid."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ SCHEMA: dict[str, Any] = json.loads((DOCS / "message.schema.json").read_text("ut
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without room for members that it does not name; a state's columns are any."""
+    """Returns the schema with additional members forbidden. The columns of a row are not restricted."""
     definitions = {
         name: {**definition, "additionalProperties": False} if "properties" in definition else definition
         for name, definition in schema["$defs"].items()

@@ -1,20 +1,21 @@
-"""How long tests wait for what has to come."""
+"""How long tests wait for an event."""
 
 import time
 from collections.abc import Callable
 
 PATIENCE_S = 120.0
-"""A bound for what never comes, and no measure: it comes within seconds, or, where many others work, much later.
+"""How long a test waits before it fails. This is not a performance limit.
 
-What waits for it fails after this, and keeps a worker waiting as long.
+The events come within seconds, or much later on a busy machine. A test whose event never comes blocks its worker for
+this long.
 """
 
 PROGRAM_S = 300.0
-"""The same for a program that runs from its beginning to its end: a demo with its servers, a job with its Spark."""
+"""Like `PATIENCE_S`, for a program that runs from start to end, such as a demo with its servers or a Spark job."""
 
 
 def until(reached: Callable[[], bool], what: str) -> None:
-    """Waits until `reached` is true; fails with `what` if it never is."""
+    """Waits until `reached` returns true. After `PATIENCE_S`, it fails with the message `what`."""
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
         assert time.monotonic() < deadline, what

@@ -13,16 +13,18 @@ from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPTED_TURNS = 5
-"""Turns of the event loop after which what was accepted is a link: it takes three, and waits for nothing in them."""
+"""Turns of the event loop after which an accepted connection is registered as a link. It takes three turns without
+waits.
+"""
 
 ABORT = struct.pack("ii", 1, 0)
-"""SO_LINGER with 0 seconds: close sends RST."""
+"""SO_LINGER with 0 seconds, so that `close` sends RST."""
 
 
 class Proxy:
-    """Stands before `host`:`port` and forwards what comes to `address`.
+    """Listens at `address` and forwards every connection to `host`:`port`.
 
-    A context manager; its address stays the same while it lives. Each method returns when what it says is so.
+    Use it as a context manager. Its address never changes. Each method returns when its effect is complete.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -48,38 +50,38 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where to connect, as HOST:PORT."""
+        """The proxy's address, as HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """Closes all links and refuses new ones, as a host does whose service is down."""
+        """Closes all links and refuses new ones, like a host whose service is down."""
         self._call(self._stop())
 
     def hang(self) -> None:
-        """Accepts and keeps links, and forwards nothing, as a network that loses every packet."""
+        """Accepts links and keeps them open, but forwards nothing, like a network that loses every packet."""
         self._call(self._hang())
 
     def mute(self) -> None:
-        """Forwards what clients say, and keeps back what the server answers: what they ask for is done unbeknown."""
+        """Forwards requests, but holds the answers back. So the server executes requests without the client knowing."""
         self._call(self._mute())
 
     def reset(self) -> None:
-        """Breaks all links with RST; new ones are served as before."""
+        """Breaks all links with RST. New links are served as before."""
         self._call(self._drop(abort=True))
 
     def resume(self) -> None:
-        """Serves again: the links that hang, and new ones."""
+        """Forwards again, for links that hang and for new ones. After `stop`, it listens again."""
         self._call(self._resume())
 
     def close(self) -> None:
-        """Ends the proxy, and all its links."""
+        """Ends the proxy and all its links."""
         self._call(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _call(self, doing: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -91,11 +93,13 @@ class Proxy:
         await self._drop()
 
     async def _accept_no_more(self, server: asyncio.Server) -> None:
-        """Asyncio loses a connection that was accepted and is no link yet when the server closes. Its socket stays open
-        until a garbage collection, which warns of it in the middle of another test.
+        """Stops listening, and first waits until every accepted connection is a link.
+
+        When the server closes, asyncio loses a connection that was accepted but is not a link yet. The socket of that
+        connection stays open until a garbage collection, which then warns of it in the middle of another test.
         """
-        for listening in server.sockets:
-            self._loop.remove_reader(listening.fileno())
+        for listener in server.sockets:
+            self._loop.remove_reader(listener.fileno())
         for _ in range(ACCEPTED_TURNS):
             await asyncio.sleep(0)
         server.close()
@@ -130,20 +134,22 @@ class Proxy:
         task.add_done_callback(self._links.pop)
 
     async def _forward(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
-        """One link, until either end closes it. `writers` are its client's and, once there, its server's."""
+        """Forwards one link until either end closes it. `writers` holds the client's writer and, once connected, the
+        server's.
+        """
         with contextlib.suppress(OSError):
             try:
                 await self._serving.wait()
-                back, server = await asyncio.open_connection(*self._target)
-                writers.append(server)
-                there, again = (reader, server, self._serving), (back, writers[0], self._answering)
-                ways = [asyncio.ensure_future(self._pump(*way)) for way in (there, again)]
+                server_reader, server_writer = await asyncio.open_connection(*self._target)
+                writers.append(server_writer)
+                requests, answers = (reader, server_writer, self._serving), (server_reader, writers[0], self._answering)
+                pumps = [asyncio.ensure_future(self._pump(*way)) for way in (requests, answers)]
                 try:
-                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for way in ways:
-                        way.cancel()
-                    await asyncio.gather(*ways, return_exceptions=True)
+                    for pump in pumps:
+                        pump.cancel()
+                    await asyncio.gather(*pumps, return_exceptions=True)
             finally:
                 for writer in writers:
                     writer.close()

@@ -1,4 +1,4 @@
-"""The wheel that is built installs, and works from an empty folder with nothing of this checkout in reach."""
+"""The built wheel can be installed, and works from an empty folder without any file of this checkout."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ from tests.patience import PROGRAM_S
 from tests.servers import HASTY_JAVA, fresh_database, java_needed, kafka_lib
 from tests.unit import records as made
 
-pytestmark = pytest.mark.xdist_group("wheel")  # it is built once
+pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds the wheel, once
 
 CHECKOUT = Path(__file__).parents[1]
 JOBS = sorted(file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if "\nJOB = Job(" in file.read_text("utf-8"))
@@ -39,7 +39,7 @@ WORK = {
     "archive": ["--compact"],
     "derive_deltas": ["--output", "deltas"],
 }
-"""What a job is asked to do with a file log; the others have tests of their own."""
+"""Each job's arguments for a run over a file log. The jobs that are missing here have tests of their own below."""
 
 OURS = ("connectors", "envelope", "schemas", "spark_jobs")
 PUBLISHING = """
@@ -63,7 +63,7 @@ print(json.dumps({
     "rows": sum(batch.num_rows for batch in read_log(Path(log))),
 }))
 """
-"""A program of the application: it stamps, publishes and reads."""
+"""A program of an application: it makes a stamp, publishes an event and reads the changelog."""
 REPORTING = """
 import json, sys
 from pathlib import Path
@@ -87,16 +87,16 @@ changes = read_changelog(spark, Files(path=Path(sys.argv[1])), entities=["order"
 rows = changes.mapInArrow(ordinals, "ordinal long, owner string").collect()
 print(json.dumps(sorted([row.ordinal, row.owner] for row in rows)))
 """
-"""A Spark program of the application: its workers import packages of both."""
+"""A Spark program of an application, whose workers import our packages and the application's."""
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONSAFEPATH": "1", **variables}
-    done = subprocess.run(
+    process = subprocess.run(
         command, check=False, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PROGRAM_S
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def changelog(installed: Path, *arguments: str, cwd: Path) -> str:
@@ -105,14 +105,17 @@ def changelog(installed: Path, *arguments: str, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that holds the wheel; its dependencies come from the one we run in."""
+    """The `bin` folder of an environment that holds the wheel. The dependencies come from the environment that runs the
+    tests.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
     (wheel,) = folder.glob("changelog_publisher-*.whl")
     home = folder / "venv"
     venv.create(home, symlinks=True)
     run(sys.executable, "-m", "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
-    # A path in a .pth file is only added: the checkout's own editable install, itself a .pth file there, is not read.
+    # The path in this .pth file is only appended to sys.path. Python does not read the .pth files in that folder, so
+    # the editable install of the checkout has no effect.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)})
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     return home / "bin"
@@ -120,7 +123,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an application that has packages of its own under the names of our folders."""
+    """The folder of an application that has packages of its own, which have the same names as our folders."""
     folder = tmp_path_factory.mktemp("application")
     for name in OURS:
         (folder / name).mkdir()
@@ -141,8 +144,8 @@ def test_the_wheel_holds_one_package_typed_and_nothing_else(installed: Path, emp
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"changelog", "changelog_publisher"}
     assert {name.split("/")[1] for name in names if name.count("/") > 1 and "dist-info" not in name} == {*OURS}
     assert "changelog/py.typed" in names
-    place = run(installed / "python", "-c", "import changelog; print(*changelog.__path__)", cwd=empty).strip()
-    assert Path(place).is_relative_to(installed.parent)
+    package_path = run(installed / "python", "-c", "import changelog; print(*changelog.__path__)", cwd=empty).strip()
+    assert Path(package_path).is_relative_to(installed.parent)
 
 
 def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
@@ -153,25 +156,25 @@ def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) ->
     assert folders == {"changelog"}
 
 
-def test_the_command_says_what_it_can_do(installed: Path, empty: Path) -> None:
+def test_the_command_prints_its_usage(installed: Path, empty: Path) -> None:
     assert "usage: changelog" in changelog(installed, "--help", cwd=empty)
     assert "usage: changelog" in run(installed / "python", "-m", "changelog", "--help", cwd=empty)
     assert not list(empty.iterdir())
 
 
-def test_the_wheel_asks_for_all_that_it_needs(installed: Path, empty: Path) -> None:
-    told = run(sys.executable, "-m", "pip", "--python", installed / "python", "check", cwd=empty)
-    assert "No broken requirements found" in told
+def test_the_wheel_declares_all_its_dependencies(installed: Path, empty: Path) -> None:
+    output = run(sys.executable, "-m", "pip", "--python", installed / "python", "check", cwd=empty)
+    assert "No broken requirements found" in output
 
 
 @pytest.mark.usefixtures("starts_servers")
 def test_the_demo_needs_nothing_but_the_wheel(installed: Path, empty: Path) -> None:
-    told = changelog(installed, "demo", "--seconds", "1", cwd=empty)
-    assert ".parquet" in told or "log/" in told
+    output = changelog(installed, "demo", "--seconds", "1", cwd=empty)
+    assert ".parquet" in output or "log/" in output
 
 
 def installed_job(installed: Path, name: str, cwd: Path) -> Path:
-    """The file of a job, found as docs/how-to/spark.md says."""
+    """Returns the file of an installed job, located as docs/how-to/spark.md describes."""
     code = "import changelog.spark_jobs as jobs; print(jobs.__path__[0])"
     return Path(run(installed / "python", "-c", code, cwd=cwd).strip(), f"{name}.py")
 
@@ -179,9 +182,9 @@ def installed_job(installed: Path, name: str, cwd: Path) -> Path:
 def submit(
     installed: Path, job: str | Path, *arguments: str, cwd: Path, terminal: int | None = None, path: Path | None = None
 ) -> str:
-    """What `spark-submit` of an installed job, or of a file, prints; with a `terminal`, it prints all of it there.
+    """Submits an installed job or a file with `spark-submit`. Returns its output, or writes it to `terminal`.
 
-    `path` is a folder that Python looks into first, on the driver and on workers.
+    Python searches the folder `path` first, on the driver and on the workers.
     """
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYSPARK_PYTHON": str(installed / "python")}
     if path is not None:
@@ -199,7 +202,7 @@ def submit(
         job if isinstance(job, Path) else installed_job(installed, job, cwd),
         *arguments,
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         check=False,
         cwd=cwd,
@@ -210,13 +213,13 @@ def submit(
         text=True,
         timeout=PROGRAM_S,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    return done.stdout or ""
+    assert process.returncode == 0, f"{process.stdout}{process.stderr}"
+    return process.stdout or ""
 
 
 @pytest.fixture
 def configuration(empty: Path) -> Path:
-    """Of a file log that holds two changes."""
+    """The configuration of a file log that holds two changes."""
     with closing(FileSink(empty / "log")) as sink:
         sink.recover()
         rows = [made.record(Op.CREATE, '{"id":42}'), made.record(Op.UPDATE, '{"id":42,"n":1}', '{"id":42}', ordinal=4)]
@@ -230,13 +233,13 @@ def configuration(empty: Path) -> Path:
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("job", WORK)
-def test_a_job_is_submitted_beside_an_application_with_packages_of_our_names(
+def test_a_job_runs_where_an_application_has_packages_with_our_names(
     installed: Path, configuration: Path, application: Path, tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     java_needed()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    told = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere, path=application)
-    summary = json.loads(told.splitlines()[-1])
+    output = submit(installed, job, "--config", str(configuration), *WORK[job], cwd=elsewhere, path=application)
+    summary = json.loads(output.splitlines()[-1])
     assert (summary["job"], summary["verdict"]) == (job, "done")
 
 
@@ -251,62 +254,62 @@ def test_the_comparison_is_submitted_from_an_empty_folder(
         site.configure('[entities.thing]\ntable = "public.thing"\n')
         with site.running() as service:
             service.until(lambda: len(site.state("thing")) == 2)
-            told = submit(installed, "detect_drift", "--config", str(site.config), cwd=elsewhere)
-    summary = json.loads(told.splitlines()[-1])
+            output = submit(installed, "detect_drift", "--config", str(site.config), cwd=elsewhere)
+    summary = json.loads(output.splitlines()[-1])
     assert (summary["verdict"], summary["sourceRows"], summary["changelogRows"]) == ("clean", 2, 2)
     assert (elsewhere / summary["report"]).is_file()
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_a_person_sees_how_far_a_job_is(installed: Path, configuration: Path, empty: Path) -> None:
+def test_a_job_in_a_terminal_shows_its_progress(installed: Path, configuration: Path, empty: Path) -> None:
     java_needed()
     shutil.copytree(CHECKOUT / "schemas", empty / "schemas", ignore=shutil.ignore_patterns("*.py*"))
-    ours, theirs = pty.openpty()
-    shown: list[bytes] = []
+    terminal, job_terminal = pty.openpty()
+    chunks: list[bytes] = []
 
-    def read() -> None:
-        with contextlib.suppress(OSError):  # nobody writes there any more
+    def read_terminal() -> None:
+        with contextlib.suppress(OSError):  # raised once the job's end is closed
             while True:
-                shown.append(os.read(ours, 65536))
+                chunks.append(os.read(terminal, 65536))
 
-    reading = threading.Thread(target=read)
-    reading.start()
-    view = ("--entity", "order", "--to", "view", "--schemas", "schemas")
+    reader = threading.Thread(target=read_terminal)
+    reader.start()
+    arguments = ("--entity", "order", "--to", "view", "--schemas", "schemas")
     try:
-        submit(installed, "rebuild_view", "--config", str(configuration), *view, cwd=empty, terminal=theirs)
+        submit(installed, "rebuild_view", "--config", str(configuration), *arguments, cwd=empty, terminal=job_terminal)
     finally:
-        os.close(theirs)
-        reading.join()
-        os.close(ours)
-    text = b"".join(shown).decode()
+        os.close(job_terminal)
+        reader.join()
+        os.close(terminal)
+    text = b"".join(chunks).decode()
     assert re.search(r"\[Stage \d+:", text), text
     assert json.loads(text.splitlines()[-1])["verdict"] == "done"
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_an_application_with_packages_of_our_names_stamps_publishes_and_reads(
+def test_an_application_whose_packages_have_our_names_stamps_publishes_and_reads(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     log = str(configuration.parent / "log")
-    with temporary_broker(kafka_lib()) as broker:  # not the one of `broker`, which another worker may have
+    with temporary_broker(kafka_lib()) as broker:  # the fixture `broker` may run on another worker
         create(broker, "application.viewed")
         words = ("publishing.py", broker.bootstrap_servers, log)
-        printed = run(installed / "python", *words, cwd=application, PYTHONSAFEPATH="")
+        output = run(installed / "python", *words, cwd=application, PYTHONSAFEPATH="")
         assert ids(read(broker, "application.viewed")) == ["e-1"]
     stamp = {"serviceName": "web", "apiVersion": "v3", "identifier": "req-1"}
     owners = ["the application"] * len(OURS)
-    assert json.loads(printed.splitlines()[-1]) == {"owners": owners, "stamp": stamp, "rows": 2}
+    assert json.loads(output.splitlines()[-1]) == {"owners": owners, "stamp": stamp, "rows": 2}
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_an_application_with_packages_of_our_names_reads_in_spark(
+def test_an_application_whose_packages_have_our_names_reads_in_spark(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     java_needed()
     log = configuration.parent / "log"
-    printed = submit(installed, application / "reporting.py", str(log), cwd=application, path=application)
-    assert json.loads(printed.splitlines()[-1]) == [[2, "the application"], [4, "the application"]]
+    output = submit(installed, application / "reporting.py", str(log), cwd=application, path=application)
+    assert json.loads(output.splitlines()[-1]) == [[2, "the application"], [4, "the application"]]
 
 
-def test_every_job_is_submitted() -> None:
+def test_every_job_is_tested_here() -> None:
     assert {*WORK, "rebuild_view", "detect_drift"} == {*JOBS}

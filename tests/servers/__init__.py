@@ -20,7 +20,7 @@ from changelog.envelope.errors import ChangelogError
 from tests.patience import PATIENCE_S, until
 
 CACHE = Path(__file__).parents[2] / ".cache"
-"""Where make puts what it fetches."""
+"""The folder into which `make` downloads servers."""
 
 POSTGRES_15_BIN = Path("/usr/lib/postgresql/15/bin")
 
@@ -28,20 +28,26 @@ VERSIONS = [
     *(pytest.param(version, marks=pytest.mark.xdist_group(f"postgres-{version}")) for version in (14, 16, 17)),
     *(15, 18),
 ]
-"""Parameters for tests on every supported PostgreSQL; one worker starts those that serve nothing else."""
+"""Parameters for tests on every supported PostgreSQL. One worker runs all tests of a version that only these tests
+start.
+"""
 
 HASTY_JAVA = " ".join(BRIEF)
-"""As one setting of Spark's."""
+"""Options of a short-lived Java virtual machine, as the value of one Spark setting."""
 
 SLEEPING = Path(__file__).parent / "sleeping"
-"""What Python imports as it starts, where libfaketime would make it fail."""
+"""Holds a sitecustomize.py, which Python imports when it starts. Without it, `time.sleep` can fail under libfaketime.
+"""
 
 SETTINGS = {"fsync": "off"}
-"""No test pulls the plug of the machine; killing the server loses nothing without fsync."""
+"""No test cuts the machine's power. If only the server is killed, nothing is lost without fsync."""
 
 
 def postgres_bin(version: int) -> Path:
-    """The programs of a PostgreSQL: the wheel's 18, Debian's 15, others as fetched; skips or fails without them."""
+    """Returns the folder of a PostgreSQL's programs: 18 from the wheel, 15 from Debian, others as downloaded by `make`.
+
+    Skips or fails the test if they are missing.
+    """
     if version == 18:
         return find_bin()
     if version == 15:
@@ -52,25 +58,25 @@ def postgres_bin(version: int) -> Path:
 
 
 def server_name(version: int) -> str:
-    """The fixture of a PostgreSQL."""
+    """Returns the name of the fixture of this PostgreSQL version."""
     return "server" if version == 18 else f"server_{version}"
 
 
 def fetched(name: str) -> Path:
-    """The folder of a server that make fetches; skips or fails without it."""
+    """Returns the folder of a server that `make` downloads. Skips or fails the test if it is missing."""
     if not (CACHE / name / ".done").exists():
         missing(f"{name} was not fetched: make .cache/{name}/.done")
     return CACHE / name
 
 
 def kafka_lib() -> Path:
-    """Kafka's jars, with a Java to run them; skips or fails without."""
+    """Returns the folder of Kafka's jars. Skips or fails the test if they, or a Java to run them, are missing."""
     java_needed()
     return fetched("kafka") / "lib"
 
 
 def java_needed() -> None:
-    """Skips or fails without a Java that is new enough."""
+    """Skips or fails the test if no Java is new enough."""
     try:
         find_java()
     except ChangelogError as error:
@@ -78,7 +84,9 @@ def java_needed() -> None:
 
 
 def promtool() -> str:
-    """Prometheus's tool that checks rules and metrics; skips or fails without it."""
+    """Returns the path of promtool, which checks Prometheus's rules and metrics. Skips or fails the test if it is
+    missing.
+    """
     program = shutil.which("promtool") or shutil.which("promtool", path=CACHE / "promtool/usr/bin")
     if program is None:
         missing("promtool is missing: apt-get install prometheus")
@@ -86,8 +94,10 @@ def promtool() -> str:
 
 
 def clock_of(file: Path) -> dict[str, str] | None:
-    """The environment of a process whose wall clock is off by what `file` says, from one moment to the next; its
-    monotonic clock is the real one. None without libfaketime.
+    """Returns the environment of a process whose wall clock is shifted by the offset in `file`, or None without
+    libfaketime.
+
+    A change of the file takes effect at once. The process's monotonic clock is not shifted.
     """
     environment = clock_off(0)
     if environment is not None:
@@ -98,8 +108,10 @@ def clock_of(file: Path) -> dict[str, str] | None:
 
 
 def clock_off(seconds: int) -> dict[str, str] | None:
-    """The environment of a process whose wall clock is off by so much as long as it runs, and reads no file to know
-    it: PostgreSQL asks for the time where a signal is handled. None without libfaketime.
+    """Returns the environment of a process whose wall clock is shifted by a fixed `seconds`, or None without
+    libfaketime.
+
+    PostgreSQL reads the clock in signal handlers. So the offset is not in a file that must be read each time.
     """
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
     if library is None:
@@ -113,7 +125,7 @@ def clock_off(seconds: int) -> dict[str, str] | None:
 
 
 def missing(what: str) -> NoReturn:
-    """Skips the test for want of a system package or a server, and fails it where CI=true."""
+    """Skips the test because a system package or a server is missing. Fails it if CI=true."""
     if os.environ.get("CI") == "true":
         pytest.fail(what)
     pytest.skip(what)
@@ -121,10 +133,10 @@ def missing(what: str) -> NoReturn:
 
 @contextlib.contextmanager
 def fresh_database(server: Server) -> Iterator[str]:
-    """The connection string of a new, empty database; it and its replication slots are dropped afterwards."""
+    """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        # Copied as files, it is there in a third of the time, and its 7 MB are not in the log that every slot reads.
+        # This strategy takes a third of the time, and keeps the copy's 7 MB out of the log that every slot reads.
         strategy = sql.SQL("STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
         admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), strategy))
     yield server.dsn(name)
@@ -135,7 +147,7 @@ def fresh_database(server: Server) -> Iterator[str]:
 
 
 def drop_slots(admin: psycopg.Connection, database: str) -> None:
-    """Drops the database's replication slots, ending whoever still reads them."""
+    """Drops the database's replication slots, and terminates the sessions that still read them."""
     admin.execute(
         "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots"
         " WHERE database = %s AND active_pid IS NOT NULL",
@@ -147,18 +159,18 @@ def drop_slots(admin: psycopg.Connection, database: str) -> None:
 
 
 def reload(dsn: str) -> None:
-    """Has the server read its settings and its pg_hba.conf again, and waits until sessions that begin now have them.
+    """Makes the server reload its settings and pg_hba.conf. Waits until new sessions use them.
 
-    Processes that run already are signalled by then, and act upon a setting when they get to it.
+    Processes that already run have been signalled then, and apply a setting a little later.
     """
     with psycopg.connect(dsn, autocommit=True) as admin:
         asked_at = admin.execute("SELECT clock_timestamp(), pg_reload_conf()").fetchone()
     assert asked_at is not None
-    until(lambda: _loaded_at(dsn) > asked_at[0], "the server does not read its settings again")
+    until(lambda: _loaded_at(dsn) > asked_at[0], "the server does not reload its settings")
 
 
 def _loaded_at(dsn: str) -> datetime:
-    """When the settings were read that a new session has."""
+    """Returns when the settings of a new session were loaded."""
     with psycopg.connect(dsn, autocommit=True) as session:
         [[loaded_at]] = session.execute("SELECT pg_conf_load_time()").fetchall()
         assert isinstance(loaded_at, datetime)
@@ -166,14 +178,14 @@ def _loaded_at(dsn: str) -> datetime:
 
 
 def lose_log(dsn: str, slot: str) -> None:
-    """Has the server remove log that the slot needs, as it does for want of room."""
+    """Makes the server remove log that the slot needs, as it does when the disk is short of space."""
     wal_status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s"
     deadline = time.monotonic() + PATIENCE_S
     with psycopg.connect(dsn, autocommit=True) as admin:
         admin.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
         reload(dsn)
         try:
-            # The checkpointer reads its settings when it gets to it: a first CHECKPOINT may still keep the log.
+            # The checkpointer reloads its settings with a delay, so the first CHECKPOINT may still keep the log.
             while admin.execute(wal_status, [slot]).fetchone() != ("lost",):
                 assert time.monotonic() < deadline, "the server keeps the log"
                 for statement in ("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()") * 3:

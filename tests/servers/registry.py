@@ -1,4 +1,4 @@
-"""A schema registry of our own: Apicurio, whose API is Confluent's too, with its schemas in memory."""
+"""A schema registry: Apicurio, which also offers Confluent's API, with its schemas in memory."""
 
 import time
 import urllib.error
@@ -14,9 +14,9 @@ START_TIMEOUT_S = 120.0
 
 
 class Registry(ServerProcess):
-    """An empty registry over the unpacked archive in `home`; what it prints goes to a file in `folder`.
+    """A registry over the unpacked archive in `home`, empty at its start. Its output goes to a file in `folder`.
 
-    Its compatibility is NONE until a client sets another; what stops it has it forget its schemas.
+    Its compatibility level is NONE until a client sets another. It loses its schemas when it stops.
     """
 
     def __init__(self, home: Path, folder: Path, *, heap: str = "384m") -> None:
@@ -31,7 +31,7 @@ class Registry(ServerProcess):
         ]
 
     def start(self) -> None:
-        """Returns when it lists its subjects."""
+        """Starts the process, and returns when the registry lists its subjects."""
         self._process = launch(self._command, self.log)
         deadline = time.monotonic() + START_TIMEOUT_S
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -46,6 +46,6 @@ class Registry(ServerProcess):
 
 @contextmanager
 def temporary_registry(home: Path) -> Iterator[Registry]:
-    """A running registry, gone afterwards."""
+    """Yields a running registry, and stops it afterwards."""
     with temporary_folder("changelog-registry-") as folder, Registry(reachable(home, folder), folder) as registry:
         yield registry

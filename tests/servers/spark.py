@@ -1,4 +1,6 @@
-"""Sessions of Spark on this machine, for the tests, the campaigns and the benchmarks: the jobs' settings, and quiet."""
+"""Spark sessions on this machine for tests, campaigns and benchmarks. They have the jobs' settings and
+print nothing.
+"""
 
 import os
 import sys
@@ -15,7 +17,9 @@ from changelog.spark_jobs.runner.job import begin
 def local_spark(
     folder: Path, *, master: str = "local[2]", memory: str = "1g", partitions: int = 4, others: Mapping[str, str] = {}
 ) -> Iterator[SparkSession]:
-    """A session whose files are in `folder`; `partitions` are those of shuffles, `others` settings over these."""
+    """Yields a session whose files are in `folder`. `partitions` is the number of shuffle partitions; `others`
+    overrides settings.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
         "spark.master": master,

@@ -1,4 +1,7 @@
-"""Sleeps under libfaketime, which calls a sleep invalid whose end passed before it began, as on a busy machine."""
+"""Makes `time.sleep` tolerate an error under libfaketime.
+
+On a busy machine, the end of a sleep may pass before the sleep begins. libfaketime reports such a sleep as invalid.
+"""
 
 import errno
 import time
