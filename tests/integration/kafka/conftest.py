@@ -1,4 +1,4 @@
-"""The topics that a test has for itself."""
+"""Fixtures of the tests on Kafka."""
 
 import pytest
 
@@ -10,5 +10,5 @@ from tests.integration.kafka.topics import NAME
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """A prefix of its own for each test."""
+    """Settings with a prefix of the test's own, and so with topics of its own."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)

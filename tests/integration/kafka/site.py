@@ -1,4 +1,4 @@
-"""One database, one configuration of a service that publishes it to Kafka, and the changelog there."""
+"""One database, the configuration of a service that publishes it to Kafka, and the changelog in Kafka."""
 
 import contextlib
 import json
@@ -37,10 +37,11 @@ from tests.servers.registry import Registry
 
 
 class Site:
-    """A database at `dsn`, and a service that publishes `tables` of it, each as the entity of its name, in `folder`.
+    """A database at `dsn`, and a service that publishes its `tables`, each as the entity of the same name.
 
-    The messages are in Avro where there is a registry. The service has the `name` that is given, else that of its
-    database, for slots are the whole server's; `suffix` tells several services over one database apart.
+    The configuration is in `folder`. With a registry, messages are in Avro. Without `name`, the service has the name of
+    its database, because a slot's name is unique on the whole server. `suffix` distinguishes several services over one
+    database.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Site:
         self.dsn = dsn
         self.config = folder / f"changelog{suffix}.toml"
         codec = f'codec = "avro"\nregistry = "{registry.url}"\nauto_register = true\n' if registry else ""
-        of_tables = "".join(
+        entity_sections = "".join(
             f'[entities.{name}]\ntable = "public.{name}"\npartitions = {partitions}\n'
             for name, partitions in tables.items()
         )
@@ -68,7 +69,7 @@ class Site:
             'service = { listen = "127.0.0.1:0" }\n'
             f'[sink]\nkind = "kafka"\nbootstrap_servers = "{broker.bootstrap_servers}"\ncommit_seconds = 0.1\n'
             + codec
-            + of_tables
+            + entity_sections
             + rest,
             "utf-8",
         )
@@ -76,14 +77,18 @@ class Site:
         self._client = Client(bootstrap_servers=broker.bootstrap_servers)
 
     def sql(self, *statements: str) -> None:
-        """Runs the statements, each a transaction of its own."""
+        """Runs each statement in a transaction of its own."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     @contextlib.contextmanager
     def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator[Running]:
-        """The service, in a thread, drained at the end; what it fails with is raised. Then readers see all of it."""
+        """Yields the service, which runs in a thread and is stopped at the end. Raises the service's error, if there is
+        one.
+
+        Then waits until readers see all messages.
+        """
         service = Running(Service(self.settings, accept_settings=accept, accept_cluster=accept_cluster))
         try:
             yield service
@@ -94,30 +99,30 @@ class Site:
 
     @property
     def log(self) -> Log:
-        """The changelog."""
+        """A reader of the changelog."""
         return open_log(self.settings)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """How far it is."""
+        """The checkpoint that is stored in the changelog."""
         return self.log.checkpoint()
 
     def is_read(self) -> bool:
-        """Whether all tables are read to their ends."""
+        """Returns whether all tables are completely read."""
         return is_read(self.checkpoint)
 
     def ended(self, signal: str) -> bool:
-        """Whether what this signal asked for has come to an end."""
-        found = self.checkpoint
-        return found is not None and signal in Repairs.parse(found.repairs).ended
+        """Returns whether the work that this signal requested has ended."""
+        checkpoint = self.checkpoint
+        return checkpoint is not None and signal in Repairs.parse(checkpoint.repairs).ended
 
     def records(self, entity: str) -> list[Record]:
-        """By position."""
-        found = [record for rows in self.log.read(entity=entity) for record in batch.records(rows)]
-        return sorted(found, key=lambda record: record.envelope.provenance.source.position)
+        """Returns the records of an entity, ordered by position."""
+        records = [record for rows in self.log.read(entity=entity) for record in batch.records(rows)]
+        return sorted(records, key=lambda record: record.envelope.provenance.source.position)
 
     def state(self, entity: str) -> dict[str, Any]:
-        """What the changelog makes of an entity: key to current row."""
+        """Returns the entity's rows by key, as the changelog's messages leave them."""
         alive: dict[str, Any] = {}
         for record in self.records(entity):
             alive.pop(record.place.key, None)
@@ -126,21 +131,21 @@ class Site:
         return alive
 
     def table(self, entity: str) -> dict[str, Any]:
-        """What the table holds, as the database prints it as JSON: by `id`, its key."""
+        """Returns the rows of the table by `id`, its key. Each is the JSON that the database prints."""
         with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT to_json(t) AS row FROM {entity} AS t".encode()).fetchall()
         return {str(row["row"]["id"]): row["row"] for row in rows}
 
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Puts states that the table never had behind the end of the log, None for a delete: by the sink itself.
+        """Appends changes to the changelog through the sink: states that the table never had, or None for a delete.
 
-        A change gives columns other values: JSON texts. All else is as in the key's last row, or as in another key's
-        where it has no state. A key that had rows stays in its partition. The service is stopped.
+        The service must be stopped. A change maps columns to JSON texts. All else is copied from the key's last row, or
+        from another key's row if this key has none. A key that had rows stays in its partition.
         """
-        last = {record.place.key: record for record in self.records(entity)}
-        alive = {key: record for key, record in last.items() if record.envelope.current is not None}
-        other = next(iter(alive.values()))
-        [version] = [each for each in read_versions(self.log) if each.entity == entity][-1:]
+        last_records = {record.place.key: record for record in self.records(entity)}
+        alive = {key: record for key, record in last_records.items() if record.envelope.current is not None}
+        example = next(iter(alive.values()))
+        [version] = [stored for stored in read_versions(self.log) if stored.entity == entity][-1:]
         with connect(self.dsn) as connection:
             resolved = entities.resolve(self.settings, read_tables(connection))
         partitions = self.settings.entities[entity].partitions
@@ -149,29 +154,31 @@ class Site:
             checkpoint = sink.recover()
             assert checkpoint is not None
             assert checkpoint.position is not None
-            position, forged = checkpoint.position, []
+            position, forged_records = checkpoint.position, []
             for key, change in changes.items():
                 position = Position(position.epoch, position.commit, position.ordinal + 2)
                 by_key = Place(key=key, partition=partition(key.encode(), partitions))
-                place = last[key].place if key in last else by_key
-                forged.append(replace(_forged(alive.get(key, other), change, position), place=place))
-            sink.add([batch.with_shapes(batch.from_records(forged), {entity: version.columns})])
+                place = last_records[key].place if key in last_records else by_key
+                forged_records.append(replace(_forged(alive.get(key, example), change, position), place=place))
+            sink.add([batch.with_shapes(batch.from_records(forged_records), {entity: version.columns})])
             sink.commit(replace(checkpoint, position=position))
         self._settled()
 
     def _settled(self) -> None:
         prefix = f"{self.settings.name}."
-        known = self._client.admin().topics()
-        parts = [(name, number) for name in known if name.startswith(prefix) for number in known[name].partitions]
+        topics = self._client.admin().topics()
+        parts = [(name, number) for name in topics if name.startswith(prefix) for number in topics[name].partitions]
         settled(self._client, parts)
 
 
 def _forged(like: Record, change: Mapping[str, str] | None, position: Position) -> Record:
-    told = like.envelope.provenance
-    source = replace(told.source, op=Op.DELETE if change is None else Op.UPDATE, position=position)
+    provenance = like.envelope.provenance
+    source = replace(provenance.source, op=Op.DELETE if change is None else Op.UPDATE, position=position)
     current = None
     if change is not None:
         assert like.envelope.current is not None
         tokens = tokens_of(bytes(like.envelope.current).decode())
         current = Raw(msgspec.json.encode(tokens | {name: Raw(text.encode()) for name, text in change.items()}))
-    return replace(like, envelope=Envelope(provenance=replace(told, source=source), current=current, original=MISSING))
+    return replace(
+        like, envelope=Envelope(provenance=replace(provenance, source=source), current=current, original=MISSING)
+    )

@@ -1,4 +1,4 @@
-"""The commands over a changelog on Kafka, from its first row to the last that is left of it."""
+"""The commands over a changelog on Kafka, from its first row until its topics are dropped."""
 
 import json
 import os
@@ -48,7 +48,7 @@ ANY_RULE = AclBindingFilter(
     ResourceType.ANY,
     None,  # type: ignore[arg-type]
     ResourcePatternType.ANY,
-    None,  # type: ignore[arg-type]  # a filter may leave it open
+    None,  # type: ignore[arg-type]  # None matches any value
     None,  # type: ignore[arg-type]
     AclOperation.ANY,
     AclPermissionType.ANY,
@@ -84,32 +84,34 @@ class Site:
                 connection.execute(statement.encode())
 
     def call(self, *words: str) -> tuple[int, str, str]:
-        """Exit code, output and errors of a command; logs left out."""
+        """Returns a command's exit code, output and errors. The lines of the log are left out."""
         self._capsys.readouterr()
         code = cli.main([words[0], "--config", str(self.file), *words[1:]])
-        said = self._capsys.readouterr()
-        return code, said.out, "".join(line for line in said.err.splitlines() if not line.startswith("{"))
+        output = self._capsys.readouterr()
+        return code, output.out, "".join(line for line in output.err.splitlines() if not line.startswith("{"))
 
     def messages(self, *words: str) -> list[tuple[str, str, str]]:
-        """Entity, key and op of what `tail` or `history` gives."""
+        """Returns entity, key and op of each message that `tail` or `history` prints."""
         code, out, err = self.call(*words, "--json")
         assert (code, err) == (0, "")
-        found = [json.loads(line) for line in out.splitlines()]
-        return [(each["entity"], each["key"], each["value"]["provenance"]["source"]["op"]) for each in found]
+        messages = [json.loads(line) for line in out.splitlines()]
+        return [
+            (message["entity"], message["key"], message["value"]["provenance"]["source"]["op"]) for message in messages
+        ]
 
     def findings(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+        messages: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
         _, out, err = self.call("check", "--json")
         assert err == ""
-        for each in json.loads(out):
-            found[each["status"]].append(f"{each['name']}: {each['message']}")
-        return found
+        for finding in json.loads(out):
+            messages[finding["status"]].append(f"{finding['name']}: {finding['message']}")
+        return messages
 
     def service(self) -> Running:
         return Running(Service(config.load(self.file, os.environ)))
 
     def published(self, count: int) -> None:
-        """Runs the service until that many rows are there."""
+        """Runs the service until the changelog holds `count` rows."""
         log = open_log(config.load(self.file, os.environ))
         service = self.service()
         try:
@@ -133,14 +135,14 @@ def site(database: str, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFi
     return Site(database, broker, tmp_path, capsys)
 
 
-def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
+def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> None:
     code, _, err = site.call("tail")
     assert code == 3
     assert f"there is no topic of the changelog {site.name} at " in err
     assert json.loads(site.call("status", "--json")[1])["entities"] == {}
-    found = site.findings()
-    assert found["fail"] == []
-    assert f"transactions: this user may begin them as changelog.{site.name}.{site.name}" in found["ok"]
+    findings = site.findings()
+    assert findings["fail"] == []
+    assert f"transactions: this user may begin them as changelog.{site.name}.{site.name}" in findings["ok"]
 
     site.published(1)
     site.sql(
@@ -149,20 +151,20 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
         "DELETE FROM orders WHERE id = 7",
     )
     site.published(5)
-    life = [("orders", "7", op) for op in ("create", "update", "delete")]
-    assert site.messages("tail", "--no-follow", "-n", "3") == [("orders", "8", "create"), *life[1:]]
+    changes_of_7 = [("orders", "7", op) for op in ("create", "update", "delete")]
+    assert site.messages("tail", "--no-follow", "-n", "3") == [("orders", "8", "create"), *changes_of_7[1:]]
     assert site.messages("tail", "guest", "--no-follow") == [("guest", "1", "read")]
-    assert site.messages("history", "orders", "7") == life
+    assert site.messages("history", "orders", "7") == changes_of_7
     assert "orders 7  3 changes" in site.call("history", "orders", "7")[1]
     for command in (["tail", "ordrs"], ["history", "ordrs", "7"]):
         code, _, err = site.call(*command)
         assert code == 2
         assert err.endswith("has no entity ordrs; it has: dead, gaps, guest, orders")
 
-    told = json.loads(site.call("status", "--json")[1])
-    assert told["entities"]["orders"]["messages"] >= 4
-    assert told["lag"]["bytes"] is not None
-    assert told["position"] is not None
+    status = json.loads(site.call("status", "--json")[1])
+    assert status["entities"]["orders"]["messages"] >= 4
+    assert status["lag"]["bytes"] is not None
+    assert status["position"] is not None
     assert "messages (at most)" in site.call("status")[1]
     assert "rights: this user may read and write all 6 topics" in site.findings()["ok"]
 
@@ -183,14 +185,14 @@ def test_one_changelog_from_its_beginning_to_its_end(site: Site) -> None:
 
 
 def _deltas(site: Site, entity: str) -> None:
-    """Makes the topic of an entity's deltas, as the job does."""
+    """Creates the topic of an entity's deltas, as the Spark job does."""
     client = Client(bootstrap_servers=site.broker.bootstrap_servers)
     name = f"{site.name}.{entity}"
-    found = read(client.admin(), [Topic(name=name, partitions=0, settings={})])
-    ensure(client, delta_topics_of(site.name, {entity: found[name]}), create=True, replication_factor=None)
+    topics = read(client.admin(), [Topic(name=name, partitions=0, settings={})])
+    ensure(client, delta_topics_of(site.name, {entity: topics[name]}), create=True, replication_factor=None)
 
 
-def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:
+def test_a_stop_is_passed_and_a_running_service_cannot_be_changed(site: Site) -> None:
     site.published(1)
     site.sql("TRUNCATE orders", "INSERT INTO orders VALUES (1, 'NEW')")
     error = site.service().ended()
@@ -213,7 +215,9 @@ def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:
             code, _, err = site.call(*command)
             assert code == 3
             assert "in use by" in err or "is read by" in err
-        assert all(not each.startswith("transactions") for found in site.findings().values() for each in found)
+        assert all(
+            not message.startswith("transactions") for messages in site.findings().values() for message in messages
+        )
         site.sql("INSERT INTO orders VALUES (2, 'NEW')")
         log = open_log(config.load(site.file, os.environ))
         service.until(lambda: sum(rows.num_rows for rows in log.read(entity="orders")) == 2)
@@ -223,7 +227,7 @@ def test_a_stop_is_passed_and_a_service_that_runs_is_let_be(site: Site) -> None:
 
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
-def test_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> None:
+def test_a_stop_at_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> None:
     site.published(1)
     large = "SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 40000) AS n"
     site.sql(f"INSERT INTO orders {large}", "INSERT INTO orders VALUES (2, 'NEW')")
@@ -232,10 +236,10 @@ def test_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> Non
     code, _, err = site.call("accept", str(error.position), "--as", "default")
     assert code == 2
     assert "default does not pass this stop" in err
-    [told] = [each for each in site.findings()["fail"] if each.startswith("stop: ")]
-    assert f"the service stopped at {error.position}" in told
+    [finding] = [message for message in site.findings()["fail"] if message.startswith("stop: ")]
+    assert f"the service stopped at {error.position}" in finding
     assert site.call("accept", str(error.position), "--as", decision)[0] == 0
-    assert not [each for each in site.findings()["fail"] if each.startswith("stop: ")]
+    assert not [message for message in site.findings()["fail"] if message.startswith("stop: ")]
     service, log = site.service(), open_log(config.load(site.file, os.environ))
     try:
         service.until(lambda: sum(rows.num_rows for rows in log.read(entity="orders")) == 1)
@@ -246,7 +250,7 @@ def test_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> Non
     assert site.messages("tail", "--no-follow", "-n", "50")[-len(dead) - 1 :] == [*dead, ("orders", "2", "create")]
 
 
-def test_accept_wants_a_changelog(site: Site) -> None:
+def test_accept_refuses_an_empty_changelog(site: Site) -> None:
     code, _, err = site.call("accept", "00000001/0000000000000004/00000002", "--as", "skip")
     assert code == 2
     assert "the changelog is empty" in err
@@ -256,8 +260,8 @@ def test_a_broker_that_cannot_be_reached_is_a_finding(site: Site, monkeypatch: p
     monkeypatch.setattr(client, "TIMEOUT_S", 2.0)
     site.broker = Broker(site.broker.lib, site.file.parent / "none", port=1)
     site.configure('client = { "socket.connection.setup.timeout.ms" = "1000" }')
-    found = site.findings()["fail"]
-    assert [each.partition(":")[0] for each in found] == ["kafka"]
+    failures = site.findings()["fail"]
+    assert [message.partition(":")[0] for message in failures] == ["kafka"]
     code, out, err = site.call("drop", "--topics", "--yes")
     assert code == 3
     assert "topics       unknown: " in out
@@ -271,12 +275,12 @@ def test_another_source_of_the_same_topics_is_a_finding(site: Site) -> None:
     with closing(KafkaSink(KafkaSettings(client=client, name="other", prefix=site.name), JSON)) as other:
         other.recover()
         other.commit(replace(checkpoint(1), settings={"orders": {}}))
-    [found] = site.findings()["fail"]
-    assert found.startswith(f"sources: other already publishes to {site.name}.orders, and so would {site.name}: ")
+    [finding] = site.findings()["fail"]
+    assert finding.startswith(f"sources: other already publishes to {site.name}.orders, and so would {site.name}: ")
     assert site.service().ended().kind is Kind.PRECONDITION
 
 
-def test_topics_are_not_of_files(site: Site) -> None:
+def test_topics_cannot_be_dropped_from_a_file_log(site: Site) -> None:
     site.file.write_text(site.file.read_text().partition("[sink]")[0] + '[sink]\npath = "log"')
     code, _, err = site.call("drop", "--topics", "--yes")
     assert code == 2
@@ -286,11 +290,11 @@ def test_topics_are_not_of_files(site: Site) -> None:
 def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Registry) -> None:
     site.configure(f'codec = "avro"\nregistry = "{registry.url}"')
     subjects = [f"registry: {site.name}.{entity}-value" for entity in ("guest", "orders")]
-    assert [each.partition(" would")[0] for each in site.findings()["fail"]] == subjects
+    assert [failure.partition(" would")[0] for failure in site.findings()["fail"]] == subjects
     assert site.call("schemas", "register", "--yes")[0] == 0
-    found = site.findings()
-    assert found["fail"] == []
-    assert {f"{each} is registered" for each in subjects} <= set(found["ok"])
+    findings = site.findings()
+    assert findings["fail"] == []
+    assert {f"{subject} is registered" for subject in subjects} <= set(findings["ok"])
     site.published(1)
     assert site.messages("history", "guest", "1") == [("guest", "1", "read")]
     site.configure('codec = "json"')
@@ -302,7 +306,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a broker that lets everybody do what no rule speaks of."""
+    """The broker allows everybody everything for which there is no rule."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -319,14 +323,16 @@ def test_rights_that_are_missing_are_findings(
             (ResourceType.TOPIC, f"{site.name}.orders", "User:*", AclOperation.DESCRIBE_CONFIGS),
             (ResourceType.TRANSACTIONAL_ID, f"changelog.{site.name}.{site.name}", "User:other", AclOperation.WRITE),
         ]
-        added = [
-            AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", operation, AclPermissionType.ALLOW)
-            for kind, name, who, operation in rules_for
+        bindings = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, principal, "*", operation, AclPermissionType.ALLOW)
+            for kind, name, principal, operation in rules_for
         ]
-        for future in admin.create_acls(added).values():
+        for future in admin.create_acls(bindings).values():
             future.result()
-        until(lambda: len(admin.describe_acls(ANY_RULE).result()) == len(added), "the broker does not show its rules")
-        found: list[Any] = site.findings()["fail"]
-        assert found[0] == f"rights: topic {site.name}.orders: this user lacks WRITE"
-        assert found[1].startswith("transactions: beginning transactions as ")
-        assert len(found) == 2
+        until(
+            lambda: len(admin.describe_acls(ANY_RULE).result()) == len(bindings), "the broker does not show its rules"
+        )
+        failures: list[Any] = site.findings()["fail"]
+        assert failures[0] == f"rights: topic {site.name}.orders: this user lacks WRITE"
+        assert failures[1].startswith("transactions: beginning transactions as ")
+        assert len(failures) == 2

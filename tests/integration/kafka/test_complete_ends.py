@@ -1,8 +1,10 @@
-"""A commit whose end Kafka has not marked in every partition: whoever reads up to the checkpoint gets all of its rows.
+"""Readers up to a checkpoint get all of its rows, even if Kafka has not yet marked the end of the commit in every
+partition.
 
-Kafka answers a commit, and marks its end in one partition after the other. Two brokers show it: the one that follows is
-paused, so that the end of the transaction is known in `positions`, which has one replica, and not yet among the rows.
-The other tests imitate it with two transactions (`unfinished`).
+Kafka acknowledges a commit, and then marks its end in one partition after the other. The first test shows this with two
+brokers. It pauses the second broker, which replicates the rows. So the end of the transaction is visible in
+`positions`, which has one replica, and not yet among the rows. The other tests imitate this state with two transactions
+(`unfinished`).
 """
 
 import os
@@ -33,7 +35,7 @@ from tests.unit.records import checkpoint
 pytestmark = pytest.mark.xdist_group("kafka")
 
 AWHILE_S = 3.0
-"""How long a reader is given to answer too early: one that waits takes no notice."""
+"""The time in which a reader that does not wait would return too early. A correct reader is still waiting after it."""
 
 
 @pytest.fixture
@@ -65,14 +67,14 @@ def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_
         with Broker(lib, folder / "first", heap="256m", settings=slow) as first:
             client = Client(bootstrap_servers=first.bootstrap_servers)
             with opened(KafkaSettings(client=client, name=SOURCE, prefix="early")):
-                pass  # it is the first broker now that keeps the states of transactions
+                pass  # creates the topic of transaction states on the first broker
             with Broker(lib, folder / "second", heap="256m", settings=slow, joins=first) as second:
                 settings, part = KafkaSettings(client=client, name=SOURCE, prefix="late"), ("late.order", 0)
                 admin = client.admin()
                 until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
                 replicas = {"late.positions": [1], "late.order": [1, 2]}
-                made = [NewTopic(name, 1, replica_assignment=[nodes]) for name, nodes in replicas.items()]
-                for future in admin.create_topics(made).values():
+                new_topics = [NewTopic(name, 1, replica_assignment=[nodes]) for name, nodes in replicas.items()]
+                for future in admin.create_topics(new_topics).values():
                     future.result()
                 with opened(settings) as sink:
                     store(sink, 1, change(1))
@@ -93,7 +95,7 @@ def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_
                     assert reading.result(PATIENCE_S) == [1, 2]
 
 
-def test_a_row_of_the_checkpoint_is_waited_for(settings: KafkaSettings) -> None:
+def test_a_reader_waits_for_a_row_of_the_checkpoint(settings: KafkaSettings) -> None:
     log = log_of(settings)
     with opened(settings) as sink:
         store(sink, 1, change(1))
@@ -107,8 +109,8 @@ def test_a_row_of_the_checkpoint_is_waited_for(settings: KafkaSettings) -> None:
         assert reading.result(PATIENCE_S) == [1, 2]
 
 
-def test_what_no_checkpoint_holds_yet_is_not_waited_for(settings: KafkaSettings) -> None:
-    """What others have open, and the service itself: rows past the checkpoint."""
+def test_a_reader_does_not_wait_for_rows_after_the_checkpoint(settings: KafkaSettings) -> None:
+    """These are open transactions of other producers, and rows that the service itself has not committed."""
     with opened(settings) as sink:
         store(sink, 1, change(1))
         with transaction(settings, "others") as others:
@@ -119,7 +121,7 @@ def test_what_no_checkpoint_holds_yet_is_not_waited_for(settings: KafkaSettings)
             assert read(log_of(settings)) == [1]
 
 
-def test_rows_after_a_transaction_that_does_not_end_are_an_error(
+def test_committed_rows_after_an_endless_transaction_are_an_error(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(complete_ends, "WAIT_S", 1.0)

@@ -1,8 +1,8 @@
-"""A changelog in topics that an earlier version of the program wrote is continued by this one.
+"""This version continues a changelog in topics that an earlier version of the program wrote.
 
-`stored/kafka` holds the topics as that version left them when it was killed, five times in all: the version of the last
-commit before the capture core had a room of its own. `photo` is read in part, a repair of two keys of `item` is open,
-and the last transaction was aborted. Its cluster is gone, so the service goes on with another one.
+`stored/kafka` holds the topics as the earlier version left them after it had been killed five times. That version is
+the last one before `connectors/capture` existed. `photo` is partly read, a repair of two keys of `item` is open, and
+the last transaction was aborted. The database cluster no longer exists, so the service continues with another one.
 """
 
 import itertools
@@ -34,7 +34,7 @@ PHOTOS = 300
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message as it was stored; a tombstone has no value."""
+    """A stored message. A tombstone has no value."""
 
     transaction: int
     outcome: str
@@ -47,23 +47,24 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def stored_messages() -> list[Message]:
-    """In the order of their transactions, and in each partition in that of its offsets."""
+    """Returns the messages, ordered by transaction and, within a partition, by offset."""
     lines = (STORED / "messages.jsonl").read_text("utf-8").splitlines()
     return [msgspec.json.decode(line, type=Message) for line in lines]
 
 
 def load(broker: Broker) -> None:
-    """Makes the topics, and sends the messages to them, each transaction as it was: committed or aborted.
+    """Creates the topics, and sends the messages in their original transactions, which are committed or aborted as
+    before.
 
-    A topic that is made gets an id of its own, so the ids in the checkpoints are those of the new topics.
+    Each new topic gets a new id. The checkpoints are changed to contain the new ids.
     """
     topics: dict[str, dict[str, Any]] = json.loads((STORED / "topics.json").read_text("utf-8"))
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     admin = client.admin()
-    made = [
+    new_topics = [
         NewTopic(name, topic["partitions"], 1, config=_lasting(topic["settings"])) for name, topic in topics.items()
     ]
-    for future in admin.create_topics(made).values():
+    for future in admin.create_topics(new_topics).values():
         future.result()
     ids = dict.fromkeys(topics, "")
     while not all(ids.values()):
@@ -82,25 +83,27 @@ def load(broker: Broker) -> None:
 
 
 def _lasting(settings: dict[str, str]) -> dict[str, str]:
-    """The settings, but Kafka never compacts: the messages are old, so it could do so in the middle of the test."""
+    """Returns the settings with compaction switched off. The messages are old, so Kafka could compact them during the
+    test.
+    """
     return {name: text for name, text in settings.items() if name != "max.compaction.lag.ms"} | {"segment.ms": LONGEST}
 
 
 def _send(producer: Producer, messages: Iterator[Message], new_ids: dict[str, str]) -> str:
-    """Sends what is one transaction's; gives its outcome."""
+    """Sends the messages of one transaction. Returns the transaction's outcome."""
     for message in messages:
         value = message.value
         if message.topic == f"{NAME}.positions":
             assert value is not None
             for old, new in new_ids.items():
                 value = value.replace(old, new)
-        place = (message.topic, value, message.key, message.partition)
-        producer.produce(*place, timestamp=message.timestamp, headers=list(message.headers))
+        target = (message.topic, value, message.key, message.partition)
+        producer.produce(*target, timestamp=message.timestamp, headers=list(message.headers))
     return message.outcome
 
 
 def written(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
-    """Position, key and current row of each; no bytes for a row that is deleted."""
+    """Returns position, key and current row of each record. The row is empty for a delete."""
     return [
         (str(record.envelope.provenance.source.position), record.place.key, bytes(record.envelope.current or b""))
         for record in records
@@ -108,12 +111,12 @@ def written(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
 
 
 def operations(site: Site, entity: str, before: Mapping[str, Sequence[Record]]) -> list[tuple[str, str]]:
-    """Kind and key of each change after those of `before`."""
+    """Returns the operation and the key of each change after those in `before`."""
     added = site.records(entity)[len(before[entity]) :]
     return [(str(record.envelope.provenance.source.op.value), record.place.key) for record in added]
 
 
-def test_a_stored_changelog_in_topics_goes_on_with_what_was_open_in_it(
+def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repairs(
     database: str, broker: Broker, tmp_path: Path
 ) -> None:
     load(broker)

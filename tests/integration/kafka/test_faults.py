@@ -1,4 +1,7 @@
-"""The service killed at each named place of its sink once, and the campaign in few rounds."""
+"""Kills the service at each fail point of its Kafka sink once, and runs the campaigns for a few rounds.
+
+A fail point is a named line of the service's code at which a test can kill it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -27,14 +30,16 @@ pytestmark = pytest.mark.campaign
 
 
 class Site:
-    """A database under load with its second reader, and the service's place."""
+    """A database under load, the service that publishes it, and an oracle: a second, independent reader of the
+    database's log.
+    """
 
     def __init__(self, dsn: str, servers: str, folder: Path, seed: int) -> None:
         self.dsn, self.servers = dsn, servers
         self.name = str(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])
         config = folder / "changelog.toml"
-        places = {"name": self.name, "dsn": dsn, "broker": servers}
-        text = kafka.CONFIG.format(**places, timeouts="", transaction_s=kafka.TRANSACTION_S)
+        settings = {"name": self.name, "dsn": dsn, "broker": servers}
+        text = kafka.CONFIG.format(**settings, timeouts="", transaction_s=kafka.TRANSACTION_S)
         config.write_text(text + ENTITIES, "utf-8")
         prepare(dsn, 300)
         self.service = Service(config)
@@ -43,33 +48,35 @@ class Site:
         self.positions = Positions(servers, self.name, self.name)
 
     def crash(self, fail_at: str) -> int:
-        """Starts the service, starts it again under load, and waits until it crashes; where its slot begins."""
+        """Starts the service once to create its slot, then under load until it crashes at the fail point. Returns the
+        LSN at which the slot begins.
+        """
         self.service.start()
-        since = self.service.slot_made(self.dsn, self.name)
+        slot_lsn = self.service.slot_made(self.dsn, self.name)
         self.load.start()
         self.service.kill()
         self.service.start(fail_at)
         assert self.service.wait(PATIENCE_S), f"{fail_at} was not reached"
-        return since
+        return slot_lsn
 
-    def judge(self, since: int) -> None:
-        """Lets the service, started again, read to the end, and looks at all that it stored."""
+    def judge(self, slot_lsn: int) -> None:
+        """Lets the service read to the end of the log, and checks everything that it stored."""
         self.service.start()
         time.sleep(0.5)
         self.load.stop()
         end = last_write(self.dsn)
         self.service.until_stored(
-            self.positions.newest, lambda found: through_lsn(found) > end and is_read(found), PATIENCE_S
+            self.positions.newest, lambda stored: through_lsn(stored) > end and is_read(stored), PATIENCE_S
         )
         self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()
         verdict = Verdict()
         log = rows(self.servers, self.name, verdict, Read())
-        judge_rows(self.dsn, log, self.oracle.expected(since), verdict)
+        judge_rows(self.dsn, log, self.oracle.expected(slot_lsn), verdict)
 
     def close(self) -> None:
-        """Leaves nothing running."""
+        """Ends the service, the load and the oracle."""
         self.service.kill()
         self.load.stop()
         self.oracle.stop()
@@ -78,15 +85,17 @@ class Site:
 
 @pytest.fixture
 def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[Site]:
-    found = Site(database, broker.bootstrap_servers, tmp_path, seed)
-    yield found
-    found.close()
+    new_site = Site(database, broker.bootstrap_servers, tmp_path, seed)
+    yield new_site
+    new_site.close()
 
 
 @pytest.mark.parametrize("name", FAIL_POINTS)
-def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) -> None:
-    since = site.crash(f"{name}:{1 if name == 'kafka:recovered' else 4}@0.1")  # the client sends meanwhile
-    site.judge(since)
+def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
+    slot_lsn = site.crash(
+        f"{name}:{1 if name == 'kafka:recovered' else 4}@0.1"
+    )  # in the 0.1 s before the crash, the client sends
+    site.judge(slot_lsn)
 
 
 @pytest.mark.usefixtures("starts_servers")

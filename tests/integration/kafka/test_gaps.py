@@ -1,4 +1,7 @@
-"""Over a gap on Kafka: topics that hold rows of before, a checkpoint among them, and consumers that have read both."""
+"""The service continues over a gap on Kafka. The topics hold rows, and perhaps a checkpoint, from before the gap.
+
+Consumers that have read the messages before and after the gap end up with the rows of the table.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,7 +30,7 @@ from tests.servers.registry import Registry
 
 
 class World:
-    """A service over one table, its writer, and a consumer that read all that there was before the gap."""
+    """A service over one table, a writer of the table, and a consumer that has read all messages before the gap."""
 
     def __init__(self, dsn: str, broker: Broker, folder: Path, seed: int, registry: Registry | None) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -45,9 +48,9 @@ class World:
             running.until(self._consumed)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """In the order of their positions, as a consumer of several partitions has to take them."""
-        found = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
-        return iter(found.sort_by("position").to_batches())
+        """Returns the rows ordered by position. A consumer of several partitions must handle them in this order."""
+        rows = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
+        return iter(rows.sort_by("position").to_batches())
 
     def _consumed(self) -> bool:
         self.consumer.take(self._rows())
@@ -57,8 +60,11 @@ class World:
         with psycopg.connect(self.site.dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def goes_over(self, *crashes: str) -> Gap:
-        """What leads on is cut off at `crashes`, under load; then the service goes on as always."""
+    def cross_gap(self, *crashes: str) -> Gap:
+        """Continues over the gap under load, and returns the gap.
+
+        The command `run --over-gap --yes` is killed at each of `crashes` and repeated. Then the service runs as usual.
+        """
         self.writer.start()
         try:
             for point in crashes:
@@ -66,7 +72,7 @@ class World:
                 assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             if "gap:stored" not in crashes:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until_stored(self._stored, lambda found: found.epoch > 1, PATIENCE_S)
+                self.service.until_stored(self._stored, lambda stored: stored.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
             self.service.until_stored(self._stored, _is_repaired, PATIENCE_S)
@@ -78,15 +84,15 @@ class World:
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until_stored(self._stored, lambda found: through_lsn(found) > end, PATIENCE_S)
+        self.service.until_stored(self._stored, lambda stored: through_lsn(stored) > end, PATIENCE_S)
         self.service.stop()
-        held = table(self.site.dsn)
+        expected = table(self.site.dsn)
         self.consumer.take(self._rows())
-        assert self.consumer.states == held
+        assert self.consumer.states == expected
         check_order(rows for rows in self._rows())
-        fresh = Consumer()
-        fresh.take(self._rows())
-        assert fresh.states == held
+        new_consumer = Consumer()
+        new_consumer.take(self._rows())
+        assert new_consumer.states == expected
         return Gap.parse(read_gaps(self.site.log)[-1].envelope.current or b"")
 
     def _stored(self) -> Checkpoint | None:
@@ -95,18 +101,18 @@ class World:
         return None
 
 
-def _is_repaired(found: Checkpoint) -> bool:
-    return is_read(found) and not found.repairs.get("open")
+def _is_repaired(checkpoint: Checkpoint) -> bool:
+    return is_read(checkpoint) and not checkpoint.repairs.get("open")
 
 
 @pytest.fixture
 def world(
     database: str, broker: Broker, registry: Registry, tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> Iterator[World]:
-    made = World(database, broker, tmp_path, seed, registry if request.param == "avro" else None)
-    yield made
-    made.service.kill()
-    made.writer.stop()
+    new_world = World(database, broker, tmp_path, seed, registry if request.param == "avro" else None)
+    yield new_world
+    new_world.service.kill()
+    new_world.writer.stop()
 
 
 def drop_slot(world: World) -> None:
@@ -128,12 +134,12 @@ def drop_slot_and_checkpoint(world: World) -> None:
 
 def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     code = cli.main(["run", "--config", str(world.site.config), *words])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
 
 
 @pytest.mark.parametrize(
-    ("world", "happens", "reason", "points"),
+    ("world", "damage", "reason", "points"),
     [
         ("json", drop_slot, "does not exist, and the changelog was begun with it", FAIL_POINTS[2:4]),
         ("avro", delete_topic, "does not exist, and the changelog was begun with it", ("gap:taken-over",)),
@@ -142,23 +148,23 @@ def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[
     ],
     indirect=["world"],
 )
-def test_each_dead_end_has_a_way_on(
+def test_the_service_continues_after_each_kind_of_damage(
     world: World,
     capsys: pytest.CaptureFixture[str],
-    happens: Callable[[World], None],
+    damage: Callable[[World], None],
     reason: str,
     points: tuple[str, ...],
 ) -> None:
-    happens(world)
+    damage(world)
     world.writer.write(10)
     capsys.readouterr()
-    code, said = run(world, capsys)
+    code, output = run(world, capsys)
     assert code == 3
-    assert reason in said
-    assert "`changelog run --over-gap`" in said
-    code, said = run(world, capsys, "--over-gap")
-    assert (code, reason in said) == (1, True)
-    gap = world.goes_over(*points)
+    assert reason in output
+    assert "`changelog run --over-gap`" in output
+    code, output = run(world, capsys, "--over-gap")
+    assert (code, reason in output) == (1, True)
+    gap = world.cross_gap(*points)
     assert gap.after.epoch > gap.before.epoch
     assert gaps_topic(world.name) in world.client.admin().topics()
     assert run(world, capsys, "--over-gap")[0] == 0

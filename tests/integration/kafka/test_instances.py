@@ -1,4 +1,6 @@
-"""Two instances of one service: what one publishes while the other is without its database is no gap to that one."""
+"""Two instances of one service. While one has lost its database, the other publishes. To the first, this
+is not a gap.
+"""
 
 from contextlib import closing
 from pathlib import Path
@@ -16,33 +18,33 @@ READ = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() A
 
 
 def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[Site, Site]:
-    """One service twice, with a folder each; the first is led through the proxy."""
-    made = []
+    """Returns the same service twice, each with its own folder. Only the first connects through the proxy."""
+    sites = []
     for name, dsn in (("first", make_conninfo(database, host="127.0.0.1", port=proxy.port)), ("second", database)):
         (folder / name).mkdir()
-        made.append(Site(dsn, broker, folder / name, tables={"item": 2}))
-    return made[0], made[1]
+        sites.append(Site(dsn, broker, folder / name, tables={"item": 2}))
+    return sites[0], sites[1]
 
 
-def test_what_another_instance_published_meanwhile_is_no_gap(
+def test_changes_that_another_instance_published_are_not_a_gap(
     server: Server, database: str, broker: Broker, tmp_path: Path
 ) -> None:
     with psycopg.connect(database, autocommit=True) as sql, closing(Proxy("127.0.0.1", server.port)) as proxy:
         sql.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
         first, second = _sites(database, proxy, broker, tmp_path)
-        with first.running() as one:
-            one.until(first.is_read)
+        with first.running() as first_service:
+            first_service.until(first.is_read)
             proxy.stop()
             until(lambda: sql.execute(READ).fetchone() is None, "the server still has the session of the first")
             sql.execute("INSERT INTO item VALUES (1, 'while the first is away')")
-            with second.running() as other:
-                other.until(lambda: len(second.records("item")) == 1)
+            with second.running() as second_service:
+                second_service.until(lambda: len(second.records("item")) == 1)
                 sql.execute("ALTER TABLE item ADD weight int")
                 sql.execute("INSERT INTO item VALUES (2, 'with a new version of the columns', 5)")
-                other.until(lambda: len(second.records("item")) == 2)
+                second_service.until(lambda: len(second.records("item")) == 2)
             proxy.resume()
             sql.execute("INSERT INTO item VALUES (3, 'the first goes on', 7)")
-            one.until(lambda: len(second.records("item")) == 3)
+            first_service.until(lambda: len(second.records("item")) == 3)
         assert second.state("item") == second.table("item") | {"1": {"id": 1, "name": "while the first is away"}}
-        versions = [each.place.key for each in second.records("schemas")]
-        assert versions == ["item", "item"], "the first knows what the other announced"
+        versions = [version.place.key for version in second.records("schemas")]
+        assert versions == ["item", "item"], "the first instance announced the second's version again"

@@ -1,4 +1,4 @@
-"""The reader over a real broker: what is committed, and nothing else, in an order that can be relied on."""
+"""The reader on a real broker. It returns only committed messages, those of one key in the order of their positions."""
 
 import contextlib
 import itertools
@@ -51,7 +51,7 @@ def entity(name: str = "order", *, partition_by: str = "id", partitions: int = P
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """A prefix of its own for each test."""
+    """Settings with a prefix of the test's own, and so with topics of its own."""
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     return KafkaSettings(client=client, name=NAME, prefix=own_name)
 
@@ -62,40 +62,40 @@ def opened(settings: KafkaSettings) -> KafkaLog:
 
 @contextlib.contextmanager
 def writing(settings: KafkaSettings, *entities: Entity) -> Iterator[KafkaSink]:
-    with closing(KafkaSink(settings, JSON)) as made:
-        made.prepare(entities or [entity()])
-        made.recover()
-        yield made
+    with closing(KafkaSink(settings, JSON)) as sink:
+        sink.prepare(entities or [entity()])
+        sink.recover()
+        yield sink
 
 
 def change(commit: int, text: str, *, at: int | None = None, entity: str = "order") -> Record:
-    """A change of the key `text`, in that key's partition unless `at` names another."""
-    made = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
+    """Returns a change of the key `text`. It is in that key's partition, unless `at` names another one."""
+    created = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
     number = key.partition(text.encode(), PARTITIONS) if at is None else at
-    return replace(made, place=Place(key=text, partition=number))
+    return replace(created, place=Place(key=text, partition=number))
 
 
 def version(of: Entity, commit: int) -> Record:
-    """What the commit's first row announces: the columns, and the settings of the entity."""
+    """Returns the message that announces the entity's columns and settings, as before the commit's first row."""
     look = Look(columns=Struct(fields=(("id", Primitive.STRING),)))
     versions = Versions([], accepted={}, filled=lambda *_: ())
     return versions.announce(of, look, change(commit, "42").envelope.provenance).record
 
 
 def visible(settings: KafkaSettings, parts: Iterable[tuple[str, int]]) -> None:
-    """Waits until readers see all of these partitions: entity and number."""
+    """Waits until readers see all messages of these partitions. A partition is an entity and a number."""
     settled(settings.client, [(f"{settings.prefix}.{name}", number) for name, number in parts])
 
 
-def store(into: KafkaSink, commit: int, *records: Record) -> None:
-    into.add([batch.from_records(records)])
+def store(sink: KafkaSink, commit: int, *records: Record) -> None:
+    sink.add([batch.from_records(records)])
     shapes = {"order": entity().shape()}
-    into.commit(replace(checkpoint(commit), settings=shapes))
-    visible(into._settings, {("positions", 0), *((each.entity, each.place.partition) for each in records)})
+    sink.commit(replace(checkpoint(commit), settings=shapes))
+    visible(sink._settings, {("positions", 0), *((record.entity, record.place.partition) for record in records)})
 
 
 def commits(rows: Sequence[pa.RecordBatch]) -> list[int]:
-    return [each.envelope.provenance.source.position.commit for one in rows for each in batch.records(one)]
+    return [record.envelope.provenance.source.position.commit for chunk in rows for record in batch.records(chunk)]
 
 
 def once() -> bool:
@@ -105,142 +105,148 @@ def once() -> bool:
 def raw(
     settings: KafkaSettings, name: str, records: Sequence[Record], *, commit: bool, values: Sequence[bytes] = ()
 ) -> None:
-    """What another producer's transaction brings to the topic `name`."""
+    """Sends records to the topic `name` in a transaction of another producer."""
     producer = Producer(settings.client.config(transactional_id=uuid.uuid4().hex))
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     rows = batch.from_records(records)
-    for each, value, heads in zip(records, values or JSON.encode(rows), headers(rows), strict=True):
+    for item, value, item_headers in zip(records, values or JSON.encode(rows), headers(rows), strict=True):
         producer.produce(
-            f"{settings.prefix}.{name}", value, each.place.key.encode(), each.place.partition, headers=list(heads)
+            f"{settings.prefix}.{name}",
+            value,
+            item.place.key.encode(),
+            item.place.partition,
+            headers=list(item_headers),
         )
     assert producer.flush(PATIENCE_S) == 0
     if commit:
         producer.commit_transaction(PATIENCE_S)
     else:
         producer.abort_transaction(PATIENCE_S)
-    visible(settings, {(name, each.place.partition) for each in records})
+    visible(settings, {(name, item.place.partition) for item in records})
 
 
-def test_all_that_is_committed_is_read_and_nothing_else(settings: KafkaSettings) -> None:
+def test_only_committed_messages_are_read(settings: KafkaSettings) -> None:
     stored = [change(commit, str(commit)) for commit in range(1, 9)]
-    with writing(settings) as made:
-        for number, each in enumerate(stored, 1):
-            store(made, number, each)
+    with writing(settings) as sink:
+        for number, item in enumerate(stored, 1):
+            store(sink, number, item)
         raw(settings, "order", [change(9, "5")], commit=False)
-        made.add([batch.from_records([change(10, "6")])])  # and an open transaction behind
+        sink.add([batch.from_records([change(10, "6")])])  # leaves a transaction open at the end
         log = opened(settings)
-        found = [each for rows in log.read() for each in batch.records(rows)]
+        records = [item for rows in log.read() for item in batch.records(rows)]
         assert sorted(commits(list(log.read()))) == list(range(1, 9))
-    assert {each.place.key: each for each in found} == {each.place.key: each for each in stored}
+    assert {item.place.key: item for item in records} == {item.place.key: item for item in stored}
 
 
-def test_a_delete_is_read_once_and_moves_with_it(settings: KafkaSettings) -> None:
-    there = Place(key="8", partition=1)
-    gone = record(Op.DELETE, None, '{"id":42}', commit=2, moved_to=there)
-    with writing(settings) as made:
-        store(made, 1, record(Op.CREATE, '{"id":42}'))
-        store(made, 2, gone)
+def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: KafkaSettings) -> None:
+    new_place = Place(key="8", partition=1)
+    delete = record(Op.DELETE, None, '{"id":42}', commit=2, moved_to=new_place)
+    with writing(settings) as sink:
+        store(sink, 1, record(Op.CREATE, '{"id":42}'))
+        store(sink, 2, delete)
     [rows] = opened(settings).read(entity="order", after=checkpoint(1).position)
-    assert list(batch.records(rows)) == [gone]
+    assert list(batch.records(rows)) == [delete]
 
 
 def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
-    """As one that was moved by its guest and back."""
-    placed = entity(partition_by="guest_id")
-    with writing(settings, placed) as made:
+    """For example, a row may move to another partition and back, when the column changes that chooses the partition."""
+    order = entity(partition_by="guest_id")
+    with writing(settings, order) as sink:
         for commit in range(1, 10):
-            made.add([batch.from_records([change(commit, "42", at=commit % PARTITIONS), change(commit, "7")])])
-            made.commit(replace(checkpoint(commit), settings={"order": placed.shape()}))
+            sink.add([batch.from_records([change(commit, "42", at=commit % PARTITIONS), change(commit, "7")])])
+            sink.commit(replace(checkpoint(commit), settings={"order": order.shape()}))
     visible(settings, [("order", number) for number in range(PARTITIONS)])
     assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
 
 
-def test_of_a_key_that_places_itself_only_its_partition_is_read(settings: KafkaSettings) -> None:
-    with writing(settings) as made:
-        store(made, 1, version(entity(), 1), change(1, "42"), change(1, "7"))
+def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: KafkaSettings) -> None:
+    with writing(settings) as sink:
+        store(sink, 1, version(entity(), 1), change(1, "42"), change(1, "7"))
         raw(settings, "order", [change(2, "42", at=ELSEWHERE)], commit=True)
     assert commits(list(opened(settings).read(entity="order", key="42"))) == [1]
 
 
-@pytest.mark.parametrize("placed_by", [["guest_id"], ["guest_id", "id"], ["id", "guest_id", "id"], []])
-def test_a_key_is_read_from_all_partitions_unless_it_always_placed_its_rows(
-    settings: KafkaSettings, placed_by: Sequence[str]
+@pytest.mark.parametrize("partition_columns", [["guest_id"], ["guest_id", "id"], ["id", "guest_id", "id"], []])
+def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
+    settings: KafkaSettings, partition_columns: Sequence[str]
 ) -> None:
-    """The checkpoint says that it does now; `placed_by` has what each version says, oldest first."""
-    versions = [version(entity(partition_by=column), 1) for column in placed_by]
-    with writing(settings) as made:
-        store(made, 1, *versions, change(1, "42", at=ELSEWHERE))
-        store(made, 2, change(2, "42"))
+    """According to the checkpoint, the key chooses the partition now. `partition_columns` has the column by which each
+    announced version chose it, oldest first.
+    """
+    versions = [version(entity(partition_by=column), 1) for column in partition_columns]
+    with writing(settings) as sink:
+        store(sink, 1, *versions, change(1, "42", at=ELSEWHERE))
+        store(sink, 2, change(2, "42"))
     log = opened(settings)
     assert commits(list(log.read(entity="order", key="42"))) == [1, 2]
     assert commits(list(log.follow(entity="order", key="42", last=5, wait=once))) == [1, 2]
 
 
 @pytest.mark.parametrize("last", [0, 1, 5, 40])
-def test_the_last_are_the_newest_by_position(settings: KafkaSettings, last: int) -> None:
-    with writing(settings, entity(), entity("guest", partitions=1)) as made:
-        store(made, 1, change(1, "g", at=0, entity="guest"))
+def test_the_last_messages_are_the_newest_by_position(settings: KafkaSettings, last: int) -> None:
+    with writing(settings, entity(), entity("guest", partitions=1)) as sink:
+        store(sink, 1, change(1, "g", at=0, entity="guest"))
         for commit in range(2, 31):
-            store(made, commit, change(commit, str(commit)))
+            store(sink, commit, change(commit, str(commit)))
     assert commits(list(opened(settings).follow(last=last, wait=once))) == list(range(max(31 - last, 1), 31))
 
 
-def test_the_last_of_a_rare_key_are_looked_for_further_back(settings: KafkaSettings) -> None:
-    with writing(settings, entity(partitions=1)) as made:
-        store(made, 1, change(1, "rare", at=0))
+def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: KafkaSettings) -> None:
+    with writing(settings, entity(partitions=1)) as sink:
+        store(sink, 1, change(1, "rare", at=0))
         for commit in range(2, 5):
-            store(made, commit, *(change(commit, f"often{n}", at=0) for n in range(200)))
+            store(sink, commit, *(change(commit, f"often{n}", at=0) for n in range(200)))
     log = opened(settings)
     assert commits(list(log.follow(entity="order", key="rare", last=1, wait=once))) == [1]
 
 
-def test_who_follows_sees_what_is_committed_meanwhile(settings: KafkaSettings) -> None:
-    with writing(settings) as made:
-        store(made, 1, change(1, "1"))
-        coming, seen = itertools.count(2), list[int]()
+def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
+    with writing(settings) as sink:
+        store(sink, 1, change(1, "1"))
+        numbers, received = itertools.count(2), list[int]()
         deadline = time.monotonic() + PATIENCE_S
 
         def wait() -> bool:
-            commit = next(coming)
+            commit = next(numbers)
             if commit == 4:
-                with suppress(ChangelogError):  # where the row was not sent yet, the broker knows no transaction
-                    made.abandon()
-                made.recover()
+                with suppress(ChangelogError):  # if the row was not sent yet, the broker has no transaction
+                    sink.abandon()
+                sink.recover()
             elif commit < 7:
-                made.add([batch.from_records([change(commit, str(commit))])])
+                sink.add([batch.from_records([change(commit, str(commit))])])
                 if commit != 3:
-                    made.commit(checkpoint(commit))
+                    sink.commit(checkpoint(commit))
             else:
-                time.sleep(0.1)  # what is committed is visible a little later
-            return commit < 20 or (6 not in seen and time.monotonic() < deadline)
+                time.sleep(0.1)  # a commit becomes visible a little later
+            return commit < 20 or (6 not in received and time.monotonic() < deadline)
 
         for rows in opened(settings).follow(last=10, wait=wait):
-            seen += commits([rows])
-        assert seen == [1, 2, 5, 6]
+            received += commits([rows])
+        assert received == [1, 2, 5, 6]
 
 
-def test_who_follows_sees_new_entities(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_reads_new_entities(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("changelog.connectors.sinks.kafka.reading.log.TOPICS_S", 0.0)
-    with writing(settings) as made:
-        store(made, 1, change(1, "1"))
-        seen: list[int] = []
+    with writing(settings) as sink:
+        store(sink, 1, change(1, "1"))
+        received: list[int] = []
         steps, deadline = itertools.count(), time.monotonic() + PATIENCE_S
 
         def wait() -> bool:
             if next(steps) == 0:
-                made.prepare([entity(), entity("guest", partitions=1)])
-                store(made, 2, change(2, "g", at=0, entity="guest"))
+                sink.prepare([entity(), entity("guest", partitions=1)])
+                store(sink, 2, change(2, "g", at=0, entity="guest"))
             else:
-                time.sleep(0.1)  # what is committed is visible a little later
-            return len(seen) < 2 and time.monotonic() < deadline
+                time.sleep(0.1)  # a commit becomes visible a little later
+            return len(received) < 2 and time.monotonic() < deadline
 
         for rows in opened(settings).follow(last=10, wait=wait):
-            seen += commits([rows])
-        assert seen == [1, 2]
+            received += commits([rows])
+        assert received == [1, 2]
 
 
-def test_an_unknown_entity_is_named_with_those_there_are(settings: KafkaSettings) -> None:
+def test_the_error_of_an_unknown_entity_lists_the_entities(settings: KafkaSettings) -> None:
     with writing(settings, entity(), entity("guest", partitions=1)):
         pass
     with pytest.raises(ChangelogError, match=r"has no entity ordr; it has: dead, gaps, guest, order$") as caught:
@@ -249,7 +255,7 @@ def test_an_unknown_entity_is_named_with_those_there_are(settings: KafkaSettings
     assert list(opened(settings).read(entity="order")) == []
 
 
-def test_no_changelog_is_said(settings: KafkaSettings) -> None:
+def test_a_changelog_without_topics_is_an_error(settings: KafkaSettings) -> None:
     log = opened(settings)
     with pytest.raises(ChangelogError, match=f"there is no topic of the changelog {settings.prefix} at ") as caught:
         list(log.follow(wait=once))
@@ -259,13 +265,13 @@ def test_no_changelog_is_said(settings: KafkaSettings) -> None:
     assert log.stored_at() is None
 
 
-def test_how_far_it_is_and_how_much(settings: KafkaSettings) -> None:
-    with writing(settings) as made:
+def test_checkpoint_time_and_counts_of_messages(settings: KafkaSettings) -> None:
+    with writing(settings) as sink:
         before = opened(settings).stored_at()
-        store(made, 1, change(1, "1"))
+        store(sink, 1, change(1, "1"))
         log = opened(settings)
         first = log.stored_at()
-        store(made, 2, change(2, "2"))
+        store(sink, 2, change(2, "2"))
     assert before is None
     stored = log.checkpoint()
     assert stored is not None
@@ -278,7 +284,7 @@ def test_how_far_it_is_and_how_much(settings: KafkaSettings) -> None:
     assert log.counts()["order"]["messages"] >= 2
 
 
-def test_a_message_that_is_none_of_ours_is_named(settings: KafkaSettings) -> None:
+def test_the_error_of_a_foreign_message_says_where_it_is(settings: KafkaSettings) -> None:
     with writing(settings):
         raw(settings, "order", [change(1, "1", at=2)], commit=True, values=[b"secret"])
     with pytest.raises(ChangelogError) as caught:
@@ -287,23 +293,23 @@ def test_a_message_that_is_none_of_ours_is_named(settings: KafkaSettings) -> Non
 
 
 def test_an_event_has_the_position_that_kafka_gave_it(settings: KafkaSettings) -> None:
-    made = change(1, "e", at=1, entity="event")
-    provenance = made.envelope.provenance
+    created = change(1, "e", at=1, entity="event")
+    provenance = created.envelope.provenance
     source = replace(provenance.source, position=UNPLACED, id="one")
-    event = replace(made, envelope=replace(made.envelope, provenance=replace(provenance, source=source)))
+    event = replace(created, envelope=replace(created.envelope, provenance=replace(provenance, source=source)))
     with writing(settings, entity("event")):
         raw(settings, "event", [event, event], commit=True)
     [rows] = opened(settings).read(entity="event")
     assert rows.column("position").to_pylist() == [str(at_offset(1, 0)), str(at_offset(1, 1))]
 
 
-def test_what_was_too_large_is_read_whole(settings: KafkaSettings) -> None:
+def test_a_row_in_the_dead_letter_topic_is_read_completely(settings: KafkaSettings) -> None:
     small = TopicSettings(settings={"max.message.bytes": "4000"})
     limited = replace(settings, entities={"order": small}, on_too_large="dead-letter")
     text = "x" * 3_000_000
     large = [record(Op.CREATE, f'{{"id":{n},"note":"{text}"}}', ordinal=2 * n, key=str(n)) for n in range(2)]
-    with writing(limited) as made:
-        store(made, 1, *large)
-    found = [each for rows in opened(limited).read(entity="dead") for each in batch.records(rows)]
-    assert [each.envelope for each in found] == [each.envelope for each in large]
-    assert [each.place.key for each in found] == [str(each.envelope.provenance.source.position) for each in large]
+    with writing(limited) as sink:
+        store(sink, 1, *large)
+    letters = [item for rows in opened(limited).read(entity="dead") for item in batch.records(rows)]
+    assert [item.envelope for item in letters] == [item.envelope for item in large]
+    assert [item.place.key for item in letters] == [str(item.envelope.provenance.source.position) for item in large]

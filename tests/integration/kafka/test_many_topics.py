@@ -22,22 +22,22 @@ from tests.servers import kafka_lib
 COUNT = 1_000
 FEW = 60
 FOLLOWED = int(os.environ.get("CHANGELOG_TEST_TABLES", FEW))
-"""How many tables are published; the campaign audit_kafka has a block of a thousand, too, with faults."""
+"""The number of tables that are published. The campaign audit_kafka publishes a thousand, with faults."""
 
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.xdist_group("kafka")
-def test_a_thousand_tables_find_their_topics() -> None:
-    wanted = topics_of("many", [entity(f"table_{number:04}") for number in range(COUNT)], {})
+def test_the_topics_of_a_thousand_tables_are_created() -> None:
+    topics = topics_of("many", [entity(f"table_{number:04}") for number in range(COUNT)], {})
     with temporary_broker(kafka_lib()) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)
-        ensure(client, wanted, create=True, replication_factor=None)
+        ensure(client, topics, create=True, replication_factor=None)
         deadline = time.monotonic() + PATIENCE_S
-        while missing(client, wanted) and time.monotonic() < deadline:
+        while missing(client, topics) and time.monotonic() < deadline:
             time.sleep(0.05)
-        found = list(findings(client, wanted, create=False))
-        broker.kill()  # stopped, it would close each topic
-    assert [each.status for each in found] == ["ok"] * (1 + len(wanted))
+        statuses = list(findings(client, topics, create=False))
+        broker.kill()  # a stop would take long, because it closes each topic
+    assert [finding.status for finding in statuses] == ["ok"] * (1 + len(topics))
 
 
 def followed_to(site: Site) -> int:
@@ -46,8 +46,8 @@ def followed_to(site: Site) -> int:
     return through_lsn(stored)
 
 
-def test_every_one_of_many_tables_is_read_and_followed(broker: Broker, database: str, tmp_path: Path) -> None:
-    """What was there, and one change of each table: all of it in the table's own topic, in order, and nothing else."""
+def test_each_of_many_tables_is_read_and_streamed(broker: Broker, database: str, tmp_path: Path) -> None:
+    """Each topic holds exactly the rows of its table and one later change, in order."""
     names = [f"small_{number:04}" for number in range(FOLLOWED)]
     with psycopg.connect(database, autocommit=True) as connection:
         for name in names:
@@ -67,5 +67,5 @@ def test_every_one_of_many_tables_is_read_and_followed(broker: Broker, database:
         if message.value() is not None:
             headers: Any = dict(message.headers() or [])
             published[topic.rpartition(".")[2]].append((headers["op"].decode(), (message.key() or b"").decode()))
-    whole = [("read", "1"), ("read", "2"), ("update", "2")]
-    assert published == {name: whole + [("delete", "1")] * (name == names[0]) for name in names}
+    expected = [("read", "1"), ("read", "2"), ("update", "2")]
+    assert published == {name: expected + [("delete", "1")] * (name == names[0]) for name in names}

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, asked of a real broker."""
+"""The first and last offsets of partitions, from a real broker."""
 
 import pytest
 from confluent_kafka import Producer
@@ -19,20 +19,20 @@ def admin(broker: Broker) -> Admin:
 
 @pytest.fixture
 def parts(admin: Admin, own_name: str) -> list[Part]:
-    """Of a topic that was made just now: its partitions have no leader for a moment."""
-    [made] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
-    made.result()
+    """The partitions of a topic that has just been created. For a moment, they have no leader."""
+    [created] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
+    created.result()
     return [(own_name, number) for number in range(PARTITIONS)]
 
 
-def test_a_topic_that_was_just_made_is_empty(admin: Admin, parts: list[Part]) -> None:
+def test_a_topic_that_was_just_created_is_empty(admin: Admin, parts: list[Part]) -> None:
     assert offsets.ends(admin, parts) == dict.fromkeys(parts, 0)
     assert offsets.begins(admin, parts) == dict.fromkeys(parts, 0)
     assert offsets.since(admin, dict.fromkeys(parts, 0)) == dict.fromkeys(parts)
     assert offsets.ends(admin, []) == {}
 
 
-def test_an_open_transaction_is_behind_what_readers_see(broker: Broker, admin: Admin, parts: list[Part]) -> None:
+def test_an_open_transaction_is_after_the_end_that_readers_see(broker: Broker, admin: Admin, parts: list[Part]) -> None:
     [part, *_] = parts
     topic, number = part
     settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic}
@@ -44,6 +44,6 @@ def test_an_open_transaction_is_behind_what_readers_see(broker: Broker, admin: A
     producer.begin_transaction()
     producer.produce(topic, b"open", partition=number)
     producer.flush()
-    assert offsets.ends(admin, [part]) == {part: 2}  # the message, and the marker of its commit
+    assert offsets.ends(admin, [part]) == {part: 2}  # the message and the marker of its commit
     assert offsets.written_ends(admin, [part]) == {part: 3}
     producer.abort_transaction()

@@ -1,4 +1,4 @@
-"""What places an entity's rows in partitions is changed: older rows stay where they are, and are found there."""
+"""The partition column of an entity changes. Older rows stay in their partitions, and readers find them there."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,9 @@ KEY, GONE = [
     for number in range(1, ROWS + 1)
     if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
 ][:2]
-"""Keys whose rows are not in their own partition while all rows are in that of shelf 0."""
+"""Two keys whose own partition is not that of shelf 0. While the shelf chooses the partition, all rows are in that of
+shelf 0.
+"""
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def tables(database: str) -> str:
     return database
 
 
-def placed(dsn: str, broker: Broker, folder: Path, rest: str = "") -> Site:
+def site_of(dsn: str, broker: Broker, folder: Path, rest: str = "") -> Site:
     return Site(dsn, broker, folder, tables={"item": PARTITIONS}, rest=rest)
 
 
@@ -44,14 +46,14 @@ def of_key(site: Site, key: str) -> Sequence[Record]:
 
 
 def followed(site: Site, key: str) -> Sequence[Record]:
-    arrived = site.log.follow(entity="item", key=key, last=ROWS, wait=lambda: False)
-    return [record for rows in arrived for record in batch.records(rows)]
+    batches = site.log.follow(entity="item", key=key, last=ROWS, wait=lambda: False)
+    return [record for rows in batches for record in batch.records(rows)]
 
 
-def test_only_one_partition_is_read_of_a_key_that_always_placed_its_rows(
+def test_only_one_partition_is_read_if_the_key_always_chose_the_partition(
     tables: str, broker: Broker, tmp_path: Path
 ) -> None:
-    site = placed(tables, broker, tmp_path)
+    site = site_of(tables, broker, tmp_path)
     with site.running() as service:
         service.until(site.is_read)
     log = site.log
@@ -60,14 +62,16 @@ def test_only_one_partition_is_read_of_a_key_that_always_placed_its_rows(
     assert [record.place.key for record in of_key(site, KEY)] == [KEY]
 
 
-def test_rows_that_another_column_placed_are_found_by_key(tables: str, broker: Broker, tmp_path: Path) -> None:
-    former = placed(tables, broker, tmp_path, 'partition_by = ["shelf"]\n')
-    with former.running() as service:
-        service.until(former.is_read)
-        former.sql(f"DELETE FROM item WHERE id = {GONE}")
-        service.until(lambda: GONE not in former.state("item"))
-    former.plant("item", {GONE: {"id": GONE, "name": '"forged"'}})
-    site = placed(tables, broker, tmp_path)
+def test_rows_are_found_by_key_after_another_column_chose_their_partition(
+    tables: str, broker: Broker, tmp_path: Path
+) -> None:
+    old_site = site_of(tables, broker, tmp_path, 'partition_by = ["shelf"]\n')
+    with old_site.running() as service:
+        service.until(old_site.is_read)
+        old_site.sql(f"DELETE FROM item WHERE id = {GONE}")
+        service.until(lambda: GONE not in old_site.state("item"))
+    old_site.plant("item", {GONE: {"id": GONE, "name": '"forged"'}})
+    site = site_of(tables, broker, tmp_path)
     with site.running(accept=True) as service:
         site.sql(f"UPDATE item SET name = 'changed' WHERE id = {KEY}")
         service.until(lambda: site.state("item")[KEY]["name"] == "changed")

@@ -1,4 +1,6 @@
-"""Events straight from a service, over a real broker: all of a batch or nothing, each known by its id."""
+"""Events that an application publishes itself, on a real broker. A batch is published completely or not at all, and
+each event is identified by its id.
+"""
 
 import contextlib
 import itertools
@@ -55,7 +57,7 @@ Open = Callable[..., ChangelogProducer]
 
 @pytest.fixture
 def prefix(broker: Broker) -> str:
-    """A prefix of its own, with the topic of `viewed`."""
+    """A prefix of the test's own, with the topic of `viewed`."""
     prefix = f"events{next(_numbers)}"
     create(broker, f"{prefix}.viewed")
     return prefix
@@ -63,14 +65,18 @@ def prefix(broker: Broker) -> str:
 
 @pytest.fixture
 def opened(broker: Broker, prefix: str) -> Iterator[Open]:
-    """Makes producers of service `web`, instance `web-0`, which end with the test."""
-    with contextlib.ExitStack() as ends:
+    """Returns a function that opens producers of the service `web`, by default as instance `web-0`. They are closed at
+    the end of the test.
+    """
+    with contextlib.ExitStack() as producers:
 
-        def make(servers: str = broker.bootstrap_servers, *, instance: str = "web-0", **more: Any) -> ChangelogProducer:
+        def make(
+            servers: str = broker.bootstrap_servers, *, instance: str = "web-0", **options: Any
+        ) -> ChangelogProducer:
             producer = ChangelogProducer(
-                servers, prefix=prefix, service_name="web", api_version="v3", instance=instance, **more
+                servers, prefix=prefix, service_name="web", api_version="v3", instance=instance, **options
             )
-            return ends.enter_context(producer)
+            return producers.enter_context(producer)
 
         yield make
 
@@ -80,15 +86,15 @@ def create(broker: Broker, topic: str, **settings: str) -> None:
     admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=settings)])[topic].result()
 
 
-def event(number: int, **more: Any) -> Event:
+def event(number: int, **changes: Any) -> Event:
     return replace(
         Event(entity="viewed", id=f"e-{number}", key=(str(number),), state={"id": number, "page": "Zürich"}, at=AT),
-        **more,
+        **changes,
     )
 
 
 def read(broker: Broker, topic: str) -> list[Message]:
-    """What a reader of committed messages sees, partition by partition, once no transaction is open."""
+    """Returns the committed messages, partition by partition, once no transaction is open."""
     settled(Client(bootstrap_servers=broker.direct_servers), [(topic, number) for number in range(PARTITIONS)])
     consumer = Consumer(
         {
@@ -100,38 +106,38 @@ def read(broker: Broker, topic: str) -> list[Message]:
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[Message] = []
-    ended: set[int | None] = set()
+    messages: list[Message] = []
+    finished: set[int | None] = set()
     with contextlib.closing(consumer):
-        while len(ended) < PARTITIONS:
+        while len(finished) < PARTITIONS:
             message = consumer.poll(PATIENCE_S)
             assert message is not None, "the broker is silent"
             error = message.error()
             if error is None:
-                found.append(message)
+                messages.append(message)
             else:
                 assert error.name() == "_PARTITION_EOF"
-                ended.add(message.partition())
-    return found
+                finished.add(message.partition())
+    return messages
 
 
-def heads(message: Message) -> dict[str, Any]:
+def headers_of(message: Message) -> dict[str, Any]:
     return dict(message.headers() or ())
 
 
 def ids(messages: Sequence[Message]) -> list[str]:
-    return sorted(heads(message)["id"].decode() for message in messages)
+    return sorted(headers_of(message)["id"].decode() for message in messages)
 
 
-def test_an_event_is_a_message_like_every_other(broker: Broker, prefix: str, opened: Open) -> None:
+def test_an_event_has_the_form_of_every_message(broker: Broker, prefix: str, opened: Open) -> None:
     context = {"ticket": "PAY-7", "user": {"größe": 1.5}}
     opened().publish([event(7, identifier="req-1", context=context), event(8, key=("a", "b"), partition_by=("g",))])
-    by_id = {heads(each)["id"]: each for each in read(broker, f"{prefix}.viewed")}
+    by_id = {headers_of(message)["id"]: message for message in read(broker, f"{prefix}.viewed")}
     first, second = by_id[b"e-7"], by_id[b"e-8"]
     assert (first.key(), first.partition()) == (b"7", partition(b"7", PARTITIONS))
     assert (second.key(), second.partition()) == (b'["a","b"]', partition(b"g", PARTITIONS))
     assert first.timestamp()[1] == int(AT.timestamp() * 1000)
-    assert heads(second) == {
+    assert headers_of(second) == {
         "op": b"create",
         "transaction": b"e-7",
         "serviceName": b"web",
@@ -165,11 +171,11 @@ def test_a_key_keeps_its_order(broker: Broker, prefix: str, opened: Open) -> Non
     producer = opened()
     producer.publish([event(n, key=("7",)) for n in range(50)])
     producer.publish([event(n, key=("7",)) for n in range(50, 100)])
-    found = read(broker, f"{prefix}.viewed")
-    assert [json.loads(each.value() or b"")["current"]["id"] for each in found] == list(range(100))
+    messages = read(broker, f"{prefix}.viewed")
+    assert [json.loads(message.value() or b"")["current"]["id"] for message in messages] == list(range(100))
 
 
-def test_of_a_batch_with_a_message_too_large_nothing_is_seen(broker: Broker, prefix: str, opened: Open) -> None:
+def test_a_batch_with_a_message_that_is_too_large_is_not_published(broker: Broker, prefix: str, opened: Open) -> None:
     create(broker, f"{prefix}.small", **{"max.message.bytes": "2000"})
     producer = opened()
     too_large = event(3, entity="small", state={"text": random.Random(1).randbytes(5000).hex()})
@@ -182,7 +188,7 @@ def test_of_a_batch_with_a_message_too_large_nothing_is_seen(broker: Broker, pre
     assert ids(read(broker, f"{prefix}.small")) == ["e-2"]
 
 
-def test_a_message_that_the_client_itself_refuses_leaves_nothing_open(
+def test_a_message_that_the_client_refuses_leaves_no_transaction_open(
     broker: Broker, prefix: str, opened: Open
 ) -> None:
     producer = opened()
@@ -197,7 +203,7 @@ def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, o
     older, newer = opened(), opened()
     older.publish([event(1)])
     newer.publish([event(2)])
-    for _ in range(2):  # nor does it take the name back
+    for _ in range(2):  # the older instance does not get the name back
         with pytest.raises(ChangelogError, match="another process now uses the name") as caught:
             older.publish([event(3)])
         assert caught.value.kind is Kind.IN_USE
@@ -205,24 +211,24 @@ def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, o
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-1", "e-2", "e-4"]
 
 
-def test_instances_of_other_names_publish_side_by_side(broker: Broker, prefix: str, opened: Open) -> None:
-    one, other = opened(instance="web-0"), opened(instance="web-1")
+def test_instances_with_different_names_publish_side_by_side(broker: Broker, prefix: str, opened: Open) -> None:
+    first, second = opened(instance="web-0"), opened(instance="web-1")
     for number in range(3):
-        one.publish([event(2 * number)])
-        other.publish([event(2 * number + 1)])
+        first.publish([event(2 * number)])
+        second.publish([event(2 * number + 1)])
     assert ids(read(broker, f"{prefix}.viewed")) == [f"e-{number}" for number in range(6)]
 
 
-def test_a_repeat_is_known_by_its_id(broker: Broker, prefix: str, opened: Open) -> None:
+def test_a_repeated_event_has_the_same_id(broker: Broker, prefix: str, opened: Open) -> None:
     opened().publish([event(1), event(2)])
     opened().publish([event(1), event(2)])
-    found = read(broker, f"{prefix}.viewed")
-    assert ids(found) == ["e-1", "e-1", "e-2", "e-2"]
-    assert len({(message.key(), message.value()) for message in found}) == 2
+    messages = read(broker, f"{prefix}.viewed")
+    assert ids(messages) == ["e-1", "e-1", "e-2", "e-2"]
+    assert len({(message.key(), message.value()) for message in messages}) == 2
 
 
 def insist(producer: ChangelogProducer, events: Sequence[Event]) -> None:
-    """Publishes events, again with the same ids where Kafka takes longer than the producer waits."""
+    """Publishes events. Repeats this with the same ids if Kafka takes longer than the producer waits."""
 
     def is_published() -> bool:
         try:
@@ -252,7 +258,7 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
             producer.publish([event(2), event(3)])
         assert caught.value.kind is Kind.IN_DOUBT
         assert caught.value.hint == "publish the same events again, with the same ids"
-        del caught  # and with it the producer whose doing it was
+        del caught  # its traceback would keep the failed client alive
         proxy.resume()
         insist(producer, [event(2), event(3)])
         assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]
@@ -277,8 +283,8 @@ def test_another_number_of_partitions_is_refused(broker: Broker, prefix: str, op
     assert ids(read(broker, f"{prefix}.viewed")) == ["e-2"]
 
 
-def test_a_topic_that_is_being_created_is_waited_for(broker: Broker, prefix: str, opened: Open) -> None:
-    """Brokers learn of a new topic later than whoever created it."""
+def test_the_producer_waits_for_a_topic_that_is_being_created(broker: Broker, prefix: str, opened: Open) -> None:
+    """Some brokers learn of a new topic later than the client that created it."""
     producer = opened()
     producer.publish([event(1)])
     creation = threading.Timer(1.0, create, [broker, f"{prefix}.new"])
@@ -290,14 +296,14 @@ def test_a_topic_that_is_being_created_is_waited_for(broker: Broker, prefix: str
     assert ids(read(broker, f"{prefix}.new")) == ["e-2"]
 
 
-def test_a_missing_topic_is_said(opened: Open) -> None:
+def test_a_missing_topic_is_an_error(opened: Open) -> None:
     with pytest.raises(ChangelogError, match=r"topic .*\.nothing") as caught:
         opened().publish([event(1, entity="nothing")])
     assert caught.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"id": ""}, "needs an id"),
         ({"key": ()}, "needs an id, a key"),
@@ -314,36 +320,36 @@ def test_a_missing_topic_is_said(opened: Open) -> None:
         ({"entity": "positions"}, "cannot be the name of an entity"),
     ],
 )
-def test_an_event_that_is_not_as_it_must_be_is_refused_with_its_batch(
-    broker: Broker, prefix: str, opened: Open, changes: dict[str, Any], says: str
+def test_a_batch_with_an_invalid_event_is_refused(
+    broker: Broker, prefix: str, opened: Open, changes: dict[str, Any], message: str
 ) -> None:
     producer = opened()
-    with pytest.raises(ChangelogError, match=says) as caught:
+    with pytest.raises(ChangelogError, match=message) as caught:
         producer.publish([event(1), event(2, **changes)])
     assert caught.value.kind is Kind.USAGE
     assert read(broker, f"{prefix}.viewed") == []
 
 
-def test_a_batch_has_a_bound(opened: Open) -> None:
+def test_a_batch_has_a_maximum_size(opened: Open) -> None:
     with pytest.raises(ChangelogError, match="may have at most 10000") as caught:
         opened().publish([event(1)] * (EVENTS_MAX + 1))
     assert caught.value.kind is Kind.LIMIT
 
 
-def test_a_closed_producer_says_so(opened: Open) -> None:
+def test_a_closed_producer_refuses_events(opened: Open) -> None:
     producer = opened()
     producer.close()
     with pytest.raises(ChangelogError, match="closed"):
         producer.publish([event(1)])
 
 
-def test_names_that_cannot_be_told_apart_are_refused() -> None:
+def test_an_instance_name_with_a_separator_is_refused() -> None:
     with pytest.raises(ChangelogError, match="instance should be made of"):
         ChangelogProducer("127.0.0.1:1", prefix="a", service_name="b", instance="c/d")
 
 
 @pytest.mark.parametrize(("words", "logged"), [([], set()), (["logs"], {"changelog.librdkafka DEBUG"})])
-def test_the_log_of_librdkafka_goes_where_the_applications_own_goes(
+def test_the_log_of_librdkafka_goes_to_the_applications_log(
     broker: Broker, prefix: str, words: list[str], logged: set[str]
 ) -> None:
     command = [sys.executable, "-c", APPLICATION, broker.bootstrap_servers, prefix, *words]

@@ -1,4 +1,6 @@
-"""Avro values and their schemas, with a real registry; its own client reads them as any consumer would."""
+"""Avro values and their schemas, with a real registry. The registry's own client reads the values, as any consumer
+would.
+"""
 
 import json
 import threading
@@ -40,14 +42,14 @@ QUICK = {"max.retries": 0, "timeout": int(PATIENCE_S)}
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """One of its own for each test, for all share the registry."""
+    """A prefix of the test's own, because all tests share the registry."""
     return str(request.node.name.replace("_", "-"))
 
 
 @contextmanager
 def linked(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
-    with closing(Registry(url, QUICK, auto_register=auto_register)) as made:
-        yield made
+    with closing(Registry(url, QUICK, auto_register=auto_register)) as client:
+        yield client
 
 
 def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(registry: Server, prefix: str) -> None:
@@ -55,7 +57,7 @@ def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(regis
         batch.from_records([record(Op.UPDATE, '{"id":42,"amount":"13.50"}', '{"id":42,"amount":"NaN"}')]),
         {"order": OLD},
     )
-    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as free:
+    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as registering:
         values = AvroValues(strict, prefix, {"order": ["id"]})
         with pytest.raises(ChangelogError) as caught:
             values.encode(rows)
@@ -63,9 +65,9 @@ def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(regis
         assert f"subject {prefix}.order-value" in caught.value.message
         assert "`changelog schemas register --yes`" in str(caught.value)
         assert caught.value.position == next(batch.records(rows)).envelope.provenance.source.position
-        (by_other,) = AvroValues(free, prefix, {"order": ["id"]}).encode(rows)
+        (registered_value,) = AvroValues(registering, prefix, {"order": ["id"]}).encode(rows)
         (value,) = values.encode(rows)
-        assert value == by_other
+        assert value == registered_value
         assert values.decode(value) == next(batch.records(rows)).envelope
     with SchemaRegistryClient({"url": registry.url}) as client:
         context = SerializationContext(f"{prefix}.order", MessageField.VALUE)
@@ -75,43 +77,43 @@ def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(regis
     assert read["original"] == {"id": 42, "amount": "NaN"}
 
 
-def test_another_shape_in_the_stream_is_another_version(registry: Server, prefix: str) -> None:
+def test_rows_with_other_columns_get_a_new_schema_version(registry: Server, prefix: str) -> None:
     old = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":1,"amount":null}')]), {"order": OLD})
     new = batch.with_shapes(
         batch.from_records([record(Op.CREATE, '{"id":1,"amount":null,"note":"x"}')]), {"order": NEW}
     )
     with linked(registry.url, auto_register=True) as client:
         values = AvroValues(client, prefix, {"order": ["id"]})
-        first, second, again = (values.encode(rows)[0] for rows in (old, new, old))
-        assert first == again
+        first, second, repeated = (values.encode(rows)[0] for rows in (old, new, old))
+        assert first == repeated
         assert first[1:5] != second[1:5]
         for rows, value in ((old, first), (new, second)):
             assert values.decode(value) == next(batch.records(rows)).envelope
-    with SchemaRegistryClient({"url": registry.url}) as client_of_theirs:
-        assert client_of_theirs.get_versions(subject(prefix, "order")) == [1, 2]
+    with SchemaRegistryClient({"url": registry.url}) as registry_client:
+        assert registry_client.get_versions(subject(prefix, "order")) == [1, 2]
 
 
 def test_entities_of_one_batch_and_records_without_columns(registry: Server, prefix: str) -> None:
-    found = [
+    records = [
         record(Op.CREATE, '{"id":1,"amount":"1.00"}', entity="order"),
         record(Op.CREATE, '{"any":"thing"}', entity="dead"),
         record(Op.CREATE, '{"id":2,"amount":"2.00","note":null}', entity="bill"),
         record(Op.DELETE, None, '{"id":1,"amount":"1.00"}', entity="order"),
         record(Op.TRUNCATE, None, None, entity="bill"),
     ]
-    rows = batch.with_shapes(batch.from_records(found), {"order": OLD, "bill": NEW})
+    rows = batch.with_shapes(batch.from_records(records), {"order": OLD, "bill": NEW})
     with linked(registry.url, auto_register=True) as client:
         values = AvroValues(client, prefix, {"order": ["id"], "bill": ["id"]})
         encoded = values.encode(rows)
         assert [value[:1] for value in encoded] == [b"\0", b"{", b"\0", b"\0", b"\0"]
-        assert [values.decode(value) for value in encoded] == [each.envelope for each in found]
-        wrong = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":1,"note":1}')]), {"order": OLD})
+        assert [values.decode(value) for value in encoded] == [item.envelope for item in records]
+        incomplete = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":1,"note":1}')]), {"order": OLD})
         with pytest.raises(ChangelogError, match="entity order: column amount is missing, and is not listed"):
-            values.encode(wrong)
+            values.encode(incomplete)
     assert values.encode(rows.slice(0, 0)) == []
 
 
-def test_what_is_no_message_of_ours(registry: Server, prefix: str) -> None:
+def test_foreign_messages_are_errors(registry: Server, prefix: str) -> None:
     with linked(registry.url) as client:
         values = AvroValues(client, prefix, {})
         other = client.register(f"{prefix}-other", {"type": "record", "name": "R", "fields": []})
@@ -128,12 +130,12 @@ def test_what_is_no_message_of_ours(registry: Server, prefix: str) -> None:
 
 def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, prefix: str) -> None:
     name = subject(prefix, "order")
-    lost = avro.value_schema("order", OLD, ["id"], prefix)
+    schema = avro.value_schema("order", OLD, ["id"], prefix)
     with linked(registry.url) as client:
-        assert client.look_up(name, lost) is None
-        assert client.register(name, lost) == client.look_up(name, lost)
-        with SchemaRegistryClient({"url": registry.url}) as theirs:
-            theirs.set_compatibility(name, "FULL_TRANSITIVE")
+        assert client.look_up(name, schema) is None
+        assert client.register(name, schema) == client.look_up(name, schema)
+        with SchemaRegistryClient({"url": registry.url}) as registry_client:
+            registry_client.set_compatibility(name, "FULL_TRANSITIVE")
         changed = avro.value_schema("order", Struct(fields=(("id", P.STRING),)), ["id"], prefix)
         assert client.is_compatible(name, changed) is False
         assert client.is_compatible(name, avro.value_schema("order", NEW, ["id"], prefix)) is True
@@ -143,9 +145,11 @@ def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, pre
     assert "\n" not in str(caught.value)
 
 
-def test_a_topic_goes_on_whose_messages_an_older_version_began(registry: Server, prefix: str) -> None:
-    """Its stamps had no context; the registry takes the new schema beside it, and both are read."""
-    name, now = subject(prefix, "order"), avro.value_schema("order", OLD, ["id"], prefix)
+def test_a_topic_that_an_older_version_began_is_continued(registry: Server, prefix: str) -> None:
+    """The older version's stamps have no context. The registry accepts the new schema as compatible, and messages of
+    both schemas can be read.
+    """
+    name, schema = subject(prefix, "order"), avro.value_schema("order", OLD, ["id"], prefix)
     first = record(Op.CREATE, '{"id":1,"amount":"13.50"}', commit=1)
     stamp = replace(first.envelope.provenance.stamp, context='{"n": 1.10}')
     second = record(Op.CREATE, '{"id":2,"amount":null}', commit=2)
@@ -153,21 +157,21 @@ def test_a_topic_goes_on_whose_messages_an_older_version_began(registry: Server,
         second, envelope=replace(second.envelope, provenance=replace(second.envelope.provenance, stamp=stamp))
     )
     rows = batch.with_shapes(batch.from_records([second]), {"order": OLD})
-    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as free:
-        id_ = strict.register(name, before_contexts(now))
-        with SchemaRegistryClient({"url": registry.url}) as theirs:
-            theirs.set_compatibility(name, "FULL_TRANSITIVE")
-        body = written_before_contexts(AvroCodec(now).encode(first.envelope), now)
+    with linked(registry.url) as strict, linked(registry.url, auto_register=True) as registering:
+        id_ = strict.register(name, before_contexts(schema))
+        with SchemaRegistryClient({"url": registry.url}) as registry_client:
+            registry_client.set_compatibility(name, "FULL_TRANSITIVE")
+        body = written_before_contexts(AvroCodec(schema).encode(first.envelope), schema)
         values = AvroValues(strict, prefix, {"order": ["id"]})
         assert values.decode(b"\0" + id_.to_bytes(4, "big") + body) == first.envelope
         with pytest.raises(ChangelogError, match="changelog schemas register --yes"):
             values.encode(rows)
-        assert strict.is_compatible(name, now) is True
-        (value,) = AvroValues(free, prefix, {"order": ["id"]}).encode(rows)
+        assert strict.is_compatible(name, schema) is True
+        (value,) = AvroValues(registering, prefix, {"order": ["id"]}).encode(rows)
         assert values.decode(value) == second.envelope
 
 
-def test_a_registry_that_is_not_there(registry: Server) -> None:
+def test_an_unreachable_registry(registry: Server) -> None:
     with linked(f"http://user:secret@127.0.0.1:{free_port()}") as client, pytest.raises(ChangelogError) as caught:
         client.schema(1)
     assert caught.value.kind is Kind.CONNECTION
@@ -188,7 +192,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, as the base class has it
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002, the base class has this name
         pass
 
 
@@ -196,7 +200,7 @@ class _Answer(BaseHTTPRequestHandler):
     ("status", "kind"),
     [(401, Kind.ACCESS), (403, Kind.ACCESS), (429, Kind.CONNECTION), (500, Kind.CONNECTION), (200, Kind.PRECONDITION)],
 )
-def test_what_a_registry_answers(status: int, kind: Kind) -> None:
+def test_error_answers_of_a_registry(status: int, kind: Kind) -> None:
     with HTTPServer(("127.0.0.1", 0), _Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -218,14 +222,14 @@ def test_what_a_registry_answers(status: int, kind: Kind) -> None:
         ("http://localhost:8081", {"ssl.ca.location": "/no/such/file"}),
     ],
 )
-def test_wrong_options_are_bad_usage(url: str, options: dict[str, object]) -> None:
+def test_wrong_options_are_usage_errors(url: str, options: dict[str, object]) -> None:
     with pytest.raises(ChangelogError) as caught:
         Registry(url, options)
     assert caught.value.kind is Kind.USAGE
     assert "[sink] registry" in caught.value.message
 
 
-def test_the_command_shows_first_and_registers_then(
+def test_the_command_registers_only_with_yes(
     registry: Server, database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(database, tmp_path)
@@ -233,7 +237,7 @@ def test_the_command_shows_first_and_registers_then(
         "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(10,2), secret text)",
         "CREATE TABLE rooms (no text PRIMARY KEY)",
     )
-    head = f"""
+    configuration = f"""
 name = "{site.name.replace("_", "-")}"
 source = {{ kind = "postgres", dsn = {json.dumps(database)} }}
 sink = {{ kind = "kafka", bootstrap_servers = "localhost:1", codec = "avro", registry = "{registry.url}" }}
@@ -241,30 +245,30 @@ tables = {{ include = ["public.*"] }}
 entities.orders.mask = {{ secret = "sha256" }}
 mask.key = "0123456789abcdef"
 """
-    site.config.write_text(head, "utf-8")
+    site.config.write_text(configuration, "utf-8")
 
     def verdicts(*words: str, code: int = 0) -> list[dict[str, object]]:
         capsys.readouterr()
         assert site.call("schemas", "register", *words, "--json") == (code, [])
-        found: list[dict[str, object]] = msgspec.json.decode(capsys.readouterr().out)
-        return found
+        output: list[dict[str, object]] = msgspec.json.decode(capsys.readouterr().out)
+        return output
 
-    shown = verdicts()
+    preview = verdicts()
     prefix = site.name.replace("_", "-")
-    assert [(each["subject"], each["state"], each["id"]) for each in shown] == [
+    assert [(verdict["subject"], verdict["state"], verdict["id"]) for verdict in preview] == [
         (f"{prefix}.{topic}-value", "new", None) for topic in ("orders", "rooms", "orders.delta", "rooms.delta")
     ]
-    assert [each["state"] for each in verdicts("orders", "--yes")] == ["registered", "registered"]
-    assert [each["state"] for each in verdicts()] == ["registered", "new", "registered", "new"]
-    assert verdicts()[0]["schema"] == shown[0]["schema"]
-    columns = {column.name: column.type for column in avro.columns(shown[0]["schema"])}
+    assert [verdict["state"] for verdict in verdicts("orders", "--yes")] == ["registered", "registered"]
+    assert [verdict["state"] for verdict in verdicts()] == ["registered", "new", "registered", "new"]
+    assert verdicts()[0]["schema"] == preview[0]["schema"]
+    columns = {column.name: column.type for column in avro.columns(preview[0]["schema"])}
     assert columns == {"id": P.LONG, "amount": Decimal(precision=10, scale=2), "secret": P.STRING}
     with SchemaRegistryClient({"url": registry.url}) as client:
-        client.set_compatibility(str(shown[0]["subject"]), "FULL")
+        client.set_compatibility(str(preview[0]["subject"]), "FULL")
     site.sql("ALTER TABLE orders ADD note text")
-    assert [each["state"] for each in verdicts("orders")] == ["compatible", "registered"]
+    assert [verdict["state"] for verdict in verdicts("orders")] == ["compatible", "registered"]
     site.sql("ALTER TABLE orders ALTER amount TYPE boolean USING true")
-    assert [each["state"] for each in verdicts("--yes", code=1)] == ["incompatible", "new", "registered", "new"]
+    assert [verdict["state"] for verdict in verdicts("--yes", code=1)] == ["incompatible", "new", "registered", "new"]
     assert site.call("schemas", "register") == (1, [])
     assert "nothing was registered" in capsys.readouterr().out
     assert "there is no entity nothing" in site.refused("schemas", "register", "nothing", code=2)

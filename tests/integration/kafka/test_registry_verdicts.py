@@ -1,11 +1,12 @@
-"""Verdicts against a real registry's, over random changes of random schemas, in every mode it has.
+"""Compares our verdicts with a real registry's, over random changes of random schemas, in every mode of the registry.
 
-Apicurio asks Java's `SchemaCompatibility`. Where it has ways of its own:
+Apicurio uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
-- a record in a map of itself overflows its stack when it is registered, so such schemas are left out;
-- where one field of the reader's stands for several of the writer's it cannot say (422), where we say AMBIGUOUS;
-- a schema that it has already is no new version, so a history has each once;
-- it asks all versions or the last one as its address says, whatever the mode; only what it registers goes by the mode.
+- Registering a record in a map of itself overflows its stack. Such schemas are left out.
+- It answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
+- A schema that it has already is not a new version. So a history contains each schema once.
+- Its compatibility endpoint compares all versions or the last one, as the address says, whatever the mode is. Only a
+  registration follows the mode.
 """
 
 import json
@@ -27,7 +28,7 @@ SUBJECTS = count()
 
 @settings(max_examples=ROUNDS or 15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(evolution=evolutions())
-def test_a_registry_says_the_same_of_one_change(registry: Registry, evolution: tuple[Schema, Schema]) -> None:
+def test_a_registry_gives_the_same_verdict_on_one_change(registry: Registry, evolution: tuple[Schema, Schema]) -> None:
     old, new = evolution
     subject = registered(registry, old)
     for mode in (Mode.BACKWARD, Mode.FORWARD):
@@ -36,24 +37,27 @@ def test_a_registry_says_the_same_of_one_change(registry: Registry, evolution: t
 
 @settings(max_examples=max(ROUNDS // 4, 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(versions=histories())
-def test_a_registry_says_the_same_of_a_history(registry: Registry, versions: list[Schema]) -> None:
-    assume(len({json.dumps(each) for each in versions}) == len(versions))
+def test_a_registry_gives_the_same_verdict_on_a_history(registry: Registry, versions: list[Schema]) -> None:
+    assume(len({json.dumps(version) for version in versions}) == len(versions))
     *old, new = versions
     subject = registered(registry, *old)
     for mode in Mode:
-        agree(answer(registry, subject, new, mode), problems(new, [(str(n), each) for n, each in enumerate(old)], mode))
+        agree(
+            answer(registry, subject, new, mode),
+            problems(new, [(str(n), version) for n, version in enumerate(old)], mode),
+        )
 
 
-def agree(said: bool | None, found: list[Problem]) -> None:
-    ours = [each for each in found if not each.strict]
-    if said is None:
-        assert Rule.AMBIGUOUS in [each.rule for each in ours]
+def agree(verdict: bool | None, our_problems: list[Problem]) -> None:
+    not_strict = [problem for problem in our_problems if not problem.strict]
+    if verdict is None:
+        assert Rule.AMBIGUOUS in [problem.rule for problem in not_strict]
     else:
-        assert said is (not ours), ours
+        assert verdict is (not not_strict), not_strict
 
 
 def registered(registry: Registry, *versions: Schema) -> str:
-    """A new subject with these versions."""
+    """Registers these versions under a new subject. Returns the subject."""
     assume(not any(is_in_map_of_itself(Document(schema).root, ()) for schema in versions))
     subject = f"verdict-{next(SUBJECTS)}"
     for schema in versions:
@@ -76,18 +80,18 @@ def is_in_map_of_itself(type_: Type, within: tuple[str, ...]) -> bool:
 
 
 def answer(registry: Registry, subject: str, schema: Schema, mode: Mode) -> bool | None:
-    """Whether the subject may have the schema next; None when the registry cannot say."""
+    """Returns whether the registry would accept the schema as the subject's next version, or None if it cannot say."""
     _call(registry, "PUT", f"/config/{subject}", {"compatibility": mode.value})
     path = f"/compatibility/subjects/{subject}/versions" + ("" if mode.transitive else "/latest")
     try:
-        found = _call(registry, "POST", path, {"schema": json.dumps(schema)})
+        result = _call(registry, "POST", path, {"schema": json.dumps(schema)})
     except urllib.error.HTTPError as error:
         if error.code == 422:
             return None
         raise
-    said = found["is_compatible"]
-    assert isinstance(said, bool)
-    return said
+    verdict = result["is_compatible"]
+    assert isinstance(verdict, bool)
+    return verdict
 
 
 def _call(registry: Registry, method: str, path: str, body: object) -> dict[str, object]:
@@ -97,6 +101,6 @@ def _call(registry: Registry, method: str, path: str, body: object) -> dict[str,
         {"Content-Type": "application/vnd.schemaregistry.v1+json"},
         method=method,
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-        found: dict[str, object] = json.load(answer)
-        return found
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        result: dict[str, object] = json.load(response)
+        return result

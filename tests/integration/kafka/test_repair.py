@@ -1,4 +1,7 @@
-"""A changelog on Kafka is repaired: the log is looked through partition by partition, in any order."""
+"""A changelog on Kafka is repaired. The service reads its topics partition by partition, so in no order of positions.
+
+A *ghost* is a row that the changelog holds and the table lacks.
+"""
 
 from pathlib import Path
 
@@ -23,16 +26,16 @@ def site(database: str, broker: Broker, registry: Registry, tmp_path: Path, requ
         connection.execute(
             f"INSERT INTO item SELECT n, 'item ' || n, n / 4.0 FROM generate_series(1, {ROWS}) AS n".encode()
         )
-    kept_by = registry if request.param == "avro" else None
-    return Site(database, broker, tmp_path, tables={"item": PARTITIONS}, registry=kept_by)
+    schema_registry = registry if request.param == "avro" else None
+    return Site(database, broker, tmp_path, tables={"item": PARTITIONS}, registry=schema_registry)
 
 
 def test_keys_and_a_whole_table_are_repaired(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
     ghosts = [str(1000 + number) for number in range(12)]
-    forged = {"name": '"forged"', "amount": '"NaN"'}
-    site.plant("item", {"7": forged, "8": None, **{key: {**forged, "id": key} for key in ghosts}})
+    forged_columns = {"name": '"forged"', "amount": '"NaN"'}
+    site.plant("item", {"7": forged_columns, "8": None, **{key: {**forged_columns, "id": key} for key in ghosts}})
     before = len(site.records("item"))
     with site.running() as service:
         for signal in (
@@ -41,14 +44,14 @@ def test_keys_and_a_whole_table_are_repaired(site: Site) -> None:
         ):
             with psycopg.connect(site.dsn, autocommit=True) as connection:
                 send(connection, signal, None)
-            service.until(lambda asked=signal.id: site.ended(asked))  # type: ignore[misc]
+            service.until(lambda id_=signal.id: site.ended(id_))  # type: ignore[misc]
     added = site.records("item")[before:]
-    ops = [(each.envelope.provenance.source.op.value, each.place.key) for each in added]
+    ops = [(item.envelope.provenance.source.op.value, item.place.key) for item in added]
     assert ops[:3] == [("read", "7"), ("read", "8"), ("delete", "1000")]
     assert sorted(ops[3:]) == sorted(
         [*(("delete", key) for key in ghosts[1:]), *(("read", str(number)) for number in range(1, ROWS + 1))]
     )
-    originals = {bytes(each.envelope.original) for each in added if isinstance(each.envelope.original, Raw)}
+    originals = {bytes(item.envelope.original) for item in added if isinstance(item.envelope.original, Raw)}
     assert originals == {f'{{"id":{key},"name":"forged","amount":"NaN"}}'.encode() for key in ghosts}
     assert site.state("item") == {
         str(number): {"id": number, "name": f"item {number}", "amount": f"{number / 4:.2f}"}

@@ -1,6 +1,8 @@
-"""A topic with fewer in-sync replicas than it asks for: the log says what a commit waits for, and nothing is repeated.
+"""A topic has fewer in-sync replicas than it requires. The log says what a commit waits for, and no message is
+repeated.
 
-Needs two brokers, one of which is away: a broker asks for no more replicas than a topic has.
+This needs two brokers, one of which is stopped, because a broker never requires more in-sync replicas than the topic
+has replicas.
 """
 
 import json
@@ -44,20 +46,20 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 
 
 @pytest.fixture(scope="module")
-def left(starts_servers: None) -> Iterator[Broker]:
-    """One of two brokers, which both have all topics: the other is away."""
-    both = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
+def remaining_broker(starts_servers: None) -> Iterator[Broker]:
+    """The remaining one of two brokers. Both have replicas of all topics, and the other broker is stopped."""
+    settings = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
         lib = reachable(kafka_lib(), folder)
-        with Broker(lib, folder / "first", heap="256m", settings=both) as first:
-            with Broker(lib, folder / "second", heap="256m", settings=both, joins=first):
+        with Broker(lib, folder / "first", heap="256m", settings=settings) as first:
+            with Broker(lib, folder / "second", heap="256m", settings=settings, joins=first):
                 admin = Client(bootstrap_servers=first.bootstrap_servers).admin()
                 until(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "the second broker is not there")
                 for prefix in PREFIXES:
-                    with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as made:
-                        made.prepare([ORDER])
-                        made.recover()
-                        store(made, 1)
+                    with closing(KafkaSink(settings_of(first, prefix), JsonValues())) as new_sink:
+                        new_sink.prepare([ORDER])
+                        new_sink.recover()
+                        store(new_sink, 1)
             until(lambda: all(part.isrs == [1] for part in parts_of(admin)), "the other broker still counts as in sync")
             yield first
 
@@ -66,9 +68,9 @@ def parts_of(admin: Admin) -> list[PartitionMetadata]:
     return [part for topic in admin.topics().values() for part in topic.partitions.values()]
 
 
-def store(into: KafkaSink, commit: int) -> None:
-    into.add([batch.from_records([record(Op.CREATE, f'{{"id":{commit}}}', commit=commit)])])
-    into.commit(checkpoint(commit))
+def store(target: KafkaSink, commit: int) -> None:
+    target.add([batch.from_records([record(Op.CREATE, f'{{"id":{commit}}}', commit=commit)])])
+    target.commit(checkpoint(commit))
 
 
 def ask_for(client: Client, topic: str, in_sync: int) -> None:
@@ -76,12 +78,14 @@ def ask_for(client: Client, topic: str, in_sync: int) -> None:
 
 
 def events(logs: list[Any], event: str) -> list[dict[str, Any]]:
-    return [each for each in logs if each["event"] == event]
+    return [entry for entry in logs if entry["event"] == event]
 
 
 def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
-    """Kind and message, and not the error: its frames would keep a producer alive that still tries to take the topics
-    over, and as soon as it could, it would fence the one that we go on with.
+    """Returns the kind and the message of the error that `attempt` raises.
+
+    It does not return the error itself, because its frames would keep a producer alive. That producer would go on
+    trying to take over the topics, and would fence the test's next producer.
     """
     try:
         attempt()
@@ -93,30 +97,30 @@ def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
 def published(settings: KafkaSettings) -> list[Any]:
     settled(settings.client, [(f"{settings.prefix}.order", 0)])
     rows = consume.consumed(settings.client, f"{settings.prefix}.order")
-    return [json.loads(each.value or b"")["current"] for each in rows]
+    return [json.loads(message.value or b"")["current"] for message in rows]
 
 
 @pytest.mark.parametrize("prefix", ["order", "transactions"])
 def test_the_log_says_which_topic_a_commit_waits_for(
-    left: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+    remaining_broker: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(left, prefix)
+    settings = settings_of(remaining_broker, prefix)
     topic = TRANSACTIONS if prefix == "transactions" else f"{prefix}.order"
-    with closing(KafkaSink(settings, JsonValues())) as made, ThreadPoolExecutor(1) as pool, capture_logs() as logs:
-        made.prepare([ORDER])
-        assert made.recover() == checkpoint(1)
-        logs.clear()  # the other broker has just gone: its transactions may have been waited for
+    with closing(KafkaSink(settings, JsonValues())) as app_sink, ThreadPoolExecutor(1) as pool, capture_logs() as logs:
+        app_sink.prepare([ORDER])
+        assert app_sink.recover() == checkpoint(1)
+        logs.clear()  # the other broker has just stopped, so the recovery may have waited for its transactions
         ask_for(settings.client, topic, 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
-        committed = pool.submit(store, made, 2)
+        committed = pool.submit(store, app_sink, 2)
         try:
             until(lambda: bool(events(logs, "kafka waits for in-sync replicas")), "the wait is not logged")
             assert not committed.done()
         finally:
             ask_for(settings.client, topic, 1)
         committed.result(PATIENCE_S)
-    [said] = events(logs, "kafka waits for in-sync replicas")
-    assert {name: said[name] for name in ("topic", "in_sync", "needed", "other_topics", "hint", "log_level")} == {
+    [warning] = events(logs, "kafka waits for in-sync replicas")
+    assert {name: warning[name] for name in ("topic", "in_sync", "needed", "other_topics", "hint", "log_level")} == {
         "topic": topic,
         "in_sync": 1,
         "needed": 2,
@@ -124,34 +128,34 @@ def test_the_log_says_which_topic_a_commit_waits_for(
         "hint": HINT,
         "log_level": "warning",
     }
-    [waiting] = events(logs, "kafka does not answer yet")
-    assert waiting["doing"] == "committing to Kafka"
+    [wait] = events(logs, "kafka does not answer yet")
+    assert wait["doing"] == "committing to Kafka"
     assert published(settings) == [{"id": 1}, {"id": 2}]
 
 
-def test_a_wait_that_outlasts_the_transaction_is_recovered_from_exactly_once(
-    left: Broker, monkeypatch: pytest.MonkeyPatch
+def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
+    remaining_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next recovery waits, too: Kafka ends the transaction with a mark in that topic."""
-    settings = settings_of(left, "restart")
-    with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as made:
-        made.prepare([ORDER])
-        assert made.recover() == checkpoint(1)
+    """The next recovery waits, too, because Kafka ends the transaction with a marker in the same topic."""
+    settings = settings_of(remaining_broker, "restart")
+    with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as app_sink:
+        app_sink.prepare([ORDER])
+        assert app_sink.recover() == checkpoint(1)
         ask_for(settings.client, "restart.order", 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
         monkeypatch.setattr(sink, "PATIENCE_S_MAX", 3.0)
         try:
             [failure] = [
-                each
-                for each in findings(settings.client, topics_of("restart", [ORDER], {}), create=True)
-                if each.status == "fail"
+                finding
+                for finding in findings(settings.client, topics_of("restart", [ORDER], {}), create=True)
+                if finding.status == "fail"
             ]
             assert failure.message == (
                 "a partition has 1 in-sync replicas, and min.insync.replicas is 2: the service waits at each commit"
             )
             for doing, attempt in (
-                ("committing to Kafka", lambda: store(made, 2)),
-                ("taking over the topics of Kafka", made.recover),
+                ("committing to Kafka", lambda: store(app_sink, 2)),
+                ("taking over the topics of Kafka", app_sink.recover),
             ):
                 kind, message = failure_of(attempt)
                 assert kind is Kind.CONNECTION
@@ -160,7 +164,7 @@ def test_a_wait_that_outlasts_the_transaction_is_recovered_from_exactly_once(
         finally:
             ask_for(settings.client, "restart.order", 1)
         monkeypatch.undo()
-        assert made.recover() == checkpoint(1)
-        store(made, 2)
-    assert {each["topic"] for each in events(logs, "kafka waits for in-sync replicas")} == {"restart.order"}
+        assert app_sink.recover() == checkpoint(1)
+        store(app_sink, 2)
+    assert {entry["topic"] for entry in events(logs, "kafka waits for in-sync replicas")} == {"restart.order"}
     assert published(settings) == [{"id": 1}, {"id": 2}]

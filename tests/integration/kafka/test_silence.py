@@ -1,4 +1,4 @@
-"""A broker that goes away or falls silent while it is asked: every wait for it has an end."""
+"""A broker that stops, or does not answer, during a call. Every wait for it ends."""
 
 import json
 import os
@@ -54,14 +54,14 @@ pytestmark = pytest.mark.xdist_group("kafka")
 
 
 class Link:
-    """A broker that is reached only by way of `proxy`."""
+    """A broker whose clients connect only through `proxy`."""
 
     def __init__(self, broker: Broker, proxy: Proxy) -> None:
         self.broker, self.proxy = broker, proxy
 
     def client(self, **options: str) -> Client:
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        return Client(bootstrap_servers=self.proxy.address, options=named)
+        settings = {name.replace("_", "."): value for name, value in options.items()}
+        return Client(bootstrap_servers=self.proxy.address, options=settings)
 
 
 @pytest.fixture(scope="module")
@@ -93,20 +93,22 @@ def fill(topic: str, servers: str) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("failing", ["stop", "mute"])
-def test_a_topic_that_is_read_no_further(link: Link, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = f"read.{failing}"
+@pytest.mark.parametrize("fault", ["stop", "mute"])
+def test_a_read_of_a_topic_ends_if_the_broker_falls_silent(
+    link: Link, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"read.{fault}"
     ensure(link.client(), [Topic(name=topic, partitions=1, settings={})], create=True, replication_factor=None)
     fill(topic, link.broker.direct_servers)
     assert sum(1 for _ in consume.consumed(link.client(), topic)) == COUNT
 
     options = {"fetch_max_bytes": "10000", "message_max_bytes": "10000", "queued_min_messages": "1"}
-    reading = consume.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
-    next(reading)
+    messages = consume.consumed(link.client(**options, reconnect_backoff_max_ms="500"), topic)
+    next(messages)
     monkeypatch.setattr(consume, "SILENCE_S", 2.0)
-    getattr(link.proxy, failing)()
+    getattr(link.proxy, fault)()
     with pytest.raises(ChangelogError, match=f"reading {topic}: Kafka has been silent") as caught:
-        list(reading)
+        list(messages)
     assert caught.value.kind is Kind.CONNECTION
 
 
@@ -116,53 +118,53 @@ def changes(commit: int, count: int = 1) -> list[pa.RecordBatch]:
 
 
 def unanswered(logs: list[Any]) -> int:
-    return sum(each["event"] == "kafka does not answer yet" for each in logs)
+    return sum(entry["event"] == "kafka does not answer yet" for entry in logs)
 
 
-@pytest.mark.parametrize("failing", ["hang", "mute"])
-def test_who_is_to_stop_leaves_a_commit_without_an_answer_to_the_next_start(
-    link: Link, failing: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["hang", "mute"])
+def test_a_stopping_sink_leaves_an_unanswered_commit_to_the_next_start(
+    link: Link, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one case Kafka never heard of it, in the other it is done."""
-    settings = KafkaSettings(client=link.client(), name="app", prefix=f"commit-{failing}")
+    """With `hang`, Kafka never gets the request. With `mute`, Kafka commits, but its answer is lost."""
+    settings = KafkaSettings(client=link.client(), name="app", prefix=f"commit-{fault}")
     monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()
-    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:
-        made.prepare([ORDER])
-        made.recover()
-        made.add(changes(1))
-        made.commit(checkpoint(1))
-        made.add(changes(2))
-        getattr(link.proxy, failing)()
+    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as app_sink:
+        app_sink.prepare([ORDER])
+        app_sink.recover()
+        app_sink.add(changes(1))
+        app_sink.commit(checkpoint(1))
+        app_sink.add(changes(2))
+        getattr(link.proxy, fault)()
         stopping.set()
         with capture_logs() as logs, pytest.raises(ChangelogError, match="committing to Kafka") as caught:
-            made.commit(checkpoint(2))
+            app_sink.commit(checkpoint(2))
     assert caught.value.kind is Kind.CONNECTION
     assert unanswered(logs) == 0
     link.proxy.resume()
-    with closing(KafkaSink(settings, JsonValues())) as made:
-        stored = made.recover()
+    with closing(KafkaSink(settings, JsonValues())) as app_sink:
+        stored = app_sink.recover()
     assert stored in (checkpoint(1), checkpoint(2))
-    found = consume.consumed(link.client(), f"commit-{failing}.order")
-    assert len(list(found)) == through_lsn(stored)
+    messages = consume.consumed(link.client(), f"commit-{fault}.order")
+    assert len(list(messages)) == through_lsn(stored)
 
 
-def test_who_is_to_stop_waits_for_no_room(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_sink_does_not_wait_for_a_full_queue(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     client = link.client(queue_buffering_max_messages="10")
     settings = KafkaSettings(client=client, name="app", prefix="room")
     monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)
     stopping = Event()
-    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as made:
-        made.prepare([ORDER])
-        made.recover()
-        made.add(changes(1, 100))
-        made.commit(checkpoint(1))
+    with closing(KafkaSink(settings, JsonValues(), stopping=stopping.is_set)) as app_sink:
+        app_sink.prepare([ORDER])
+        app_sink.recover()
+        app_sink.add(changes(1, 100))
+        app_sink.commit(checkpoint(1))
         link.proxy.hang()
         stopping.set()
         with capture_logs() as logs, pytest.raises(ChangelogError, match="sending to Kafka") as caught:
-            made.add(changes(2, 100))
+            app_sink.add(changes(2, 100))
     assert caught.value.kind is Kind.CONNECTION
     assert unanswered(logs) == 0
 
@@ -177,7 +179,7 @@ def running(settings: Config) -> Iterator[Running]:
     service.check()
 
 
-def test_a_service_that_is_to_stop_waits_for_kafka_no_longer(link: Link, database: str, tmp_path: Path) -> None:
+def test_a_stopping_service_does_not_wait_for_kafka(link: Link, database: str, tmp_path: Path) -> None:
     name = str(psycopg.conninfo.conninfo_to_dict(database)["dbname"])
     file = tmp_path / "changelog.toml"
     file.write_text(
@@ -192,7 +194,7 @@ def test_a_service_that_is_to_stop_waits_for_kafka_no_longer(link: Link, databas
     settings = config.load(file, os.environ)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-        with running(settings) as service:  # whose end fails when it takes long
+        with running(settings) as service:  # the end of this block fails if the stop takes too long
             service.until(lambda: service.said("streaming"))
             service.until(lambda: service.phase == "streaming")
             link.proxy.hang()
@@ -200,4 +202,4 @@ def test_a_service_that_is_to_stop_waits_for_kafka_no_longer(link: Link, databas
         link.proxy.resume()
         with running(settings) as service:
             service.until(lambda: len(list(consume.consumed(link.client(), f"{name}.order"))) >= 2)
-    assert [each.key for each in consume.consumed(link.client(), f"{name}.order")] == ["1", "2"]
+    assert [message.key for message in consume.consumed(link.client(), f"{name}.order")] == ["1", "2"]

@@ -1,4 +1,4 @@
-"""The sink over a real broker: what a reader of committed messages sees, and what it never sees."""
+"""The sink on a real broker: which messages a reader of committed messages gets, and which it never gets."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -22,9 +22,9 @@ from tests.unit.records import checkpoint, record
 
 
 def test_a_commit_holds_rows_and_checkpoint(settings: KafkaSettings) -> None:
-    with opened(settings) as made:
-        stored = store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
-        assert made.recover() == stored
+    with opened(settings) as app_sink:
+        stored = store(app_sink, 1, record(Op.CREATE, '{"id":42}', commit=1))
+        assert app_sink.recover() == stored
     [message] = read(settings, "order")
     assert (message.key(), message.partition()) == (b"42", 0)
     assert values([message])[0]["current"] == {"id": 42}
@@ -35,18 +35,18 @@ def test_a_commit_holds_rows_and_checkpoint(settings: KafkaSettings) -> None:
         "serviceName": b"order-api",
     }
     assert message.timestamp()[1] == 1795230603886
-    [kept] = read(settings, "positions")
-    assert kept.key() == NAME.encode()
-    found = Checkpoint.from_json(kept.value() or b"")
-    assert sorted(found.sink["topics"]) == [f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")]
-    assert replace(found, sink={}) == stored
+    [position] = read(settings, "positions")
+    assert position.key() == NAME.encode()
+    read_back = Checkpoint.from_json(position.value() or b"")
+    assert sorted(read_back.sink["topics"]) == [f"{settings.prefix}.{name}" for name in ("gaps", "order", "schemas")]
+    assert replace(read_back, sink={}) == stored
 
 
-def test_the_program_that_knew_only_format_1_refuses_topics_of_format_2(
+def test_a_program_that_knows_only_format_1_refuses_topics_of_format_2(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(settings) as made:
-        store(made, 1, record(Op.CREATE, '{"id":42}', commit=1))
+    with opened(settings) as app_sink:
+        store(app_sink, 1, record(Op.CREATE, '{"id":42}', commit=1))
     monkeypatch.setattr(positions, "Checkpoint", reader().Checkpoint)
     with pytest.raises(ChangelogError, match="has format 2; this program knows 1") as caught, opened(settings):
         pass
@@ -56,15 +56,18 @@ def test_the_program_that_knew_only_format_1_refuses_topics_of_format_2(
 
 
 def test_a_new_changelog_has_no_checkpoint(settings: KafkaSettings) -> None:
-    with closing(KafkaSink(settings, JsonValues())) as made:
-        made.prepare([entity()])
-        assert made.recover() is None
+    with closing(KafkaSink(settings, JsonValues())) as app_sink:
+        app_sink.prepare([entity()])
+        assert app_sink.recover() is None
 
 
 def test_a_delete_is_followed_by_its_tombstone(settings: KafkaSettings) -> None:
-    with opened(settings) as made:
+    with opened(settings) as app_sink:
         store(
-            made, 1, record(Op.CREATE, '{"id":42}', commit=1), record(Op.DELETE, None, '{"id":42}', commit=1, ordinal=4)
+            app_sink,
+            1,
+            record(Op.CREATE, '{"id":42}', commit=1),
+            record(Op.DELETE, None, '{"id":42}', commit=1, ordinal=4),
         )
     _, deleted, tombstone = read(settings, "order")
     assert values([deleted, tombstone])[0]["current"] is None
@@ -72,16 +75,16 @@ def test_a_delete_is_followed_by_its_tombstone(settings: KafkaSettings) -> None:
     assert (tombstone.key(), tombstone.headers()) == (deleted.key(), deleted.headers())
 
 
-def test_what_is_not_committed_is_never_seen(settings: KafkaSettings) -> None:
-    with opened(settings) as made:
-        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
-        made.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
-        made.abandon()
-        store(made, 3, record(Op.UPDATE, '{"id":3}', '{"id":1}', commit=3))
-        made.add([batch.from_records([record(Op.UPDATE, '{"id":4}', '{"id":3}', commit=4)])])
-    with opened(settings) as made:
-        assert made.recover() == checkpoint(3)
-    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 3]
+def test_uncommitted_messages_are_never_read(settings: KafkaSettings) -> None:
+    with opened(settings) as app_sink:
+        store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        app_sink.add([batch.from_records([record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2)])])
+        app_sink.abandon()
+        store(app_sink, 3, record(Op.UPDATE, '{"id":3}', '{"id":1}', commit=3))
+        app_sink.add([batch.from_records([record(Op.UPDATE, '{"id":4}', '{"id":3}', commit=4)])])
+    with opened(settings) as app_sink:
+        assert app_sink.recover() == checkpoint(3)
+    assert [value["current"]["id"] for value in values(read(settings, "order"))] == [1, 3]
     assert len(read(settings, "order", committed=False)) >= 2
 
 
@@ -95,11 +98,11 @@ def test_an_older_instance_stores_nothing_more(settings: KafkaSettings) -> None:
                 older.commit(checkpoint(2))
             assert caught.value.kind is Kind.IN_USE
             store(newer, 3, record(Op.UPDATE, '{"id":6}', '{"id":5}', commit=3))
-    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 5, 6]
+    assert [value["current"]["id"] for value in values(read(settings, "order"))] == [1, 5, 6]
 
 
-def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: KafkaSettings) -> None:
-    """The broker ends it, with the same answer to who comes later as when another instance took over."""
+def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: KafkaSettings) -> None:
+    """The broker ends such a transaction. Its next answer is the same as after a takeover by another instance."""
     now = 0.0
     with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
         older.prepare([entity()])
@@ -113,34 +116,34 @@ def test_a_transaction_that_was_open_for_too_long_was_taken_by_nobody(settings: 
             assert caught.value.kind is Kind.CONNECTION
 
 
-def test_a_checkpoint_is_found_behind_what_another_source_left_open(settings: KafkaSettings) -> None:
-    """A reader of committed messages comes no further than the first transaction that is open: that may be long."""
+def test_a_checkpoint_is_found_after_an_open_transaction_of_another_source(settings: KafkaSettings) -> None:
+    """A reader of committed messages cannot pass the first open transaction, which may stay open for long."""
     crashing = KafkaSink(replace(settings, name="other", transaction_timeout_s=5), JsonValues(), reach=_crash)
-    with opened(settings) as made:
-        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+    with opened(settings) as app_sink:
+        store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))
         crashing.prepare([entity()])
         crashing.recover()
         with pytest.raises(ConnectionAbortedError):
             crashing.commit(checkpoint(7))
         until(lambda: len(read(settings, "positions", committed=False)) >= 2, "the open transaction has no message")
-        store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
-        assert made.recover() == checkpoint(2)
+        store(app_sink, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+        assert app_sink.recover() == checkpoint(2)
 
 
 def test_two_sources_do_not_write_one_topic(settings: KafkaSettings) -> None:
     with opened(replace(settings, name="other")) as other:
         other.commit(replace(checkpoint(1), settings={"guest": {}, "order": {}}))
-        said = r"^other already publishes to \S+\.order, and so would app: "
-        with pytest.raises(ChangelogError, match=said) as caught, opened(settings):
+        message = r"^other already publishes to \S+\.order, and so would app: "
+        with pytest.raises(ChangelogError, match=message) as caught, opened(settings):
             pass
         assert caught.value.kind is Kind.PRECONDITION
         other.commit(replace(checkpoint(2), settings={"guest": {}}))
-        with opened(settings) as made:
-            store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+        with opened(settings) as app_sink:
+            store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))
         other.commit(replace(checkpoint(3), settings={"order": {}}))
         forget_checkpoint(settings.client, settings.prefix, "other")
-        with opened(settings) as made:
-            assert made.recover() == checkpoint(1)
+        with opened(settings) as app_sink:
+            assert app_sink.recover() == checkpoint(1)
 
 
 def _crash(point: str) -> None:
@@ -148,21 +151,21 @@ def _crash(point: str) -> None:
         raise ConnectionAbortedError
 
 
-def test_a_broker_that_crashes_is_gone_for_a_while_only(
+def test_the_sink_recovers_after_a_crash_of_the_broker(
     settings: KafkaSettings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(settings) as made:
-        store(made, 1, record(Op.CREATE, '{"id":1}', commit=1))
+    with opened(settings) as app_sink:
+        store(app_sink, 1, record(Op.CREATE, '{"id":1}', commit=1))
         monkeypatch.setattr(sink, "PATIENCE_S_MAX", 1.0)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
         broker.kill()
         try:
             with pytest.raises(ChangelogError) as caught:
-                store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+                store(app_sink, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
         finally:
             broker.start()
         assert caught.value.kind is Kind.CONNECTION
         monkeypatch.undo()
-        assert made.recover() == checkpoint(1)
-        store(made, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
-    assert [each["current"]["id"] for each in values(read(settings, "order"))] == [1, 2]
+        assert app_sink.recover() == checkpoint(1)
+        store(app_sink, 2, record(Op.UPDATE, '{"id":2}', '{"id":1}', commit=2))
+    assert [value["current"]["id"] for value in values(read(settings, "order"))] == [1, 2]

@@ -1,4 +1,6 @@
-"""Messages that are too large: stopped at with their position, left out, or set aside whole."""
+"""Messages that are too large: the service stops at their position, skips them, or stores them in the dead-letter
+topic.
+"""
 
 import json
 from dataclasses import replace
@@ -33,59 +35,59 @@ def large(commit: int) -> list[Record]:
 
 
 def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSettings) -> None:
-    with opened(limit(settings, 4000)) as made:
+    with opened(limit(settings, 4000)) as app_sink:
         with pytest.raises(
             ChangelogError, match=r"a message to \S+ has \d+ bytes, and the topic takes at most 4000"
         ) as caught:
-            made.add([batch.from_records(large(1))])
+            app_sink.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP
         assert str(caught.value.position) == "00000001/0000000000000001/00000004"
         assert "changelog accept" in str(caught.value)
-        store(made, 2, record(Op.CREATE, "{}", commit=2))
+        store(app_sink, 2, record(Op.CREATE, "{}", commit=2))
     assert len(read(settings, "order")) == 1
 
 
-def test_the_client_may_take_less_than_the_topic(settings: KafkaSettings) -> None:
-    """It would refuse the message without saying where it stands."""
+def test_the_clients_limit_may_be_lower_than_the_topics(settings: KafkaSettings) -> None:
+    """The client's own error for such a message would not say at which position it is."""
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
-    narrow = replace(settings, client=client)
-    with opened(narrow) as made:
+    limited = replace(settings, client=client)
+    with opened(limited) as app_sink:
         with pytest.raises(ChangelogError, match=r"bytes, and \[sink\] client takes at most 4000") as caught:
-            made.add([batch.from_records(large(1))])
+            app_sink.add([batch.from_records(large(1))])
         assert caught.value.kind is Kind.STOP
         assert str(caught.value.position) == "00000001/0000000000000001/00000004"
         assert "raise its message.max.bytes" in str(caught.value)
-    with opened(replace(narrow, on_too_large="dead-letter")) as made:
-        store(made, 1, *large(1))
+    with opened(replace(limited, on_too_large="dead-letter")) as app_sink:
+        store(app_sink, 1, *large(1))
     assert [message.key() for message in read(settings, "order")] == [b"42"]
     assert len(read(settings, "dead")) == 2
 
 
-def test_of_a_row_that_is_read_no_position_is_accepted(settings: KafkaSettings) -> None:
-    """Read again, it stands at another one."""
-    with opened(limit(settings, 2000)) as made:
+def test_a_row_that_was_read_from_the_table_cannot_be_accepted_by_position(settings: KafkaSettings) -> None:
+    """When the row is read again, it gets another position."""
+    with opened(limit(settings, 2000)) as app_sink:
         with pytest.raises(ChangelogError, match=r'set \[sink\] on_too_large = "dead-letter"') as caught:
-            made.add([batch.from_records([record(Op.READ, '{"id":42,"note":"' + "x" * 2000 + '"}')])])
+            app_sink.add([batch.from_records([record(Op.READ, '{"id":42,"note":"' + "x" * 2000 + '"}')])])
         assert caught.value.kind is Kind.STOP
         assert "accept" not in str(caught.value)
 
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
-def test_a_message_that_is_too_large_goes_where_it_was_decided(settings: KafkaSettings, decision: str) -> None:
+def test_a_message_that_is_too_large_is_handled_as_decided(settings: KafkaSettings, decision: str) -> None:
     settings = limit(settings, 4000)
-    with opened(settings) as made:
-        made.commit(replace(checkpoint(1), decisions=Decisions({Position(1, 2, 4): decision})))
-        made.recover()
-        store(made, 2, *large(2))
+    with opened(settings) as app_sink:
+        app_sink.commit(replace(checkpoint(1), decisions=Decisions({Position(1, 2, 4): decision})))
+        app_sink.recover()
+        store(app_sink, 2, *large(2))
     assert [message.key() for message in read(settings, "order")] == [b"42"]
-    set_aside = read(settings, "dead")
-    assert bool(set_aside) == (decision == "dead-letter")
+    dead_letters = read(settings, "dead")
+    assert bool(dead_letters) == (decision == "dead-letter")
 
 
-def test_what_is_set_aside_can_be_replayed(settings: KafkaSettings) -> None:
+def test_a_message_can_be_restored_from_the_dead_letter_topic(settings: KafkaSettings) -> None:
     settings = replace(limit(settings, 4000), on_too_large="dead-letter")
-    with opened(settings) as made:
-        store(made, 1, *large(1))
+    with opened(settings) as app_sink:
+        store(app_sink, 1, *large(1))
     parts = [
         oversized.Message(
             topic=message.topic() or "",
@@ -97,7 +99,7 @@ def test_what_is_set_aside_can_be_replayed(settings: KafkaSettings) -> None:
         )
         for message in read(settings, "dead")
     ]
-    found = oversized.whole(parts)
-    assert (found.topic, found.key) == (f"{settings.prefix}.order", b"7")
-    assert json.loads(found.value or b"")["current"] == {"id": 1, "note": "x" * 5000}
-    assert dict(found.headers)["op"] == b"create"
+    restored = oversized.whole(parts)
+    assert (restored.topic, restored.key) == (f"{settings.prefix}.order", b"7")
+    assert json.loads(restored.value or b"")["current"] == {"id": 1, "note": "x" * 5000}
+    assert dict(restored.headers)["op"] == b"create"

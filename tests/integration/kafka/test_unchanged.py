@@ -1,4 +1,4 @@
-"""A changelog whose topics are no longer those that its checkpoint was stored beside is not gone on with."""
+"""A service refuses to continue if its topics are not those that its checkpoint was stored with."""
 
 import re
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ PARTITIONS = 3
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """A prefix of its own for each test."""
+    """Settings with a prefix of the test's own, and so with topics of its own."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
 
 
 class Time:
-    """A clock that tests set."""
+    """A clock whose time the tests set."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -62,20 +62,20 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
-    """As somebody does who means well and restores a copy."""
+    """Writes a checkpoint past the service, like an operator who restores a copy of it."""
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", stored.to_json(), settings.name.encode(), 0)
     assert producer.flush(PATIENCE_S) == 0
 
 
 def create_again(settings: KafkaSettings, name: str, partitions: int = PARTITIONS) -> None:
-    """Deletes a topic and creates it, and waits until the broker has heard of both."""
+    """Deletes a topic and creates it again. Waits until the broker shows the new topic."""
     topic = f"{settings.prefix}.{name}"
     admin = settings.client.admin()
     before = read_ids(admin, {topic})
     delete(settings.client, topic)
-    for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
-        created.result()
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result()
     until(lambda: read_ids(admin, {topic}) not in ({}, before), "the broker does not show the new topic")
 
 
@@ -88,11 +88,11 @@ def refusal(settings: KafkaSettings, *entities: Entity) -> ChangelogError:
 
 
 @pytest.mark.parametrize("last", [Op.UPDATE, Op.DELETE])
-def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(settings: KafkaSettings, last: Op) -> None:
+def test_an_older_checkpoint_that_replaces_the_newer_one_is_refused(settings: KafkaSettings, last: Op) -> None:
     with opened(settings) as sink:
         store(sink, 1)
         store(sink, 2, last)
-        for _ in range(3):  # what is aborted stands after the last row, for whoever looks from the end
+        for _ in range(3):  # puts aborted messages after the last row
             sink.add([batch.from_records([record(Op.CREATE, "{}", commit=3, ordinal=n) for n in range(2, 40, 2)])])
             sink.abandon()
     write_checkpoint(settings, begun(1))
@@ -107,8 +107,8 @@ def test_an_older_checkpoint_that_was_written_over_the_newer_one_is_refused(sett
         store(sink, 3)
 
 
-def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: KafkaSettings) -> None:
-    """An entity may have been another source's before; the positions of two sources have no order."""
+def test_rows_of_another_source_or_of_a_new_entity_are_not_compared(settings: KafkaSettings) -> None:
+    """Another source may have published the entity before, and the positions of two sources cannot be compared."""
     with opened(settings) as sink:
         store(sink, 9)
     other = replace(settings, name="other")
@@ -123,7 +123,7 @@ def test_rows_of_another_source_and_of_a_new_entity_prove_nothing(settings: Kafk
 
 
 @pytest.mark.parametrize("position", [b"42", b"\xff", b""])
-def test_a_message_of_another_program_proves_nothing_whatever_its_header_position_holds(
+def test_a_foreign_message_is_ignored_whatever_its_header_position_holds(
     settings: KafkaSettings, position: bytes
 ) -> None:
     producer = Producer(settings.client.config())
@@ -155,7 +155,7 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
 
 
 def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(settings: KafkaSettings) -> None:
-    """The broker takes what is sent there: nothing but the topic's id tells."""
+    """The broker accepts messages to the new topic. Only the topic's id shows that it is another one."""
     clock = Time()
     with opened(settings, clock=clock) as sink:
         store(sink, 1)
@@ -172,10 +172,12 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
     assert refusal(settings).kind is Kind.GAP
 
 
-def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_recovery(
+def test_a_topic_that_is_deleted_while_the_service_runs_is_noticed_at_the_next_recovery(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka says no more than that it does not know the topic, which may pass: a lost connection is recovered from."""
+    """Kafka says only that it does not know the topic, which may be temporary. So the service treats it as a lost
+    connection and recovers.
+    """
     with opened(settings) as sink:
         store(sink, 1)
         monkeypatch.setattr(sinks, "PATIENCE_S_MAX", 5.0)
@@ -189,22 +191,22 @@ def test_a_topic_that_is_deleted_while_the_service_runs_is_found_out_by_a_new_re
     assert error.message == f"topic {settings.prefix}.order does not exist, and the changelog was begun with it"
 
 
-def test_a_checkpoint_without_ids_is_gone_on_with_and_gets_them(settings: KafkaSettings) -> None:
-    """An older program wrote none."""
+def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: KafkaSettings) -> None:
+    """Older versions of the program stored no ids."""
     with opened(settings) as sink:
         store(sink, 1)
     create_again(settings, "order")
     write_checkpoint(settings, begun(1))
     with opened(settings, entity(partitions=PARTITIONS), entity("guest")) as sink:
-        assert sink.recover() == begun(1), "what only the sink reads, nobody else sees"
+        assert sink.recover() == begun(1), "the topic ids, which only the sink reads, are in the checkpoint"
         store(sink, 2)
     create_again(settings, "guest", partitions=1)
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP
     with opened(settings):
-        """An entity that is no longer published is not missed."""
+        """The topic of an entity that is no longer published does not matter."""
 
 
-def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: KafkaSettings) -> None:
+def test_the_error_of_an_invalid_checkpoint_says_where_it_is(settings: KafkaSettings) -> None:
     with opened(settings) as sink:
         store(sink, 1)
     producer = Producer(settings.client.config())
@@ -212,10 +214,8 @@ def test_a_message_that_is_no_checkpoint_is_named_with_its_place(settings: Kafka
     assert producer.flush(PATIENCE_S) == 0
     error = refusal(settings)
     assert error.kind is Kind.GAP
-    said = (
-        rf"the message at offset [12] of {settings.prefix}\.positions is not a checkpoint"  # where a commit's mark is
-    )
-    assert re.fullmatch(said, error.message)
+    message = rf"the message at offset [12] of {settings.prefix}\.positions is not a checkpoint"
+    assert re.fullmatch(message, error.message)
     with closing(KafkaSink(settings, JsonValues(), over_gap=True)) as sink:
         sink.prepare([entity(partitions=PARTITIONS)])
         assert sink.recover() is None

@@ -1,4 +1,4 @@
-"""A sink that is opened over a broker, what is stored through it, and the messages that its topics hold."""
+"""Opens a sink on a broker, stores rows through it, and reads the messages of its topics."""
 
 import contextlib
 import itertools
@@ -38,20 +38,20 @@ def entity(name: str = "order", partitions: int = 1) -> Entity:
 
 @contextlib.contextmanager
 def opened(settings: KafkaSettings, *entities: Entity) -> Iterator[KafkaSink]:
-    with closing(KafkaSink(settings, JsonValues())) as made:
-        made.prepare(entities or [entity()])
-        made.recover()
-        yield made
+    with closing(KafkaSink(settings, JsonValues())) as sink:
+        sink.prepare(entities or [entity()])
+        sink.recover()
+        yield sink
 
 
-def store(into: KafkaSink, commit: int, *records: Record) -> Checkpoint:
-    into.add([batch.from_records(records)])
-    into.commit(checkpoint(commit))
+def store(sink: KafkaSink, commit: int, *records: Record) -> Checkpoint:
+    sink.add([batch.from_records(records)])
+    sink.commit(checkpoint(commit))
     return checkpoint(commit)
 
 
 def delete(client: Client, topic: str) -> None:
-    """Deletes a topic, and waits until the broker has forgotten it."""
+    """Deletes a topic. Waits until the broker no longer shows it."""
     admin = client.admin()
     for future in admin.delete_topics([topic]).values():
         future.result()
@@ -59,7 +59,7 @@ def delete(client: Client, topic: str) -> None:
 
 
 def grow(client: Client, topic: str, partitions: int) -> None:
-    """Gives a topic more partitions, and waits until the broker shows them."""
+    """Gives a topic more partitions. Waits until the broker shows them."""
     admin = client.admin()
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
@@ -70,18 +70,20 @@ _numbers = itertools.count(60_001)
 
 
 def alter(client: Client, topic: str, changes: Mapping[str, str]) -> None:
-    """Gives a topic other settings, and waits until the broker acts upon them.
+    """Changes settings of a topic. Waits until the broker applies them.
 
-    A broker learns of changes one after the other, and shows one before it acts upon it: once it shows the next one,
-    the one before is in force.
+    A broker handles changes in order, and shows a change before it applies it. So a change is applied once the broker
+    shows the next one.
     """
     admin = client.admin()
     _set(admin, topic, changes)
-    _set(admin, topic, {"file.delete.delay.ms": str(next(_numbers))})  # of no consequence, and another one each time
+    _set(
+        admin, topic, {"file.delete.delay.ms": str(next(_numbers))}
+    )  # a change without effect; the value is always new
 
 
 def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
-    """Returns when the broker shows the settings."""
+    """Changes the settings, and returns when the broker shows them."""
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
@@ -89,23 +91,24 @@ def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
 
     def is_shown() -> bool:
         [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-        shown = future.result()
-        return all(shown[name].value == value for name, value in changes.items())
+        configs = future.result()
+        return all(configs[name].value == value for name, value in changes.items())
 
     until(is_shown, f"the broker does not show {changes} of {topic}")
 
 
 def settled(client: Client, parts: Collection[Part]) -> None:
-    """Waits until readers of committed messages see all of these partitions, in which no transaction is open.
+    """Waits until these partitions have no open transaction, so that readers of committed messages see all messages.
 
-    Kafka answers a commit before it marks the transaction's end in each partition: who reads at once may see less.
+    Kafka acknowledges a commit before it marks the transaction's end in each partition. A reader that reads at once may
+    miss messages.
     """
     admin = client.admin()
     until(lambda: ends(admin, parts) == written_ends(admin, parts), "a transaction is still open")
 
 
 def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:
-    """All messages of a topic's first partition; the committed ones once no transaction is open there."""
+    """Returns all messages of a topic's first partition, or the committed ones, once no transaction is open there."""
     if committed:
         settled(settings.client, [(f"{settings.prefix}.{topic}", 0)])
     consumer = Consumer(
@@ -118,7 +121,7 @@ def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list
         }
     )
     consumer.assign([TopicPartition(f"{settings.prefix}.{topic}", 0, 0)])
-    found: list[Message] = []
+    messages: list[Message] = []
     with contextlib.closing(consumer):
         while True:
             message = consumer.poll(PATIENCE_S)
@@ -126,8 +129,8 @@ def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list
             error = message.error()
             if error is not None:
                 assert error.name() == "_PARTITION_EOF"
-                return found
-            found.append(message)
+                return messages
+            messages.append(message)
 
 
 def values(messages: Sequence[Message]) -> list[Any]:

@@ -1,4 +1,6 @@
-"""A commit whose end is marked in `positions` and not yet among its rows, imitated by two transactions."""
+"""Imitates, with two transactions, a commit whose end is marked in `positions` and not yet in the partitions of its
+rows.
+"""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,7 @@ from tests.patience import PATIENCE_S
 from tests.unit.records import checkpoint, record
 
 SOURCE = "booking"
-"""The source that `tests.unit.records` names in its rows."""
+"""The name of the source in the rows of `tests.unit.records`."""
 
 
 def change(commit: int) -> Record:
@@ -23,7 +25,7 @@ def change(commit: int) -> Record:
 
 @contextlib.contextmanager
 def transaction(settings: KafkaSettings, name: str) -> Iterator[Producer]:
-    """A transaction of another producer, which is aborted at the end if it is still open."""
+    """Yields a producer with an open transaction. Aborts the transaction at the end if it is still open."""
     own_id = f"{settings.prefix}.{name}"
     producer = Producer(settings.client.config(transactional_id=own_id, transaction_timeout_ms=int(PATIENCE_S * 1000)))
     producer.init_transactions(PATIENCE_S)
@@ -35,8 +37,8 @@ def transaction(settings: KafkaSettings, name: str) -> Iterator[Producer]:
 
 def send(producer: Producer, settings: KafkaSettings, records: Sequence[Record]) -> None:
     rows = batch.from_records(records)
-    for item, value, heads in zip(records, JSON.encode(rows), headers(rows), strict=True):
-        producer.produce(f"{settings.prefix}.order", value, item.place.key.encode(), 0, headers=list(heads))
+    for item, value, item_headers in zip(records, JSON.encode(rows), headers(rows), strict=True):
+        producer.produce(f"{settings.prefix}.order", value, item.place.key.encode(), 0, headers=list(item_headers))
     assert producer.flush(PATIENCE_S) == 0
 
 
