@@ -1,4 +1,4 @@
-"""What a hostile operator does: every mistake is one clear line, and every way out that a line names is one."""
+"""Mistakes of an operator. Each is reported in one clear line, and each remedy that a line names works."""
 
 GUEST = """
 CREATE TABLE guest (id int PRIMARY KEY, name text, email text);

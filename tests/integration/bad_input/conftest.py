@@ -1,4 +1,4 @@
-"""One service over one table, and what all its tests begin with."""
+"""A service over one table, and other fixtures that these tests share."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,22 +21,25 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For slots that stay held. Others are let go of a moment after their service has stopped, and waited for."""
+    """For tests in which another process keeps the slot, so that waiting would be in vain.
+
+    Other tests need the normal patience: the server frees a slot only a moment after its service has stopped.
+    """
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
     """A service over one table of one row."""
-    made = Site(database, tmp_path)
-    made.sql(GUEST)
-    made.configure(ONE)
-    return made
+    new_site = Site(database, tmp_path)
+    new_site.sql(GUEST)
+    new_site.configure(ONE)
+    return new_site
 
 
 @pytest.fixture
-def begun(site: Site) -> Site:
-    """One that has read its table, and was stopped."""
+def stopped_site(site: Site) -> Site:
+    """A site whose service has read its table and is stopped."""
     with site.running() as running:
         running.until(lambda: site.state("guest").keys() == {"1"})
     return site
@@ -44,6 +47,6 @@ def begun(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def spare(starts_servers: None) -> Iterator[Server]:
-    """A server of another cluster, begun without logical decoding."""
+    """A server of another cluster, started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
         yield running

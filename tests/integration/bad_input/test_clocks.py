@@ -1,4 +1,4 @@
-"""Clocks that are wrong: the service's own jumps by days, the database's is ahead of ours."""
+"""Wrong clocks: the clock of the service's machine jumps by days, or differs from the database's clock."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from tests.servers import clock_of, missing
 
 
 def _environment(clock: Path) -> dict[str, str]:
-    faked = clock_of(clock)
-    if faked is None:
+    clock_environment = clock_of(clock)
+    if clock_environment is None:
         missing("libfaketime is missing: apt-get install libfaketime")
-    return {**os.environ, **faked}
+    return {**os.environ, **clock_environment}
 
 
 def _command(site: Site, *words: str) -> list[str]:
@@ -30,10 +30,8 @@ def _command(site: Site, *words: str) -> list[str]:
 
 @contextmanager
 def _service(site: Site, clock: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (site.folder / "said").open("ab") as said:
-        process = subprocess.Popen(
-            _command(site, "run"), stderr=said, stdin=subprocess.DEVNULL, env=_environment(clock)
-        )
+    with (site.folder / "service.log").open("ab") as log:
+        process = subprocess.Popen(_command(site, "run"), stderr=log, stdin=subprocess.DEVNULL, env=_environment(clock))
     try:
         yield process
     finally:
@@ -42,27 +40,27 @@ def _service(site: Site, clock: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _until(holds: Callable[[], bool], site: Site) -> None:
+def _until(reached: Callable[[], bool], site: Site) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, (site.folder / "said").read_text()
+    while not reached():
+        assert time.monotonic() < deadline, (site.folder / "service.log").read_text()
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("jump", ["+5d", "-5d"])
-def test_a_service_whose_own_clock_jumps_by_days_goes_on_and_stops_when_told(begun: Site, jump: str) -> None:
-    clock = begun.folder / "clock"
+def test_a_service_whose_clock_jumps_by_days_continues_and_stops_at_a_signal(stopped_site: Site, jump: str) -> None:
+    clock = stopped_site.folder / "clock"
     clock.write_text("+0")
-    with _service(begun, clock) as process:
-        begun.sql("INSERT INTO guest VALUES (2, 'Bob')")
-        _until(lambda: "2" in begun.state("guest"), begun)
+    with _service(stopped_site, clock) as process:
+        stopped_site.sql("INSERT INTO guest VALUES (2, 'Bob')")
+        _until(lambda: "2" in stopped_site.state("guest"), stopped_site)
         clock.write_text(jump)
         for key in range(3, 6):
-            begun.sql(f"INSERT INTO guest VALUES ({key}, 'Cid')")
-            _until(lambda key=key: str(key) in begun.state("guest"), begun)  # type: ignore[misc]
+            stopped_site.sql(f"INSERT INTO guest VALUES ({key}, 'Cid')")
+            _until(lambda key=key: str(key) in stopped_site.state("guest"), stopped_site)  # type: ignore[misc]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
-    assert '"connection lost"' not in (begun.folder / "said").read_text()
+    assert '"connection lost"' not in (stopped_site.folder / "service.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -76,6 +74,8 @@ def test_a_service_whose_own_clock_jumps_by_days_goes_on_and_stops_when_told(beg
 def test_check_compares_the_clocks(site: Site, shift: str, message: str) -> None:
     clock = site.folder / "clock"
     clock.write_text(shift)
-    said = subprocess.run(_command(site, "check", "--json"), env=_environment(clock), capture_output=True, check=False)
-    (finding,) = [finding for finding in json.loads(said.stdout) if finding["name"] == "clocks"]
+    result = subprocess.run(
+        _command(site, "check", "--json"), env=_environment(clock), capture_output=True, check=False
+    )
+    (finding,) = [finding for finding in json.loads(result.stdout) if finding["name"] == "clocks"]
     assert finding["message"] == message

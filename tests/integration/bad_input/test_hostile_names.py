@@ -1,4 +1,7 @@
-"""Names are code in what is printed, unless made harmless: of databases, tables, columns, roles, keys and values."""
+"""Hostile names of databases, tables, columns, roles and keys, and hostile values.
+
+Printed without escapes, such a name could act as SQL, TOML or a terminal control.
+"""
 
 import json
 import tomllib
@@ -17,7 +20,7 @@ from tests.integration.site import Site
 from tests.servers import drop_slots
 
 CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
-"""ESC and OSC, a C1 control, a turn of the reading direction, DEL, and a carriage return."""
+"""ESC and OSC, a C1 control, a change of the reading direction, DEL, and a carriage return."""
 
 BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
 SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
@@ -25,7 +28,7 @@ SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
 
 @pytest.fixture
 def hostile(server: Server, tmp_path: Path, own_name: str) -> Iterator[Site]:
-    """A database whose every name is somebody's attack; each test has roles of its own."""
+    """A database in which every name is an attack. Each test has roles of its own."""
     role = f"mallory_{own_name[-4:]}"
     database = BREAKOUT.format(role=role) + CONTROLS
     owner = f"{role}{CONTROLS}"
@@ -50,61 +53,65 @@ def hostile(server: Server, tmp_path: Path, own_name: str) -> Iterator[Site]:
             admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))
 
 
-def printed(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command prints on either stream, which holds nothing that acts on a terminal."""
+def output_of(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Returns the output of a command on both streams. Checks that nothing in it acts on a terminal."""
     capsys.readouterr()
     cli.main([words[0], "--config", str(site.config), *words[1:]])
-    said = "".join(capsys.readouterr())
-    assert [char for char in said if char != "\n" and safe(char) != char] == [], words
-    return said
+    output = "".join(capsys.readouterr())
+    assert [char for char in output if char != "\n" and safe(char) != char] == [], words
+    return output
 
 
 def test_the_printed_grants_make_nobody_a_superuser(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    script = printed(hostile, capsys, "init", "--dsn", hostile.dsn, "--grants")
+    script = output_of(hostile, capsys, "init", "--dsn", hostile.dsn, "--grants")
     assert not [line for line in script.splitlines() if line.startswith("ALTER ROLE")]
     hostile.sql(script)
     assert hostile.sql(f"SELECT rolsuper FROM pg_roles WHERE rolname = '{hostile.name}'") == [(False,)]
-    readable = "SELECT has_table_privilege('changelog_run', oid, 'SELECT') FROM pg_class WHERE relname LIKE 'guest%'"
-    assert hostile.sql(f"{readable} AND relkind = 'r'") == [(True,)]
+    may_select = "SELECT has_table_privilege('changelog_run', oid, 'SELECT') FROM pg_class WHERE relname LIKE 'guest%'"
+    assert hostile.sql(f"{may_select} AND relkind = 'r'") == [(True,)]
 
 
-def test_the_written_configuration_says_only_what_init_says(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    printed(hostile, capsys, "init", "--dsn", hostile.dsn)
+def test_the_written_configuration_has_only_the_sections_of_init(
+    hostile: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output_of(hostile, capsys, "init", "--dsn", hostile.dsn)
     text = hostile.config.read_text("utf-8")
     assert [char for char in text if char != "\n" and safe(char) != char] == []
-    written = tomllib.loads(text)
-    assert written.keys() == {"name", "source", "sink", "provenance", "service", "entities"}
-    [entity] = written["entities"].values()
+    configuration = tomllib.loads(text)
+    assert configuration.keys() == {"name", "source", "sink", "provenance", "service", "entities"}
+    [entity] = configuration["entities"].values()
     assert "\x1b" in entity["table"]
 
 
-def test_no_command_prints_what_acts_on_a_terminal(
+def test_no_command_prints_terminal_controls(
     hostile: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(hostile.folder)  # where schema files are written
+    monkeypatch.chdir(hostile.folder)  # `schemas generate` writes into the working folder
     assert cli.main(["init", "--config", str(hostile.config), "--dsn", hostile.dsn, "--name", hostile.name]) == 0
     table = tomllib.loads(hostile.config.read_text("utf-8"))["entities"]
     [name] = table
     hostile.configure(f"[entities.{name}]\ntable = {json.dumps(table[name]['table'])}\n")
     with hostile.running() as running:
         running.until(hostile.is_read)
-    printed(hostile, capsys, "check")
-    printed(hostile, capsys, "check", "--fix")
-    printed(hostile, capsys, "status")
-    printed(hostile, capsys, "tail", "--no-follow")
-    printed(hostile, capsys, "drop")
-    printed(hostile, capsys, "schemas", "generate")
-    printed(hostile, capsys, "republish", name, "--keys", CONTROLS, "--no-wait")
-    assert "owned" in printed(hostile, capsys, "history", name, f"k\n{CONTROLS}")
-    [line] = printed(hostile, capsys, "tail", "--json", "--no-follow").splitlines()
+    output_of(hostile, capsys, "check")
+    output_of(hostile, capsys, "check", "--fix")
+    output_of(hostile, capsys, "status")
+    output_of(hostile, capsys, "tail", "--no-follow")
+    output_of(hostile, capsys, "drop")
+    output_of(hostile, capsys, "schemas", "generate")
+    output_of(hostile, capsys, "republish", name, "--keys", CONTROLS, "--no-wait")
+    assert "owned" in output_of(hostile, capsys, "history", name, f"k\n{CONTROLS}")
+    [line] = output_of(hostile, capsys, "tail", "--json", "--no-follow").splitlines()
     assert json.loads(line)["key"] == f"k\n{CONTROLS}"
-    [line] = printed(hostile, capsys, "history", name, f"k\n{CONTROLS}", "--json").splitlines()
+    [line] = output_of(hostile, capsys, "history", name, f"k\n{CONTROLS}", "--json").splitlines()
     assert CONTROLS in json.loads(line)["value"]["current"].values()
 
 
-def test_grants_are_for_what_is_configured(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grants_are_printed_only_for_configured_tables(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = Site(database, tmp_path)
     site.sql("CREATE TABLE guest (id int PRIMARY KEY)", "CREATE TABLE salary (id int PRIMARY KEY)")
     site.configure("[entities.guest]\ntable = 'public.guest'")
-    assert "salary" not in printed(site, capsys, "init", "--dsn", database, "--grants")
-    assert "salary" in printed(site, capsys, "init", "--dsn", database, "--grants", "--tables", "public.*")
+    assert "salary" not in output_of(site, capsys, "init", "--dsn", database, "--grants")
+    assert "salary" in output_of(site, capsys, "init", "--dsn", database, "--grants", "--tables", "public.*")

@@ -1,4 +1,6 @@
-"""What the service refuses to start with: where it should go, what it is told, and who holds what."""
+"""Reasons for which the service refuses to start: the database, the configuration, the folder of the
+log, or the slot.
+"""
 
 import contextlib
 import re
@@ -21,15 +23,15 @@ from tests.servers import SETTINGS, fresh_database, reload
 SECRET = "opensesame"
 
 
-# Where the service should go
+# The database
 
 
 def test_a_wrong_password(site: Site, server: Server) -> None:
     rules = server.data_dir / "pg_hba.conf"
-    kept = rules.read_text()
+    original_rules = rules.read_text()
     site.sql("DROP ROLE IF EXISTS locked", "CREATE ROLE locked LOGIN PASSWORD 'right'")
     try:
-        rules.write_text("host all locked 127.0.0.1/32 scram-sha-256\n" + kept)
+        rules.write_text("host all locked 127.0.0.1/32 scram-sha-256\n" + original_rules)
         reload(site.dsn)
         site.configure(ONE, dsn=make_conninfo(site.dsn, user="locked", password=SECRET))
         for command in ("run", "check", "status", "drop"):
@@ -37,12 +39,12 @@ def test_a_wrong_password(site: Site, server: Server) -> None:
             assert 'password authentication failed for user "locked"; check user and password in [source] dsn' in line
             assert SECRET not in line
     finally:
-        rules.write_text(kept)
+        rules.write_text(original_rules)
         reload(site.dsn)
         site.sql("DROP ROLE locked")
 
 
-def test_a_server_without_logical_decoding_and_a_standby(spare: Server, tmp_path: Path) -> None:
+def test_a_server_without_logical_decoding(spare: Server, tmp_path: Path) -> None:
     with fresh_database(spare) as dsn:
         site = Site(dsn, tmp_path)
         site.sql(GUEST)
@@ -62,7 +64,7 @@ def test_a_standby(site: Site, server: Server) -> None:
     assert line == "primary: the server is a standby; connect to the primary: the service writes marks into its log"
 
 
-def test_a_database_whose_text_is_of_any_encoding(server: Server, tmp_path: Path) -> None:
+def test_a_database_without_a_text_encoding(server: Server, tmp_path: Path) -> None:
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
         try:
@@ -105,22 +107,22 @@ def test_another_database_of_the_same_cluster(site: Site, server: Server, tmp_pa
     assert site.state("guest").keys() == {"1"}
 
 
-def test_a_database_that_was_renamed_is_the_same(begun: Site, server: Server) -> None:
-    renamed = f"{begun.name}_renamed"
+def test_a_database_that_was_renamed_is_the_same(stopped_site: Site, server: Server) -> None:
+    renamed = f"{stopped_site.name}_renamed"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        admin.execute(f"ALTER DATABASE {begun.name} RENAME TO {renamed}".encode())
+        admin.execute(f"ALTER DATABASE {stopped_site.name} RENAME TO {renamed}".encode())
         try:
-            begun.configure(ONE, dsn=server.dsn(renamed))
-            with begun.running() as running:
-                running.until(lambda: begun.checkpoint.source["database"]["name"] == renamed)
+            stopped_site.configure(ONE, dsn=server.dsn(renamed))
+            with stopped_site.running() as running:
+                running.until(lambda: stopped_site.checkpoint.source["database"]["name"] == renamed)
         finally:
-            admin.execute(f"ALTER DATABASE {renamed} RENAME TO {begun.name}".encode())
+            admin.execute(f"ALTER DATABASE {renamed} RENAME TO {stopped_site.name}".encode())
 
 
-# What the configuration says
+# The configuration
 
 
-def test_a_malformed_configuration_is_told_all_at_once(site: Site) -> None:
+def test_all_problems_of_a_malformed_configuration_are_reported_at_once(site: Site) -> None:
     site.config.write_text(
         """
         name = "Booking!"
@@ -199,20 +201,22 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
         running.until(lambda: site.state("guest").keys() == {"1"})
 
 
-def test_a_publication_that_loses_a_table(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the service runs it looks now and then; what it misses while stopped, its next start says."""
+def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running service notices it at its next look at the catalogue; a stopped one, at its next start."""
     monkeypatch.setattr(watch, "LOOK_S", 0.1)
-    lost = "no longer has all changes of public.guest: changes after log position "
-    with begun.running() as running:
-        begun.sql("INSERT INTO guest VALUES (2)")
-        running.until(lambda: "2" in begun.state("guest"))
-        begun.sql(f"ALTER PUBLICATION {begun.name} SET (publish = 'insert')")
+    missing_changes = "no longer has all changes of public.guest: changes after log position "
+    with stopped_site.running() as running:
+        stopped_site.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: "2" in stopped_site.state("guest"))
+        stopped_site.sql(f"ALTER PUBLICATION {stopped_site.name} SET (publish = 'insert')")
         error = running.ended()
     assert error.kind is Kind.GAP
     assert "leaves out some kinds of change: changes after log position " in str(error)
-    assert lost in begun.refused()
-    begun.sql(f"DROP PUBLICATION {begun.name}")
-    assert f"publication {begun.name} does not exist, and the changelog was begun with it" in begun.refused()
+    assert missing_changes in stopped_site.refused()
+    stopped_site.sql(f"DROP PUBLICATION {stopped_site.name}")
+    assert (
+        f"publication {stopped_site.name} does not exist, and the changelog was begun with it" in stopped_site.refused()
+    )
 
 
 def test_a_publication_with_a_column_list(site: Site) -> None:
@@ -221,7 +225,7 @@ def test_a_publication_with_a_column_list(site: Site) -> None:
     assert f"{site.name} has a column list on public.guest; remove the list and use [entities.X]" in line
 
 
-# Where the log should go
+# The folder of the log
 
 
 def test_a_folder_that_cannot_be_written(site: Site) -> None:
@@ -243,14 +247,14 @@ def test_a_full_disk_loses_and_repeats_nothing(site: Site) -> None:
         running.until(lambda: len(site.state("guest")) == 4999 and ("delete", "7") in site.ops("guest"))
     names = [name for (name,) in site.sql("SELECT name FROM guest ORDER BY id")]
     assert [row["name"] for _, row in sorted(site.state("guest").items(), key=lambda item: int(item[0]))] == names
-    seen = [each["value"]["provenance"]["source"]["position"] for each in site.messages()]
-    assert len(seen) == len(set(seen))
-    assert seen == sorted(seen)
+    positions = [message["value"]["provenance"]["source"]["position"] for message in site.messages()]
+    assert len(positions) == len(set(positions))
+    assert positions == sorted(positions)
 
 
 @contextlib.contextmanager
 def _files_of_at_most(nbytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond."""
+    """While the body runs, no file of this process can grow beyond `nbytes`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:
@@ -259,43 +263,45 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-# Who holds what
+# The slot
 
 
 @pytest.mark.usefixtures("little_patience")
-def test_two_services_of_one_name(begun: Site) -> None:
-    reads = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{begun.name}'"
-    with begun.running() as running:
-        running.until(lambda: bool(begun.sql(reads)))
-        begun.configure(ONE, path="other")
+def test_two_services_of_one_name(stopped_site: Site) -> None:
+    active_slot = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{stopped_site.name}'"
+    with stopped_site.running() as running:
+        running.until(lambda: bool(stopped_site.sql(active_slot)))
+        stopped_site.configure(ONE, path="other")
         assert re.fullmatch(
-            rf"replication slot {begun.name} is read by process (\d+) \(changelog, role \w+, .*, since .*\); "
+            rf"replication slot {stopped_site.name} is read by process (\d+) \(changelog, role \w+, .*, since .*\); "
             r"stop that process first; if nobody needs it any more: SELECT pg_terminate_backend\(\1\)",
-            begun.refused(),
+            stopped_site.refused(),
         )
-        assert "(changelog, role " in begun.refused("drop", "--slot", "--yes")
+        assert "(changelog, role " in stopped_site.refused("drop", "--slot", "--yes")
 
 
-def test_a_stranger_who_holds_the_locks_of_the_service(begun: Site) -> None:
-    """Any role can take any advisory lock: also the one by which the slot was claimed before."""
-    begun.sql(f"CREATE ROLE {begun.name} LOGIN")
+def test_locks_of_another_role_do_not_stop_the_service(stopped_site: Site) -> None:
+    """Any role can take any advisory lock, also the one with which older versions claimed the slot."""
+    stopped_site.sql(f"CREATE ROLE {stopped_site.name} LOGIN")
     try:
-        with psycopg.connect(begun.dsn, user=begun.name, autocommit=True) as stranger:
-            stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [begun.name])
-            with begun.running() as running:
-                begun.sql("INSERT INTO guest VALUES (2)")
-                running.until(lambda: "2" in begun.state("guest"))
+        with psycopg.connect(stopped_site.dsn, user=stopped_site.name, autocommit=True) as stranger:
+            stranger.execute(
+                "SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [stopped_site.name]
+            )
+            with stopped_site.running() as running:
+                stopped_site.sql("INSERT INTO guest VALUES (2)")
+                running.until(lambda: "2" in stopped_site.state("guest"))
     finally:
-        begun.sql(f"DROP ROLE {begun.name}")
+        stopped_site.sql(f"DROP ROLE {stopped_site.name}")
 
 
 @pytest.mark.usefixtures("little_patience")
-def test_a_slot_that_another_program_reads(begun: Site) -> None:
-    connection = ReplicationConnection.connect(make_conninfo(begun.dsn, application_name="pg_recvlogical"))
-    connection.start(begun.name, 0, {"proto_version": "1", "publication_names": begun.name})
+def test_a_slot_that_another_program_reads(stopped_site: Site) -> None:
+    connection = ReplicationConnection.connect(make_conninfo(stopped_site.dsn, application_name="pg_recvlogical"))
+    connection.start(stopped_site.name, 0, {"proto_version": "1", "publication_names": stopped_site.name})
     try:
-        line = begun.refused()
-        assert re.fullmatch(rf"replication slot {begun.name} is read by process \d+ \(pg_recvlogical, .*", line)
+        line = stopped_site.refused()
+        assert re.fullmatch(rf"replication slot {stopped_site.name} is read by process \d+ \(pg_recvlogical, .*", line)
     finally:
         connection.close()
 

@@ -1,4 +1,6 @@
-"""What happens to a service that runs: signals, servers and tables that come and go, rights that are taken away."""
+"""Events while a service runs: signals, restarts of its server, tables that come and go, and rights that
+are revoked.
+"""
 
 import contextlib
 import io
@@ -22,14 +24,14 @@ from tests.integration.bad_input import ONE
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
 
-# Signals, and a server that goes away
+# Signals, and a server that stops
 
 
 @contextlib.contextmanager
 def _process(site: Site) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "changelog", "run", "--config", str(site.config)]
-    with (site.folder / "said").open("ab") as said:
-        process = subprocess.Popen(command, stderr=said, stdin=subprocess.DEVNULL)
+    with (site.folder / "service.log").open("ab") as log:
+        process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -38,86 +40,90 @@ def _process(site: Site) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _said(site: Site, text: str) -> None:
+def _until_logged(site: Site, text: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while text not in (site.folder / "said").read_text():
-        assert time.monotonic() < deadline, (site.folder / "said").read_text()
+    while text not in (site.folder / "service.log").read_text():
+        assert time.monotonic() < deadline, (site.folder / "service.log").read_text()
         time.sleep(0.02)
 
 
-def test_a_service_that_is_told_to_stop_stores_all_that_was_committed(begun: Site) -> None:
-    with _process(begun) as process:
-        _said(begun, '"streaming"')
-        begun.sql("INSERT INTO guest SELECT n, 'x' FROM generate_series(2, 20000) AS n", "INSERT INTO guest VALUES (0)")
+def test_a_service_that_is_stopped_first_stores_everything_committed(stopped_site: Site) -> None:
+    with _process(stopped_site) as process:
+        _until_logged(stopped_site, '"streaming"')
+        stopped_site.sql(
+            "INSERT INTO guest SELECT n, 'x' FROM generate_series(2, 20000) AS n", "INSERT INTO guest VALUES (0)"
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
-    assert len(begun.state("guest")) == 20_001
-    _said(begun, '"service stopped"')
-    _until_free(begun)
+    assert len(stopped_site.state("guest")) == 20_001
+    _until_logged(stopped_site, '"service stopped"')
+    _until_free(stopped_site)
 
 
 def _until_free(site: Site) -> None:
-    """Waits until the server has noticed that nobody reads the slot."""
+    """Waits until the server reports the slot as free."""
     deadline = time.monotonic() + PATIENCE_S
     while site.sql("SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = current_database()"):
         assert time.monotonic() < deadline, "the slot is still read"
         time.sleep(0.02)
 
 
-def test_its_manager_hears_that_it_runs_lives_and_stops(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_notifies_its_manager_of_start_life_and_stop(
+    stopped_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(f"\0{begun.name}")
+        manager.bind(f"\0{stopped_site.name}")
         manager.settimeout(PATIENCE_S)
-        monkeypatch.setenv("NOTIFY_SOCKET", f"@{begun.name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{stopped_site.name}")
         monkeypatch.setenv("WATCHDOG_USEC", "300000")
-        with _process(begun) as process:
+        with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (last := manager.recv(100)) == b"WATCHDOG=1":  # the socket holds ten, and then loses what comes
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # only ten messages fit; later ones are lost
                 pass
-            assert last == b"STOPPING=1"
+            assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0
 
 
-def test_a_second_signal_stops_at_once(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"loop:read@{5 * PATIENCE_S}")
-    with _process(begun) as process:
-        _said(begun, '"waiting at a fail point"')  # its loop stands still there
+    with _process(stopped_site) as process:
+        _until_logged(stopped_site, '"waiting at a fail point"')  # the service's loop waits there
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         assert process.poll() is None
         deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None:  # two that come before the first is handled count as one
+        while process.poll() is None:  # a signal that arrives before the first is handled has no effect
             assert time.monotonic() < deadline
             process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
         assert process.returncode == service.STOPPED_AT_ONCE
 
 
-def test_a_server_that_is_restarted_and_one_that_is_not_there_yet(begun: Site, server: Server) -> None:
-    with begun.running() as running:
+def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site: Site, server: Server) -> None:
+    with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
-        begun.sql("INSERT INTO guest VALUES (2)")
-        running.until(lambda: len(begun.ops("guest")) == 2)
+        stopped_site.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: len(stopped_site.ops("guest")) == 2)
         stopped_in_s = _duration_s(lambda: server.stop("fast"))
         running.until(lambda: running.said("connection lost") and running.phase == "not ready")
         server.start()
         running.until(lambda: running.phase == "streaming")
-        begun.sql("INSERT INTO guest VALUES (3)")
-        running.until(lambda: len(begun.ops("guest")) == 3)
+        stopped_site.sql("INSERT INTO guest VALUES (3)")
+        running.until(lambda: len(stopped_site.ops("guest")) == 3)
     assert stopped_in_s < 5
-    assert begun.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
+    assert stopped_site.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
     server.stop("fast")
-    with begun.running() as running:
+    with stopped_site.running() as running:
         running.until(lambda: running.said("connection lost"))
         server.start()
-        begun.sql("INSERT INTO guest VALUES (4)")
-        running.until(lambda: len(begun.ops("guest")) == 4)
-        [lost, *_] = [each for each in running.events() if each["event"] == "connection lost"]
-    assert lost["error"].startswith("cannot connect to PostgreSQL: ")
-    assert lost["error"].endswith("; is it running and reachable?")  # between them are the words of libpq
-    assert lost["level"] == "warning"
-    assert lost["retry_in_s"] >= 0.5
+        stopped_site.sql("INSERT INTO guest VALUES (4)")
+        running.until(lambda: len(stopped_site.ops("guest")) == 4)
+        [loss, *_] = [event for event in running.events() if event["event"] == "connection lost"]
+    assert loss["error"].startswith("cannot connect to PostgreSQL: ")
+    assert loss["error"].endswith("; is it running and reachable?")  # libpq's text is in between
+    assert loss["level"] == "warning"
+    assert loss["retry_in_s"] >= 0.5
 
 
 def _duration_s(do: Callable[[], object]) -> float:
@@ -126,26 +132,28 @@ def _duration_s(do: Callable[[], object]) -> float:
     return time.monotonic() - begun_at
 
 
-# Tables that come, go and are of every kind
+# Tables of every kind, and tables that are added and removed
 
 
-def test_a_table_is_added_and_removed(begun: Site) -> None:
-    begun.sql("CREATE TABLE room (id int PRIMARY KEY)", "INSERT INTO room SELECT generate_series(1, 3)")
-    begun.configure(ONE + "[entities.room]\ntable = 'public.room'")
-    assert f"{begun.name} lacks table public.room; ALTER PUBLICATION" in begun.refused()
-    assert begun.call("check", "--fix")[0] == 0
-    begun.sql("INSERT INTO room VALUES (4)", "INSERT INTO guest VALUES (2)")
-    with begun.running() as running:
-        running.until(lambda: len(begun.state("room")) == 4 and len(begun.state("guest")) == 2)
-        begun.sql("INSERT INTO guest VALUES (3)", "DELETE FROM room WHERE id = 4")
-        running.until(lambda: len(begun.state("room")) == 3 and len(begun.state("guest")) == 3)
-    assert begun.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
-    begun.configure(ONE)
-    assert "the configuration no longer fits the changelog: entity room was removed; put it back" in begun.refused()
-    begun.sql("INSERT INTO room VALUES (5)", "INSERT INTO guest VALUES (4)")
-    with begun.running(accept=True) as running:
-        running.until(lambda: len(begun.state("guest")) == 4)
-    assert len(begun.state("room")) == 3
+def test_a_table_is_added_and_removed(stopped_site: Site) -> None:
+    stopped_site.sql("CREATE TABLE room (id int PRIMARY KEY)", "INSERT INTO room SELECT generate_series(1, 3)")
+    stopped_site.configure(ONE + "[entities.room]\ntable = 'public.room'")
+    assert f"{stopped_site.name} lacks table public.room; ALTER PUBLICATION" in stopped_site.refused()
+    assert stopped_site.call("check", "--fix")[0] == 0
+    stopped_site.sql("INSERT INTO room VALUES (4)", "INSERT INTO guest VALUES (2)")
+    with stopped_site.running() as running:
+        running.until(lambda: len(stopped_site.state("room")) == 4 and len(stopped_site.state("guest")) == 2)
+        stopped_site.sql("INSERT INTO guest VALUES (3)", "DELETE FROM room WHERE id = 4")
+        running.until(lambda: len(stopped_site.state("room")) == 3 and len(stopped_site.state("guest")) == 3)
+    assert stopped_site.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
+    stopped_site.configure(ONE)
+    assert (
+        "the configuration no longer fits the changelog: entity room was removed; put it back" in stopped_site.refused()
+    )
+    stopped_site.sql("INSERT INTO room VALUES (5)", "INSERT INTO guest VALUES (4)")
+    with stopped_site.running(accept=True) as running:
+        running.until(lambda: len(stopped_site.state("guest")) == 4)
+    assert len(stopped_site.state("room")) == 3
 
 
 EVERY_KIND = """
@@ -196,7 +204,7 @@ COLUMNS = {
 
 
 def _fill(site: Site, first: int) -> None:
-    """The same rows, but for their keys, each time."""
+    """Inserts ten rows into each table. Each call inserts the same rows, with other keys."""
     names = {"first": first, "rows": f"generate_series({first}, {first + 9}) AS n"}
     for statement in (
         "INSERT INTO guest SELECT n, n % 3, 'Ada', 'ada@example.org', '555', 'hush' FROM {rows}",
@@ -208,7 +216,7 @@ def _fill(site: Site, first: int) -> None:
         site.sql(statement.format(**names))
 
 
-def test_every_kind_of_table_looks_the_same_read_and_streamed(database: str, tmp_path: Path) -> None:
+def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(database: str, tmp_path: Path) -> None:
     site = Site(database, tmp_path)
     site.sql(EVERY_KIND)
     site.configure(ENTITIES)
@@ -222,22 +230,24 @@ def test_every_kind_of_table_looks_the_same_read_and_streamed(database: str, tmp
         running.until(lambda: len(site.messages()) == 98)
     for entity, columns in COLUMNS.items():
         for op in ("read", "create"):
-            found = [each for each in site.messages(entity) if each["value"]["provenance"]["source"]["op"] == op]
-            assert {tuple(each["value"]["current"]) for each in found} == {columns}
-    guests = [each for each in site.messages("guest") if each["value"]["current"]]
-    assert {each["value"]["current"]["name"] for each in guests} == {None}
-    [email] = {each["value"]["current"]["email"] for each in guests}
+            messages = [
+                message for message in site.messages(entity) if message["value"]["provenance"]["source"]["op"] == op
+            ]
+            assert {tuple(message["value"]["current"]) for message in messages} == {columns}
+    guests = [message for message in site.messages("guest") if message["value"]["current"]]
+    assert {message["value"]["current"]["name"] for message in guests} == {None}
+    [email] = {message["value"]["current"]["email"] for message in guests}
     assert "@" not in email
-    regions = {(each["value"]["current"]["region"], each["partition"]) for each in guests}
+    regions = {(message["value"]["current"]["region"], message["partition"]) for message in guests}
     assert len(regions) == len({region for region, _ in regions}) == 2
     assert site.ops("guest")[-1] == ("delete", "20")
     assert site.ops("place")[-3:] == [("delete", '["10","1"]'), ("create", '["10","2"]'), ("update", '["12","1"]')]
     assert {key for _, key in site.ops("unit")} == {f'["{n}","ü\\"{n}"]' for n in range(10, 30)}
 
 
-# While it runs
+# Objects that a running service loses
 
-# A service that lost its connection comes back after half a second, and then holds the slot again.
+# A service that lost its connection reconnects after half a second, and then holds the slot again.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
@@ -253,7 +263,7 @@ END LOOP; END $$
 
 @pytest.mark.parametrize("look_s", [0.001, watch.LOOK_S])
 @pytest.mark.parametrize(
-    ("mishap", "kind", "said"),
+    ("statement", "kind", "text"),
     [
         ("DROP PUBLICATION {name}", Kind.GAP, "the publication did not exist at this point of the log"),
         ("ALTER TABLE guest DROP id", Kind.STOP, "key column id is no longer in public.guest"),
@@ -261,25 +271,25 @@ END LOOP; END $$
     ],
     ids=["publication", "key column", "slot"],
 )
-def test_what_is_taken_away_from_a_running_service(
-    begun: Site, monkeypatch: pytest.MonkeyPatch, mishap: str, kind: Kind, said: str, look_s: float
+def test_an_object_that_a_running_service_needs_is_removed(
+    stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, look_s: float
 ) -> None:
-    """However often it looks at the catalogue: the row that a mishap comes to light in says what happened."""
+    """However often the service looks at the catalogue, the error that stops it says what happened."""
     monkeypatch.setattr(watch, "LOOK_S", look_s)
-    with begun.running() as running:
+    with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
-        begun.sql("INSERT INTO guest VALUES (2)")
-        running.until(lambda: len(begun.ops("guest")) == 2)
-        begun.sql(f"{mishap.format(name=begun.name)}; INSERT INTO guest VALUES (3)")
+        stopped_site.sql("INSERT INTO guest VALUES (2)")
+        running.until(lambda: len(stopped_site.ops("guest")) == 2)
+        stopped_site.sql(f"{statement.format(name=stopped_site.name)}; INSERT INTO guest VALUES (3)")
         error = running.ended()
     assert error.kind is kind
-    assert said.format(name=begun.name) in str(error)
+    assert text.format(name=stopped_site.name) in str(error)
 
 
-# The least rights
+# The least privileges
 
 
-def test_the_least_rights_suffice(database: str, tmp_path: Path) -> None:
+def test_the_least_privileges_are_enough(database: str, tmp_path: Path) -> None:
     site = Site(database, tmp_path)
     site.sql("CREATE ROLE app", "CREATE SCHEMA shop AUTHORIZATION app")
     try:
@@ -288,9 +298,9 @@ def test_the_least_rights_suffice(database: str, tmp_path: Path) -> None:
             "INSERT INTO shop.orders VALUES (1, 'x')"
         )
         site.configure('[tables]\ninclude = ["shop.*"]')
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
             assert site.call("init", "--grants", "--dsn", database)[0] == 0
-        site.sql(printed.getvalue())
+        site.sql(output.getvalue())
         site.configure('[tables]\ninclude = ["shop.*"]', dsn=make_conninfo(database, user="changelog_run"))
         line = site.refused()
         assert f"there is no publication {site.name}, and role changelog_run may not create it: " in line

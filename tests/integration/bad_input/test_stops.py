@@ -1,4 +1,6 @@
-"""Every stop that the log itself causes: each start says the same, `check` says it, and an operator passes it."""
+"""Every stop that the log itself causes. Each start reports the same error, `check` reports it, and an operator can
+pass it.
+"""
 
 import json
 import re
@@ -27,9 +29,11 @@ COMMIT
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """While the service is away, each of the `stops` last statements of `cause` makes it stop, and `mended` sets its
-    table right. `default` is what the service publishes of the cause, if it is a choice; `last` is the key of a row
-    that is written after it.
+    """A cause of stops, which happens while the service is stopped.
+
+    Each of the last `stops` statements of `cause` makes the service stop. `mended` repairs the table. `default` is what
+    the service publishes of the cause if the operator chooses `default`; it is None if `default` is not allowed. `last`
+    is the key of a row that is written after the cause.
     """
 
     message: str
@@ -43,7 +47,7 @@ class Case:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What `changelog accept` takes."""
+        """The decisions that `changelog accept` allows."""
         return OTHERS if self.default is None else ALL
 
 
@@ -101,7 +105,9 @@ ABSENT = "00000001/0000000000000001/00000000"
 @pytest.mark.parametrize(
     ("name", "decision"), [(name, decision) for name, case in CASES.items() for decision in case.choices]
 )
-def test_a_stop_is_told_and_passed(site: Site, name: str, decision: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_is_reported_and_passed(
+    site: Site, name: str, decision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     case = CASES[name]
     site.sql("SELECT", *case.table)
     site.configure(ONE + case.settings)
@@ -111,7 +117,7 @@ def test_a_stop_is_told_and_passed(site: Site, name: str, decision: str, capsys:
     site.sql(*case.cause, *case.mended, STAMPED)
     last = ""
     for _ in range(case.stops):
-        position = stopped(site, case.message)
+        position = stop_position(site, case.message)
         assert position > last
         assert findings(site, capsys)["stop"] == ("fail", f"the service stopped at {position}: {case.message}")
         refuses(site, position, case)
@@ -131,62 +137,66 @@ def test_a_stop_is_told_and_passed(site: Site, name: str, decision: str, capsys:
     assert len(site.ops("dead")) >= case.stops if decision == "dead-letter" else not site.ops("dead")
 
 
-def stopped(site: Site, what: str) -> str:
-    """The position at which the service stops, now and when it is started again."""
+def stop_position(site: Site, message: str) -> str:
+    """Starts the service twice. Returns the position at which it stops both times."""
     first, second = site.refused(), site.refused()
     assert first == second
-    assert what in first
+    assert message in first
     [position] = set(re.findall(r"\w{8}/\w{16}/\w{8}", first))
     return str(position)
 
 
 def refuses(site: Site, position: str, case: Case) -> None:
-    """What would change nothing is no success."""
+    """Checks that `accept` refuses decisions and positions that would have no effect."""
     for decision in set(ALL) - set(case.choices):
         line = site.refused("accept", position, "--as", decision, code=2)
         assert f"{decision} does not pass this stop" in line
         assert f"`changelog accept {position} --as skip|dead-letter`" in line
-    behind = f"{position[:-8]}{int(position[-8:], 16) + 2:08x}"
-    for elsewhere in (behind, "00000001/0FFFFFFFFFFFFFFF/00000000"):
-        line = site.refused("accept", elsewhere, "--as", "skip", code=2)
+    later_position = f"{position[:-8]}{int(position[-8:], 16) + 2:08x}"
+    for other_position in (later_position, "00000001/0FFFFFFFFFFFFFFF/00000000"):
+        line = site.refused("accept", other_position, "--as", "skip", code=2)
         assert "the service did not stop at this position" in line
         assert f"it stopped at {position}" in line
     assert "did not stop at a change of the columns" in site.refused("schemas", "accept", "guest", position, code=2)
 
 
 def findings(site: Site, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
-    """What `check` says, by name: the last of each."""
+    """Returns the status and message of each finding of `check`, by name. Of findings with the same name, returns the
+    last.
+    """
     capsys.readouterr()
     site.call("check", "--json")
-    return {each["name"]: (each["status"], each["message"]) for each in json.loads(capsys.readouterr().out)}
+    return {finding["name"]: (finding["status"], finding["message"]) for finding in json.loads(capsys.readouterr().out)}
 
 
 def table(site: Site) -> list[str]:
-    """The rows that the changelog should have, in some order."""
+    """Returns the sorted rows of the table, which the changelog should have."""
     return sorted(str(row) for (row,) in site.sql("SELECT to_json(guest) FROM guest"))
 
 
-def test_nothing_is_accepted_where_the_service_did_not_stop(begun: Site) -> None:
-    at = str(begun.checkpoint.position)
-    assert "is past this position already" in begun.refused("accept", at, "--as", "skip", code=2)
-    ahead = "00000001/0FFFFFFFFFFFFFFF/00000000"
-    for words in (("accept", ahead, "--as", "skip"), ("schemas", "accept", "guest", ahead)):
-        assert "the service has not stopped at any change since its last row" in begun.refused(*words, code=2)
-    code, lines = begun.call("accept", "soon", "--as", "skip")
+def test_accept_refuses_positions_at_which_the_service_did_not_stop(stopped_site: Site) -> None:
+    stored_position = str(stopped_site.checkpoint.position)
+    assert "is past this position already" in stopped_site.refused("accept", stored_position, "--as", "skip", code=2)
+    future_position = "00000001/0FFFFFFFFFFFFFFF/00000000"
+    for words in (("accept", future_position, "--as", "skip"), ("schemas", "accept", "guest", future_position)):
+        assert "the service has not stopped at any change since its last row" in stopped_site.refused(*words, code=2)
+    code, lines = stopped_site.call("accept", "soon", "--as", "skip")
     assert (code, len(lines)) == (2, 1)
 
 
-def test_columns_that_changed_are_passed_by_another_command(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    begun.sql("ALTER TABLE guest RENAME name TO nick", "INSERT INTO guest VALUES (2)")
-    position = stopped(begun, "the columns of entity guest changed in a way that is not compatible")
-    assert findings(begun, capsys)["stop"][0] == "fail"
-    line = begun.refused("accept", position, "--as", "default", code=2)
+def test_a_stop_at_changed_columns_is_passed_by_schemas_accept(
+    stopped_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped_site.sql("ALTER TABLE guest RENAME name TO nick", "INSERT INTO guest VALUES (2)")
+    position = stop_position(stopped_site, "the columns of entity guest changed in a way that is not compatible")
+    assert findings(stopped_site, capsys)["stop"][0] == "fail"
+    line = stopped_site.refused("accept", position, "--as", "default", code=2)
     assert "default does not pass this stop" in line
     assert f"`changelog schemas accept guest {position}`" in line
-    assert begun.call("schemas", "accept", "guest", position)[0] == 0
-    assert findings(begun, capsys)["stop"][0] == "ok"
-    with begun.running() as running:
-        running.until(lambda: "2" in begun.state("guest"))
+    assert stopped_site.call("schemas", "accept", "guest", position)[0] == 0
+    assert findings(stopped_site, capsys)["stop"][0] == "ok"
+    with stopped_site.running() as running:
+        running.until(lambda: "2" in stopped_site.state("guest"))
 
 
 UNLOGGED = {
@@ -203,20 +213,20 @@ UNLOGGED = {
 
 
 @pytest.mark.parametrize("name", UNLOGGED)
-def test_inserts_are_published_that_were_written_while_the_log_had_no_keys_of_old_rows(begun: Site, name: str) -> None:
-    """The server itself refuses updates and deletes then."""
-    spoiled, mended = UNLOGGED[name]
-    begun.sql(spoiled, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
+def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_site: Site, name: str) -> None:
+    """In that state, the server itself refuses updates and deletes."""
+    spoil, mend = UNLOGGED[name]
+    stopped_site.sql(spoil, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
     for statement in ("UPDATE guest SET name = 'x'", "DELETE FROM guest"):
         with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
-            begun.sql(statement)
-    assert begun.call("run")[0] != 0
-    begun.sql(mended, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
-    with begun.running() as running:
-        running.until(lambda: ("delete", "2") in begun.ops("guest"))
-        # At once: the service looks at the catalogue, and may open again, whenever it has a reason; a key that is not
-        # there then stops it, rightly.
-        begun.sql(f"BEGIN; {spoiled}; INSERT INTO guest VALUES (60); {mended}; COMMIT")
-        begun.sql("UPDATE guest SET id = 61 WHERE id = 60")
-        running.until(lambda: ("create", "61") in begun.ops("guest"))
-    assert sorted(map(str, begun.state("guest").values())) == table(begun)
+            stopped_site.sql(statement)
+    assert stopped_site.call("run")[0] != 0
+    stopped_site.sql(mend, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
+    with stopped_site.running() as running:
+        running.until(lambda: ("delete", "2") in stopped_site.ops("guest"))
+        # This must be one transaction. The service may look at the catalogue at any time, and would stop if it found
+        # no key.
+        stopped_site.sql(f"BEGIN; {spoil}; INSERT INTO guest VALUES (60); {mend}; COMMIT")
+        stopped_site.sql("UPDATE guest SET id = 61 WHERE id = 60")
+        running.until(lambda: ("create", "61") in stopped_site.ops("guest"))
+    assert sorted(map(str, stopped_site.state("guest").values())) == table(stopped_site)

@@ -1,4 +1,4 @@
-"""Text that PostgreSQL takes for json and hardly anybody else does: half a character, and any depth."""
+"""Text that PostgreSQL accepts as json and most parsers reject: an unpaired surrogate, and very deep nesting."""
 
 import pytest
 
@@ -12,7 +12,7 @@ HALF = """'"\\ud800"'"""
 
 @pytest.fixture
 def strange(site: Site) -> Site:
-    """A changelog with such values, as they were created, changed and deleted."""
+    """A changelog in which such values were created, changed and deleted."""
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
         "ALTER TABLE doc REPLICA IDENTITY FULL",
@@ -31,7 +31,9 @@ def strange(site: Site) -> Site:
 
 
 def ops(site: Site) -> list[tuple[str, str]]:
-    """Kind and key of each change, without a look at its states, which no strict decoder takes."""
+    """Returns the operation and key of each change. It does not decode the rows, because a strict
+    decoder rejects them.
+    """
     return [
         (op, key)
         for rows in read_log(site.log, entity="doc")
@@ -40,21 +42,21 @@ def ops(site: Site) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("words", [("tail", "--no-follow"), ("history", "doc", "3")])
-def test_what_nests_deep_or_holds_half_a_character_is_shown(
+def test_deep_nesting_and_unpaired_surrogates_are_shown(
     strange: Site, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for more in ((), ("--json",)):
+    for options in ((), ("--json",)):
         capsys.readouterr()
-        assert cli.main([words[0], "--config", str(strange.config), *words[1:], *more]) == 0
-        said = capsys.readouterr()
-        assert said.err == ""
-        assert "\\ud800" in said.out
-        assert "[" * 60 in "".join(said.out.split())  # a narrow terminal wraps it
-        if not more:
-            assert "deleted" in said.out
+        assert cli.main([words[0], "--config", str(strange.config), *words[1:], *options]) == 0
+        output = capsys.readouterr()
+        assert output.err == ""
+        assert "\\ud800" in output.out
+        assert "[" * 60 in "".join(output.out.split())  # a narrow terminal wraps the lines
+        if not options:
+            assert "deleted" in output.out
 
 
-def test_a_row_that_nests_deep_and_is_gone_is_deleted_by_a_rebuild(strange: Site) -> None:
+def test_a_rebuild_deletes_a_deeply_nested_row_that_the_table_lacks(strange: Site) -> None:
     strange.sql(f"ALTER PUBLICATION {strange.name} DROP TABLE doc", "DELETE FROM doc WHERE id = 2")
     strange.sql(f"ALTER PUBLICATION {strange.name} ADD TABLE doc")
     with strange.running() as running:

@@ -1,4 +1,4 @@
-"""Where the changelog leads no further: gaps, changed settings and policies, and how each is passed."""
+"""Situations in which the service stops: gaps, changed settings and policies, and how an operator gets past each."""
 
 import re
 
@@ -11,63 +11,63 @@ from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
 from tests.servers import fresh_database, lose_log
 
-# What leads no further: a gap. The way on is in tests/integration/test_gaps.py
+# Gaps. tests/integration/test_gaps.py tests how the service continues after them
 
 
-def test_a_slot_that_was_dropped(begun: Site) -> None:
-    begun.sql(f"SELECT pg_drop_replication_slot('{begun.name}')", "INSERT INTO guest VALUES (2)")
-    line = begun.refused()
-    assert f"replication slot {begun.name} does not exist, and the changelog was begun with it" in line
+def test_a_slot_that_was_dropped(stopped_site: Site) -> None:
+    stopped_site.sql(f"SELECT pg_drop_replication_slot('{stopped_site.name}')", "INSERT INTO guest VALUES (2)")
+    line = stopped_site.refused()
+    assert f"replication slot {stopped_site.name} does not exist, and the changelog was begun with it" in line
     assert line.endswith(f"a new slot cannot reach back to what was published; {OVER_GAP}")
 
 
-def test_a_slot_that_moved_on(begun: Site) -> None:
-    begun.sql(
+def test_a_slot_that_moved_on(stopped_site: Site) -> None:
+    stopped_site.sql(
         "INSERT INTO guest VALUES (2)",
-        f"SELECT pg_replication_slot_advance('{begun.name}', pg_current_wal_lsn())",
+        f"SELECT pg_replication_slot_advance('{stopped_site.name}', pg_current_wal_lsn())",
     )
-    line = begun.refused()
+    line = stopped_site.refused()
     assert re.match(
         r"the slot has moved to \w+/\w+, beyond the changelog's \w+/\w+: the changes in between are lost", line
     )
     assert line.endswith(OVER_GAP)
 
 
-def test_a_slot_that_lost_its_log(begun: Site) -> None:
-    lose_log(begun.dsn, begun.name)
-    line = begun.refused()
-    assert f"slot {begun.name} has lost its log (the server removed or invalidated it)" in line
+def test_a_slot_that_lost_its_log(stopped_site: Site) -> None:
+    lose_log(stopped_site.dsn, stopped_site.name)
+    line = stopped_site.refused()
+    assert f"slot {stopped_site.name} has lost its log (the server removed or invalidated it)" in line
 
 
-def test_another_cluster(begun: Site, spare: Server) -> None:
+def test_another_cluster(stopped_site: Site, spare: Server) -> None:
     spare.stop()
     spare.settings["wal_level"] = "logical"
     spare.start()
     with fresh_database(spare) as dsn:
-        upgraded = Site(dsn, begun.folder)
+        upgraded = Site(dsn, stopped_site.folder)
         upgraded.sql(GUEST)
-        begun.configure(ONE, dsn=dsn)
-        line = begun.refused()
+        stopped_site.configure(ONE, dsn=dsn)
+        line = stopped_site.refused()
         assert "and the changelog was begun with it" not in line
         assert re.match(r"this is database cluster \d+, but the changelog comes from cluster \d+", line)
         assert f"after an upgrade that lost nothing, use `changelog run --accept-cluster`; otherwise {OVER_GAP}" in line
-        with begun.running(accept_cluster=True) as running:
+        with stopped_site.running(accept_cluster=True) as running:
             running.until(lambda: running.said("streaming"))
             upgraded.sql("INSERT INTO guest VALUES (2)")
-            running.until(lambda: len(begun.ops("guest")) == 2)
-        with begun.running() as running:
+            running.until(lambda: len(stopped_site.ops("guest")) == 2)
+        with stopped_site.running() as running:
             upgraded.sql("UPDATE guest SET name = 'Bo' WHERE id = 2")
-            running.until(lambda: len(begun.ops("guest")) == 3)
-        assert begun.call("drop", "--slot", "--yes")[0] == 0
-    positions = [each["value"]["provenance"]["source"]["position"] for each in begun.messages()]
+            running.until(lambda: len(stopped_site.ops("guest")) == 3)
+        assert stopped_site.call("drop", "--slot", "--yes")[0] == 0
+    positions = [message["value"]["provenance"]["source"]["position"] for message in stopped_site.messages()]
     assert [position[:8] for position in positions] == ["00000001", "00000002", "00000002"]
 
 
-# What shapes the changelog
+# Settings that determine what is in the changelog
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "setting"),
     [
         ('key = ["name"]', "key, partition_by"),
         ("partitions = 4", "partitions"),
@@ -76,42 +76,44 @@ def test_another_cluster(begun: Site, spare: Server) -> None:
         ("immutable = true", "immutable"),
     ],
 )
-def test_a_changed_setting_is_refused_until_it_is_accepted(begun: Site, change: str, named: str) -> None:
-    begun.sql("ALTER TABLE guest ALTER name SET NOT NULL", "CREATE UNIQUE INDEX ON guest (name)")
-    begun.configure(ONE + change)
-    parted = ", and a key's rows may be in two partitions, where only their positions tell the order"
-    said = parted if "partition" in named else ""
-    assert begun.refused() == (
-        f"the configuration no longer fits the changelog: entity guest has another {named}; put it back, "
-        f"or go on with `changelog run --accept-config`: older rows keep their old shape{said}"
+def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, change: str, setting: str) -> None:
+    stopped_site.sql("ALTER TABLE guest ALTER name SET NOT NULL", "CREATE UNIQUE INDEX ON guest (name)")
+    stopped_site.configure(ONE + change)
+    partition_warning = ", and a key's rows may be in two partitions, where only their positions tell the order"
+    warning = partition_warning if "partition" in setting else ""
+    assert stopped_site.refused() == (
+        f"the configuration no longer fits the changelog: entity guest has another {setting}; put it back, "
+        f"or go on with `changelog run --accept-config`: older rows keep their old shape{warning}"
     )
-    begun.sql("INSERT INTO guest VALUES (2, 'Bo', 'bo@example.org')")
-    with begun.running(accept=True) as running:
-        running.until(lambda: 2 in _ids(begun))
-    with begun.running() as running:
-        begun.sql("INSERT INTO guest VALUES (3, 'Cy', 'cy@example.org')")
-        running.until(lambda: 3 in _ids(begun))
+    stopped_site.sql("INSERT INTO guest VALUES (2, 'Bo', 'bo@example.org')")
+    with stopped_site.running(accept=True) as running:
+        running.until(lambda: 2 in _ids(stopped_site))
+    with stopped_site.running() as running:
+        stopped_site.sql("INSERT INTO guest VALUES (3, 'Cy', 'cy@example.org')")
+        running.until(lambda: 3 in _ids(stopped_site))
 
 
 def _ids(site: Site) -> set[int]:
-    """Of the rows that are there, under whichever key: under another one they are read again."""
+    """Returns the ids of the current rows. The keys are not used, because a changed key setting gives every row another
+    key.
+    """
     return {row["id"] for row in site.state("guest").values()}
 
 
-# What is no stop
+# Problems that do not stop the service
 
 
-def test_stamps_that_are_none_are_counted_and_told_rarely(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttled_warnings, "TELL_EVERY_S", 3600.0)  # however long the writing takes
-    bad = "SELECT pg_logical_emit_message(true, 'provenance', 'nonsense')"
-    with begun.running() as running:
+def test_invalid_stamps_are_counted_and_rarely_reported(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttled_warnings, "TELL_EVERY_S", 3600.0)  # longer than the test takes
+    invalid_stamp = "SELECT pg_logical_emit_message(true, 'provenance', 'nonsense')"
+    with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
         for number in range(2, 12):
-            begun.sql(f"BEGIN; {bad}; INSERT INTO guest VALUES ({number}); COMMIT")
-        running.until(lambda: len(begun.ops("guest")) == 11)
+            stopped_site.sql(f"BEGIN; {invalid_stamp}; INSERT INTO guest VALUES ({number}); COMMIT")
+        running.until(lambda: len(stopped_site.ops("guest")) == 11)
         running.until(lambda: "changelog_stamps_invalid_total 10.0" in running.get("metrics"))
-        [told] = [each for each in running.events() if each["event"] == "provenance stamps not valid"]
-        assert told["why"] == "it is not a JSON object"
-        sources = [each["value"]["provenance"]["source"] for each in begun.messages("guest")[1:]]
-        assert told["last_transaction"] in {source["transaction"] for source in sources}
-    assert {each["value"]["provenance"]["serviceName"] for each in begun.messages()} == {"unknown"}
+        [warning] = [event for event in running.events() if event["event"] == "provenance stamps not valid"]
+        assert warning["why"] == "it is not a JSON object"
+        sources = [message["value"]["provenance"]["source"] for message in stopped_site.messages("guest")[1:]]
+        assert warning["last_transaction"] in {source["transaction"] for source in sources}
+    assert {message["value"]["provenance"]["serviceName"] for message in stopped_site.messages()} == {"unknown"}

@@ -1,1 +1,3 @@
-"""`changelog schemas plan`: what a migration would do, tried on a real database and rolled back."""
+"""`changelog schemas plan`: what a migration would do. The command tries the migration on a real database and rolls it
+back.
+"""

@@ -1,4 +1,4 @@
-"""A site of these tables, and its planner."""
+"""Fixtures: a site with the tables of `planner`, and a planner for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +19,10 @@ def own_logs() -> Iterator[None]:
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
     """Three tables, one of them partitioned, and their publication."""
-    made = Site(database, tmp_path)
-    made.sql(*TABLES, PUBLICATION.format(made.name))
-    made.configure(CONFIG)
-    return made
+    new_site = Site(database, tmp_path)
+    new_site.sql(*TABLES, PUBLICATION.format(new_site.name))
+    new_site.configure(CONFIG)
+    return new_site
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Three tables, and what plans scripts for them."""
+"""Three tables, and a class that runs `changelog schemas plan` with scripts for them."""
 
 import json
 from typing import Any
@@ -25,61 +25,67 @@ CONFIG = '[tables]\ninclude = ["public.*"]\n[entities.orders]\nkey = ["id"]\n'
 
 
 class Planner:
-    """Tries scripts, and gives what is said of them."""
+    """Runs `changelog schemas plan` with a script, and returns what the command reports."""
 
     def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
         self._site, self._capsys = site, capsys
         self.file = site.folder / "migration.sql"
 
-    def said(self, script: str, *options: str) -> tuple[int, str]:
-        """The exit code, and what was printed."""
+    def run(self, script: str, *options: str) -> tuple[int, str]:
+        """Returns the exit code and the output."""
         self.file.write_text(script.replace("PUBLICATION_NAME", self._site.name), "utf-8")
         self._capsys.readouterr()
         code, lines = self._site.call("schemas", "plan", str(self.file), *options)
         assert code in (0, 1), lines
         return code, self._capsys.readouterr().out
 
-    def tried(self, script: str, *options: str) -> dict[str, Any]:
-        """All that is said of it; the exit code fits the verdict."""
-        code, text = self.said(script, "--json", *options)
-        found: dict[str, Any] = json.loads(text)
-        assert code == (found["verdict"] != "ok")
-        return found
+    def plan(self, script: str, *options: str) -> dict[str, Any]:
+        """Returns the JSON output, after a check that the exit code matches the verdict."""
+        code, text = self.run(script, "--json", *options)
+        result: dict[str, Any] = json.loads(text)
+        assert code == (result["verdict"] != "ok")
+        return result
 
     def entity(self, script: str, *options: str, name: str = "orders") -> dict[str, Any]:
-        """What is said of one entity; nothing happens to the others."""
-        tried = self.tried(script, *options)
-        others = [each for each in tried["entities"] if each["entity"] != name]
-        assert not any(each["alterations"] or each["troubles"] or each["reads_again"] for each in others)
-        [found] = [each for each in tried["entities"] if each["entity"] == name]
-        assert isinstance(found, dict)
-        return found
+        """Returns the result for one entity, after a check that the script affects no other entity."""
+        result = self.plan(script, *options)
+        others = [other for other in result["entities"] if other["entity"] != name]
+        assert not any(other["alterations"] or other["troubles"] or other["reads_again"] for other in others)
+        [plan] = [other for other in result["entities"] if other["entity"] == name]
+        assert isinstance(plan, dict)
+        return plan
 
     def refused(self, script: str, *options: str, code: int = 3) -> str:
-        """The last line with which it fails, without the file's name before the line's number."""
+        """Returns the last line with which the command fails, without the file name before the line number."""
         self.file.write_text(script, "utf-8")
         return self.last_line(code, str(self.file), *options)
 
     def last_line(self, code: int, *words: str) -> str:
-        """Of `changelog schemas plan WORDS`, which fails with this code."""
-        found, lines = self._site.call("schemas", "plan", *words)
-        assert found == code, lines
+        """Returns the last line of `changelog schemas plan WORDS`, which must fail with this code."""
+        exit_code, lines = self._site.call("schemas", "plan", *words)
+        assert exit_code == code, lines
         assert self._capsys.readouterr().out == ""
         return lines[-1].strip().removeprefix("changelog: ").removeprefix(f"{self.file}:")
 
 
 def alterations(entity: dict[str, Any]) -> list[str]:
     return [
-        " ".join(filter(None, [f"{each['line']}:", each["kind"], each["name"], each["before"], each["after"]]))
-        for each in entity["alterations"]
+        " ".join(
+            filter(None, [f"{change['line']}:", change["kind"], change["name"], change["before"], change["after"]])
+        )
+        for change in entity["alterations"]
     ]
 
 
 def rules(entity: dict[str, Any]) -> list[str]:
-    return [f"{each['line']}: {each['rule']} {each['path']}" for each in entity["troubles"]]
+    return [f"{trouble['line']}: {trouble['rule']} {trouble['path']}" for trouble in entity["troubles"]]
 
 
 def summary(entity: dict[str, Any]) -> tuple[list[str], list[str], list[str], int]:
-    """What changes, what breaks, what is read again, and how much happens unseen; a trouble stops the service here."""
+    """Returns the alterations, the incompatibilities, the columns that are read again, and the number of unseen
+    changes.
+
+    Checks that the service would stop exactly if there is an incompatibility.
+    """
     assert entity["stops"] == bool(entity["troubles"])
     return alterations(entity), rules(entity), entity["reads_again"], len(entity["unseen"])

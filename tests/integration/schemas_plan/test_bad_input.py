@@ -1,4 +1,4 @@
-"""Scripts, files and options that are wrong; and that nothing is left behind."""
+"""Wrong scripts, files and options. In no case does the command leave anything in the database."""
 
 import re
 
@@ -12,7 +12,7 @@ BAD = {
     "1: syntax": ("ALTER TABEL orders;", 3, '1: syntax error at or near "TABEL"'),
     "2: in the second line": ("ALTER TABLE orders\n  ADD x txt;", 3, '2: type "txt" does not exist'),
     "3: unknown table": ("SELECT 1;\n\nALTER TABLE bookings ADD x int", 3, '3: relation "bookings" does not exist'),
-    "4: after what came before": (
+    "4: depends on the statement before": (
         "ALTER TABLE orders DROP note;\nALTER TABLE orders DROP note",
         3,
         '2: column "note" of relation "orders" does not exist',
@@ -43,14 +43,14 @@ BAD = {
         2,
         "2: CREATE INDEX CONCURRENTLY cannot run in a transaction, so it cannot be rehearsed; leave it out",
     ),
-    "11: what only the server knows": (
+    "11: only the server refuses it": (
         "SELECT 1;\nCREATE SUBSCRIPTION s CONNECTION 'dbname=x' PUBLICATION p",
         2,
         "2: CREATE SUBSCRIPTION ... WITH (create_slot = true) cannot run inside a transaction block; leave it out",
     ),
     "12: psql": ("\\i other.sql\n", 2, r"1: \i works only in psql; write plain SQL"),
     "13: psql's data": ("COPY orders FROM stdin;\n1\n\\.\n", 2, "1: COPY works only in psql; write plain SQL"),
-    "14: what no rollback undoes": (
+    "14: no rollback undoes it": (
         "SELECT setval('guest_id_seq', 9)",
         2,
         "1: setval has effects that a rollback does not undo; use --embedded, or leave it out",
@@ -61,17 +61,17 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_scripts(planner: Planner, case: str) -> None:
-    script, code, said = BAD[case]
-    assert planner.refused(script, code=code) == said
+    script, code, message = BAD[case]
+    assert planner.refused(script, code=code) == message
 
 
 def test_a_connection_that_is_lost_in_the_middle(planner: Planner) -> None:
-    dies = "DO $$ BEGIN EXECUTE 'SELECT pg_terminate' || '_backend(pg_backend_pid())'; END $$"
-    said = planner.refused(f"SELECT 1;\n{dies}")
-    assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", said)
+    terminate = "DO $$ BEGIN EXECUTE 'SELECT pg_terminate' || '_backend(pg_backend_pid())'; END $$"
+    error = planner.refused(f"SELECT 1;\n{terminate}")
+    assert re.match("2: (the connection to PostgreSQL broke|terminating connection)", error)
 
 
-def test_every_statement_that_cannot_be_tried_is_told_at_once(site: Site, planner: Planner) -> None:
+def test_all_statements_that_cannot_be_tried_are_reported_at_once(site: Site, planner: Planner) -> None:
     planner.file.write_text("BEGIN;\nSELECT 1;\nCOMMIT;", "utf-8")
     code, lines = site.call("schemas", "plan", str(planner.file))
     assert (code, [line.split(":")[-1].split()[0] for line in lines]) == (2, ["BEGIN", "COMMIT"])
@@ -86,8 +86,8 @@ def test_bad_files(site: Site, planner: Planner) -> None:
 
 
 def test_a_script_without_a_statement_does_nothing(planner: Planner) -> None:
-    assert planner.said("-- nothing\n")[0] == 0
-    assert planner.tried("/* nothing */ ;; ")["statements"] == 0
+    assert planner.run("-- nothing\n")[0] == 0
+    assert planner.plan("/* nothing */ ;; ")["statements"] == 0
 
 
 def test_bad_options(planner: Planner) -> None:
@@ -98,7 +98,7 @@ def test_bad_options(planner: Planner) -> None:
     assert "--format" in planner.last_line(2, str(planner.file), "--format", "xml")
 
 
-def test_a_database_out_of_reach(site: Site, planner: Planner) -> None:
+def test_an_unreachable_database(site: Site, planner: Planner) -> None:
     site.configure(CONFIG, dsn="host=127.0.0.1 port=1")
     assert planner.refused("SELECT 1").startswith("cannot connect to PostgreSQL")
 
@@ -113,8 +113,8 @@ def test_a_role_that_may_not_alter_the_table(site: Site, planner: Planner) -> No
     site.sql(f"CREATE ROLE {role} LOGIN", f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
     try:
         site.configure(CONFIG, dsn=psycopg.conninfo.make_conninfo(site.dsn, user=role))
-        said = planner.refused("ALTER TABLE orders DROP note")
-        assert said.startswith("1: must be owner of table orders; connect as the role that migrates")
+        error = planner.refused("ALTER TABLE orders DROP note")
+        assert error.startswith("1: must be owner of table orders; connect as the role that migrates")
         assert planner.entity("ALTER TABLE orders DROP note", "--embedded")["alterations"]
     finally:
         site.sql(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
@@ -123,11 +123,11 @@ def test_a_role_that_may_not_alter_the_table(site: Site, planner: Planner) -> No
 @pytest.mark.parametrize(
     "statement", ["ALTER TABLE orders DROP note", "SET lock_timeout = 0; ALTER TABLE orders DROP note"]
 )
-def test_a_lock_is_not_waited_for(site: Site, planner: Planner, statement: str) -> None:
+def test_the_wait_for_a_lock_has_a_timeout(site: Site, planner: Planner, statement: str) -> None:
     with psycopg.connect(site.dsn) as other:
         other.execute("SELECT count(*) FROM orders")
-        said = planner.refused(statement, "--lock-timeout", "0.05")
-        assert said == (
+        error = planner.refused(statement, "--lock-timeout", "0.05")
+        assert error == (
             "1: canceling statement due to lock timeout; try again, give --lock-timeout more, or use --embedded"
         )
         other.execute("UPDATE orders SET nights = 4")
@@ -135,9 +135,9 @@ def test_a_lock_is_not_waited_for(site: Site, planner: Planner, statement: str) 
 
 
 @pytest.mark.parametrize("before", ["", "SET statement_timeout = 0;", "RESET ALL; "])
-def test_a_statement_does_not_run_for_long(planner: Planner, before: str) -> None:
-    said = planner.refused(f"{before}\nSELECT pg_sleep(60)", "--statement-timeout", "0.2")
-    assert said.partition(": ")[2].startswith("canceling statement due to statement timeout; give --statement-timeout")
+def test_a_statement_has_a_timeout(planner: Planner, before: str) -> None:
+    error = planner.refused(f"{before}\nSELECT pg_sleep(60)", "--statement-timeout", "0.2")
+    assert error.partition(": ")[2].startswith("canceling statement due to statement timeout; give --statement-timeout")
 
 
 CATALOGUE = """
@@ -176,17 +176,17 @@ RESET ROLE;
 """
 
 
-@pytest.mark.parametrize("last", ["", "SELECT 1 / 0;", "COMIT;"])
-def test_nothing_is_left_behind(site: Site, planner: Planner, last: str) -> None:
+@pytest.mark.parametrize("last_statement", ["", "SELECT 1 / 0;", "COMIT;"])
+def test_a_rehearsal_leaves_nothing_in_the_database(site: Site, planner: Planner, last_statement: str) -> None:
     site.sql(f"SELECT pg_create_logical_replication_slot('{site.name}', 'pgoutput')")
     before = site.sql(CATALOGUE)
-    if last:
-        planner.refused(EVERYTHING.replace("PUBLICATION_NAME", site.name) + last)
+    if last_statement:
+        planner.refused(EVERYTHING.replace("PUBLICATION_NAME", site.name) + last_statement)
     else:
-        assert planner.tried(EVERYTHING)["verdict"] == "stops"
+        assert planner.plan(EVERYTHING)["verdict"] == "stops"
     assert site.sql(CATALOGUE) == before
-    delivered = site.sql(
+    messages = site.sql(
         f"SELECT data FROM pg_logical_slot_peek_binary_changes('{site.name}', NULL, NULL, 'proto_version', '2',"
         f" 'publication_names', '{site.name}', 'messages', 'true')"
     )
-    assert delivered == []
+    assert messages == []

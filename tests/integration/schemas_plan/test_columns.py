@@ -1,4 +1,4 @@
-"""What becomes of columns."""
+"""Scripts that change columns, and their effects."""
 
 import pytest
 
@@ -14,7 +14,7 @@ COLUMNS: dict[str, tuple[str, list[str], list[str], list[str], int]] = {
         ["extra"],
         0,
     ),
-    "added with a default that is gone again": (
+    "added with a default that is dropped again": (
         "ALTER TABLE orders ADD extra int DEFAULT 5;\nALTER TABLE orders ALTER extra DROP DEFAULT;",
         ["1: column added extra integer"],
         [],
@@ -50,21 +50,21 @@ COLUMNS: dict[str, tuple[str, list[str], list[str], list[str], int]] = {
         [],
         1,
     ),
-    "rounded, which no message shows": (
+    "rounded, without a visible change of type": (
         "ALTER TABLE orders ALTER made_at TYPE timestamp(0)",
         ["1: type made_at timestamp without time zone timestamp(0) without time zone", "1: table rewritten"],
         [],
         [],
         1,
     ),
-    "longer, and the same text": (
+    "another type with the same text": (
         "ALTER TABLE orders ALTER note TYPE varchar",
         ["1: type note text character varying"],
         [],
         [],
         0,
     ),
-    "not null, and a default for rows to come": (
+    "not null, and a default for new rows": (
         "ALTER TABLE orders ALTER note SET NOT NULL;\nALTER TABLE orders ALTER nights SET DEFAULT 3",
         ["1: null note NULL NOT NULL", "2: default nights none 3"],
         [],
@@ -80,7 +80,7 @@ COLUMNS: dict[str, tuple[str, list[str], list[str], list[str], int]] = {
         ["price"],
         0,
     ),
-    "data alone": ("UPDATE orders SET nights = 2; INSERT INTO orders (id, guest_id) VALUES (2, 2)", [], [], [], 0),
+    "only data": ("UPDATE orders SET nights = 2; INSERT INTO orders (id, guest_id) VALUES (2, 2)", [], [], [], 0),
 }
 
 
@@ -90,15 +90,15 @@ def test_columns(planner: Planner, case: str) -> None:
     assert list(summary(planner.entity(script))) == expected
 
 
-def test_a_type_that_no_reader_follows(planner: Planner) -> None:
-    found = planner.entity("SELECT 1;\n\nALTER TABLE orders ALTER amount TYPE text;")
-    assert alterations(found) == ["3: type amount numeric(10,2) text", "3: table rewritten"]
-    assert {rule.partition(" /")[0] for rule in rules(found)} == {"3: LOGICAL_TYPE", "3: PROMOTION_LOSSY"}
-    assert {trouble["breaks"] for trouble in found["troubles"]} == {"new readers"}
-    assert found["reads_again"] == ["amount"]
+def test_a_change_to_an_incompatible_type(planner: Planner) -> None:
+    plan = planner.entity("SELECT 1;\n\nALTER TABLE orders ALTER amount TYPE text;")
+    assert alterations(plan) == ["3: type amount numeric(10,2) text", "3: table rewritten"]
+    assert {rule.partition(" /")[0] for rule in rules(plan)} == {"3: LOGICAL_TYPE", "3: PROMOTION_LOSSY"}
+    assert {trouble["breaks"] for trouble in plan["troubles"]} == {"new readers"}
+    assert plan["reads_again"] == ["amount"]
 
 
-def test_a_column_that_is_not_published_is_of_no_interest(site: Site, planner: Planner) -> None:
+def test_a_column_that_is_not_published_is_ignored(site: Site, planner: Planner) -> None:
     site.configure(CONFIG + 'exclude_columns = ["note"]\n')
-    found = planner.entity("ALTER TABLE orders ALTER note TYPE bytea USING note::bytea")
-    assert (rules(found), found["reads_again"], found["unseen"]) == ([], [], [])
+    plan = planner.entity("ALTER TABLE orders ALTER note TYPE bytea USING note::bytea")
+    assert (rules(plan), plan["reads_again"], plan["unseen"]) == ([], [], [])

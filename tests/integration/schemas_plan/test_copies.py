@@ -1,4 +1,4 @@
-"""The same on an embedded copy of the database."""
+"""`changelog schemas plan --embedded`, which tries a migration on an embedded copy of the database."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from tests.servers import VERSIONS, fresh_database, server_name
 
 
 @pytest.mark.parametrize("case", ["added with a volatile default", "renamed", "wider", "inside a composite", "dropped"])
-def test_a_copy_says_the_same(planner: Planner, case: str) -> None:
+def test_a_copy_gives_the_same_result(planner: Planner, case: str) -> None:
     script, *expected = COLUMNS[case]
-    found = planner.tried(script, "--embedded")
-    [orders] = [each for each in found["entities"] if each["entity"] == "orders"]
+    result = planner.plan(script, "--embedded")
+    [orders] = [entity for entity in result["entities"] if entity["entity"] == "orders"]
     assert list(summary(orders)) == expected
-    assert found["lost"] == []
-    assert found["tried_on"] == "an embedded PostgreSQL 18"
+    assert result["lost"] == []
+    assert result["tried_on"] == "an embedded PostgreSQL 18"
 
 
 @pytest.mark.usefixtures("starts_servers")
@@ -38,17 +38,17 @@ def test_every_supported_server(
         planner = Planner(site, capsys)
         script, *expected = COLUMNS["added not null with a default"]
         for options in ((), ("--embedded",)):
-            tried = planner.tried(script, *options)
-            [orders] = [each for each in tried["entities"] if each["entity"] == "orders"]
+            result = planner.plan(script, *options)
+            [orders] = [entity for entity in result["entities"] if entity["entity"] == "orders"]
             assert list(summary(orders)) == expected
-            assert tried["lost"] == []
-        told = "" if version == 18 else f" (the live one is {version})"
-        assert tried["tried_on"] == f"an embedded PostgreSQL 18{told}"
+            assert result["lost"] == []
+        live_version = "" if version == 18 else f" (the live one is {version})"
+        assert result["tried_on"] == f"an embedded PostgreSQL 18{live_version}"
 
 
-def test_a_copy_may_do_what_no_rollback_undoes(site: Site, planner: Planner) -> None:
+def test_a_copy_accepts_statements_that_no_rollback_undoes(site: Site, planner: Planner) -> None:
     site.sql("INSERT INTO guest (name) VALUES ('a')")
-    assert planner.tried("SELECT setval('guest_id_seq', 90); TRUNCATE log", "--embedded")["statements"] == 2
+    assert planner.plan("SELECT setval('guest_id_seq', 90); TRUNCATE log", "--embedded")["statements"] == 2
     assert site.sql("SELECT last_value FROM guest_id_seq") == [(1,)]
 
 
@@ -89,31 +89,37 @@ CREATE PUBLICATION p FOR TABLE ONLY t WHERE (id > 0 AND v <> 'x%s'), part WITH (
 
 
 @pytest.mark.parametrize("version", ["server", "server_15"])
-def test_a_copy_has_what_the_database_has(version: str, request: pytest.FixtureRequest, server: Server) -> None:
+def test_a_copy_has_the_same_objects_as_the_database(
+    version: str, request: pytest.FixtureRequest, server: Server
+) -> None:
     with fresh_database(request.getfixturevalue(version)) as live, fresh_database(server) as copy:
         with psycopg.connect(live, autocommit=True) as connection:
             connection.execute(RICH.encode())
         with connect(live, settings=SETTINGS) as source, connect(copy) as connection:
-            wanted = [each for each in definitions(source, "p") if not each.what.startswith("role ")]
-            assert recreate(connection, wanted) == []
+            expected = [
+                definition for definition in definitions(source, "p") if not definition.what.startswith("role ")
+            ]
+            assert recreate(connection, expected) == []
             with connect(copy, settings=SETTINGS) as target:
-                made = {each.what: each.statement for each in definitions(target, "p")}
-                for each in wanted:
-                    if not each.what.startswith("view"):  # newer servers write some of them otherwise
-                        assert made[each.what] == each.statement
-                assert {each.what for each in wanted} <= made.keys()
-                assert [shape(table) for table in read_tables(target)] == [shape(each) for each in read_tables(source)]
+                copy_definitions = {definition.what: definition.statement for definition in definitions(target, "p")}
+                for definition in expected:
+                    if not definition.what.startswith("view"):  # newer servers print some views differently
+                        assert copy_definitions[definition.what] == definition.statement
+                assert {definition.what for definition in expected} <= copy_definitions.keys()
+                assert [shape(table) for table in read_tables(target)] == [
+                    shape(table) for table in read_tables(source)
+                ]
 
 
 def shape(table: Table) -> tuple[object, ...]:
-    """All of a table but its numbers."""
-    columns = [(each.name, each.typmod, each.not_null, each.generated) for each in table.columns]
-    leaves = [(each.schema, each.name, each.identity) for each in table.leaves]
+    """Returns everything about a table except its ids, sizes and counts."""
+    columns = [(column.name, column.typmod, column.not_null, column.generated) for column in table.columns]
+    leaves = [(leaf.schema, leaf.name, leaf.identity) for leaf in table.leaves]
     return (table.schema, table.name, table.kind, table.replica_identity, columns, table.indexes, leaves)
 
 
-def test_what_a_copy_lacks_is_told(database: str) -> None:
-    wanted = [
+def test_objects_that_a_copy_lacks_are_reported(database: str) -> None:
+    expected = [
         Definition(
             what="extension nowhere", statement="CREATE EXTENSION nowhere", instead="CREATE DOMAIN public.far AS text"
         ),
@@ -126,13 +132,13 @@ def test_what_a_copy_lacks_is_told(database: str) -> None:
         Definition(what="index i", statement="CREATE INDEX i ON public.t (b)"),
     ]
     with connect(database) as connection:
-        lost = recreate(connection, wanted)
-        assert [(each.what, each.stands_in) for each in lost] == [
+        losses = recreate(connection, expected)
+        assert [(loss.what, loss.stands_in) for loss in losses] == [
             ("extension nowhere", True),
             ("table t", True),
             ("default of t.b", False),
         ]
-        assert "public.f() does not exist" in lost[-1].why
+        assert "public.f() does not exist" in losses[-1].why
         columns = connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = 'public.t'::regclass"
         ).fetchall()

@@ -1,4 +1,4 @@
-"""How it is printed, and that the documentation shows it so."""
+"""The output formats of `changelog schemas plan`, and the output that the documentation shows."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 def test_text(planner: Planner) -> None:
-    code, text = planner.said("ALTER TABLE orders ADD a int DEFAULT 1;\nALTER TABLE orders\nRENAME note TO remark;")
+    code, text = planner.run("ALTER TABLE orders ADD a int DEFAULT 1;\nALTER TABLE orders\nRENAME note TO remark;")
     lines = text.replace(f"{planner.file}", "M").splitlines()
     assert code == 1
     assert lines[:3] == [
@@ -34,7 +34,7 @@ def test_text(planner: Planner) -> None:
     assert lines[-1].endswith("and rolled back: the service would stop (orders)")
 
 
-def test_the_try_on_a_live_database_is_told_before(site: Site, planner: Planner) -> None:
+def test_a_warning_precedes_the_rehearsal_on_a_live_database(site: Site, planner: Planner) -> None:
     planner.file.write_text("SELECT 1")
     code, [line] = site.call("schemas", "plan", str(planner.file))
     assert code == 0
@@ -44,14 +44,14 @@ def test_the_try_on_a_live_database_is_told_before(site: Site, planner: Planner)
 
 def test_github_and_junit(planner: Planner) -> None:
     script = "SELECT 1;\nALTER TABLE orders ALTER nights TYPE bigint;\nALTER TABLE guest ADD a int DEFAULT 1"
-    code, text = planner.said(script, "--format", "github")
+    code, text = planner.run(script, "--format", "github")
     assert code == 1
     errors = [line for line in text.splitlines() if line.startswith("::error ")]
     assert [line.partition("::old")[0] for line in errors] == [
         f"::error file={planner.file},line=2,title=BRANCH_MISSING /fields/nights"
     ]
     assert "::notice::guest: the service reads the table again" in text
-    code, text = planner.said(script, "--format", "junit")
+    code, text = planner.run(script, "--format", "junit")
     suites = ElementTree.fromstring(text)
     assert (code, suites.get("tests"), suites.get("failures")) == (1, "3", "1")
     assert [case.get("classname") for case in suites.iter("testcase") if len(case)] == ["orders"]
@@ -67,7 +67,7 @@ BOOKING = (
 BOOKED = "".join(f'[entities.{name}]\ntable = "public.{name}s"\n' for name in ("order", "guest", "session"))
 
 
-def test_what_the_documentation_shows_is_what_is_printed(
+def test_the_output_in_the_documentation_is_correct(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(database, tmp_path)
@@ -76,11 +76,11 @@ def test_what_the_documentation_shows_is_what_is_printed(
     monkeypatch.chdir(tmp_path)
     docs = (CHECKOUT / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     Path("0042.sql").write_text(docs.split("```sql\n")[1].split("```")[0], "utf-8")
-    code, told = site.call("schemas", "plan", "0042.sql")
-    printed = "\n".join([*told, capsys.readouterr().out])
+    code, error_lines = site.call("schemas", "plan", "0042.sql")
+    output = "\n".join([*error_lines, capsys.readouterr().out])
     server = re.compile(r"database \S+ at [0-9.]+:[0-9]+")
-    shown = docs.split("$ changelog schemas plan 0042.sql\n")[1].split("```")[0]
-    assert (code, server.sub("…", printed)) == (1, server.sub("…", shown))
+    documented_output = docs.split("$ changelog schemas plan 0042.sql\n")[1].split("```")[0]
+    assert (code, server.sub("…", output)) == (1, server.sub("…", documented_output))
     Path("0043.sql").write_text("SELECT 1;\n\nALTER TABLE order DROP b", "utf-8")
-    code, told = site.call("schemas", "plan", "0043.sql")
-    assert f"$ changelog schemas plan 0043.sql\n{told[-1]}\n" in docs
+    code, error_lines = site.call("schemas", "plan", "0043.sql")
+    assert f"$ changelog schemas plan 0043.sql\n{error_lines[-1]}\n" in docs

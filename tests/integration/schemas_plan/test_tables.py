@@ -1,4 +1,6 @@
-"""Keys, identities and tables; what is compatible; and whether the service does as planned."""
+"""Scripts that change keys, replica identities and tables; which of them are compatible; and whether the service does
+as planned.
+"""
 
 import json
 
@@ -27,76 +29,78 @@ TABLE_CASES: dict[str, tuple[str, list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", TABLE_CASES)
-def test_what_stops_the_service(planner: Planner, case: str) -> None:
+def test_changes_of_a_table_that_stop_the_service(planner: Planner, case: str) -> None:
     script, expected, text = TABLE_CASES[case]
     if case == "unlogged":
-        script = "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script  # the server wants it so
+        script = (
+            "ALTER PUBLICATION PUBLICATION_NAME DROP TABLE orders;" + script
+        )  # otherwise the server refuses SET UNLOGGED
         expected = ["1: PUBLICATION /", *expected]
-    found = planner.entity(script)
-    assert rules(found) == expected
-    assert text in found["troubles"][-1]["text"]
-    assert {trouble["breaks"] for trouble in found["troubles"]} == {"the service"}
-    assert found["stops"]
+    plan = planner.entity(script)
+    assert rules(plan) == expected
+    assert text in plan["troubles"][-1]["text"]
+    assert {trouble["breaks"] for trouble in plan["troubles"]} == {"the service"}
+    assert plan["stops"]
 
 
-def test_a_key_that_follows_the_primary_key_may_not_move(planner: Planner) -> None:
+def test_a_key_taken_from_the_primary_key_may_not_change(planner: Planner) -> None:
     script = "ALTER TABLE guest RENAME id TO guest_id"
-    found = planner.entity(script, name="guest")
-    assert {"1: KEY_CHANGED /", "1: PARTITION_CHANGED /"} <= set(rules(found))
-    assert found["stops"]
+    plan = planner.entity(script, name="guest")
+    assert {"1: KEY_CHANGED /", "1: PARTITION_CHANGED /"} <= set(rules(plan))
+    assert plan["stops"]
 
 
-def test_a_table_of_another_name(planner: Planner) -> None:
-    tried = planner.tried("ALTER TABLE orders\nRENAME TO bookings;")
-    by_name = {each["entity"]: each for each in tried["entities"]}
+def test_a_renamed_table(planner: Planner) -> None:
+    result = planner.plan("ALTER TABLE orders\nRENAME TO bookings;")
+    by_name = {entity["entity"]: entity for entity in result["entities"]}
     assert rules(by_name["orders"]) == ["1: TABLE_RENAMED /"]
     assert by_name["bookings"]["is_new"]
 
 
-def test_a_table_that_takes_the_place_of_another_is_read_again_if_it_is_published(site: Site, planner: Planner) -> None:
+def test_a_table_that_replaces_another_is_read_again_if_it_is_published(site: Site, planner: Planner) -> None:
     swap = "CREATE TABLE next (LIKE orders INCLUDING ALL);\nDROP TABLE orders;\nALTER TABLE next RENAME TO orders;\n"
-    found = planner.entity(swap + "ALTER TABLE orders REPLICA IDENTITY FULL;")
-    assert alterations(found) == ["2: table dropped public.orders", "3: table replaced public.orders"]
-    assert rules(found) == ["2: PUBLICATION /"]
-    found = planner.entity(
+    plan = planner.entity(swap + "ALTER TABLE orders REPLICA IDENTITY FULL;")
+    assert alterations(plan) == ["2: table dropped public.orders", "3: table replaced public.orders"]
+    assert rules(plan) == ["2: PUBLICATION /"]
+    plan = planner.entity(
         swap + "ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE orders DROP note;\n"
         "ALTER PUBLICATION PUBLICATION_NAME ADD TABLE ONLY orders;"
     )
-    assert rules(found) == []
-    assert alterations(found)[-1] == "3: column dropped note string"
-    assert found["reads_again"] == ["id", "guest_id", "nights", "amount", "status", "price", "made_at"]
+    assert rules(plan) == []
+    assert alterations(plan)[-1] == "3: column dropped note string"
+    assert plan["reads_again"] == ["id", "guest_id", "nights", "amount", "status", "price", "made_at"]
 
 
 def test_replica_identities(planner: Planner) -> None:
-    found = planner.entity("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
-    assert summary(found) == (["1: replica identity FULL DEFAULT (id)"], [], [], 0)
-    [note] = found["notes"]
+    plan = planner.entity("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    assert summary(plan) == (["1: replica identity FULL DEFAULT (id)"], [], [], 0)
+    [note] = plan["notes"]
     assert "`original` is unknown" in note
-    found = planner.entity("ALTER TABLE orders REPLICA IDENTITY NOTHING")
-    assert rules(found) == ["1: TABLE /"]
-    assert "lacks id" in found["troubles"][0]["text"]
+    plan = planner.entity("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+    assert rules(plan) == ["1: TABLE /"]
+    assert "lacks id" in plan["troubles"][0]["text"]
 
 
-def test_a_publication_that_sends_less_is_told_of_every_entity(planner: Planner) -> None:
-    tried = planner.tried("SELECT 1;\nALTER PUBLICATION PUBLICATION_NAME SET (publish = 'insert')")
-    assert [rules(each) for each in tried["entities"]] == [["2: PUBLICATION /"]] * 3
+def test_a_publication_that_sends_less_affects_every_entity(planner: Planner) -> None:
+    result = planner.plan("SELECT 1;\nALTER PUBLICATION PUBLICATION_NAME SET (publish = 'insert')")
+    assert [rules(entity) for entity in result["entities"]] == [["2: PUBLICATION /"]] * 3
 
 
-def test_a_truncate_that_is_published_stops_nobody(site: Site, planner: Planner) -> None:
+def test_a_truncate_that_is_published_does_not_stop_the_service(site: Site, planner: Planner) -> None:
     site.configure(CONFIG + 'on_truncate = "publish"\n')
-    found = planner.entity("TRUNCATE orders")
-    assert summary(found) == (["1: table truncated"], [], [], 0)
+    plan = planner.entity("TRUNCATE orders")
+    assert summary(plan) == (["1: table truncated"], [], [], 0)
 
 
-def test_partitions_bring_and_take_rows_that_no_message_tells(site: Site, planner: Planner) -> None:
+def test_partitions_add_and_remove_rows_without_messages(site: Site, planner: Planner) -> None:
     site.sql("CREATE TABLE filled (LIKE log INCLUDING ALL)")
     site.configure(CONFIG + '[entities.filled]\ntable = "public.filled"\n')
     site.sql(f"ALTER PUBLICATION {site.name} ADD TABLE ONLY filled")
-    tried = planner.tried(
+    result = planner.plan(
         "CREATE TABLE log_2 PARTITION OF log FOR VALUES FROM (10) TO (20);\n"
         "ALTER TABLE log ATTACH PARTITION filled FOR VALUES FROM (20) TO (30);\nDROP TABLE log_1;"
     )
-    [log] = [each for each in tried["entities"] if each["entity"] == "log"]
+    [log] = [entity for entity in result["entities"] if entity["entity"] == "log"]
     assert alterations(log) == [
         "1: partition added public.log_2",
         "2: partition added public.filled",
@@ -109,47 +113,47 @@ def test_partitions_bring_and_take_rows_that_no_message_tells(site: Site, planne
 
 
 def test_new_tables_that_are_entities(planner: Planner) -> None:
-    tried = planner.tried(
+    result = planner.plan(
         "CREATE TABLE added (id int PRIMARY KEY);\nCREATE TABLE keyless (id int);\nCREATE SCHEMA other;"
         "CREATE TABLE other.left_out (id int)"
     )
-    new = {each["entity"]: each for each in tried["entities"] if each["is_new"]}
+    new = {entity["entity"]: entity for entity in result["entities"] if entity["is_new"]}
     assert new.keys() == {"added", "keyless"}
     assert rules(new["added"]) == ["1: PUBLICATION /"]
     assert rules(new["keyless"]) == ["2: ENTITY /"]
 
 
-def test_the_mode_is_the_configuration_s_and_the_file_s(site: Site, planner: Planner) -> None:
+def test_the_mode_comes_from_the_configuration_or_from_the_schema_file(site: Site, planner: Planner) -> None:
     wider = "ALTER TABLE orders ALTER nights TYPE bigint"
     site.configure('schemas = { compatibility = "BACKWARD_TRANSITIVE" }\n' + CONFIG)
     assert summary(planner.entity(wider))[1] == []
     assert site.call("schemas", "generate", "--out", str(site.folder / "schemas"))[0] == 0
     file = site.folder / "schemas" / "orders.avsc"
     file.write_text(json.dumps({**json.loads(file.read_text()), "compatibility": "FULL"}))
-    found = planner.entity(wider)
-    assert rules(found) == ["1: BRANCH_MISSING /fields/nights"]
-    assert not found["stops"]
-    assert planner.said(wider)[1].endswith("rolled back: readers would break (orders)\n")
+    plan = planner.entity(wider)
+    assert rules(plan) == ["1: BRANCH_MISSING /fields/nights"]
+    assert not plan["stops"]
+    assert planner.run(wider)[1].endswith("rolled back: readers would break (orders)\n")
 
 
-def test_a_service_that_publishes_the_incompatible_breaks_readers(site: Site, planner: Planner) -> None:
+def test_publishing_an_incompatible_change_breaks_readers(site: Site, planner: Planner) -> None:
     site.configure('schemas = { on_incompatible = "publish", on_restated = "ask" }\n' + CONFIG)
-    found = planner.entity("ALTER TABLE orders RENAME note TO remark")
-    assert (rules(found), found["stops"], found["asks"]) == (["1: FIELD_RENAMED /fields/remark"], False, True)
+    plan = planner.entity("ALTER TABLE orders RENAME note TO remark")
+    assert (rules(plan), plan["stops"], plan["asks"]) == (["1: FIELD_RENAMED /fields/remark"], False, True)
     assert planner.entity("ALTER TABLE guest RENAME id TO guest_id", name="guest")["stops"]
 
 
-def test_every_version_that_the_changelog_holds_counts(site: Site, planner: Planner) -> None:
+def test_the_script_is_compared_with_every_version_in_the_changelog(site: Site, planner: Planner) -> None:
     with site.running() as service:
         service.until(lambda: site.state("orders").keys() == {"1"})
         site.sql("ALTER TABLE orders DROP note", "UPDATE orders SET nights = 4")
         service.until(lambda: len(site.messages("schemas")) == 2)
-    found = planner.entity("ALTER TABLE orders ADD note int")
-    assert {(trouble["path"], trouble["against"]) for trouble in found["troubles"]} == {("/fields/note", "version 1")}
-    assert found["stops"]
+    plan = planner.entity("ALTER TABLE orders ADD note int")
+    assert {(trouble["path"], trouble["against"]) for trouble in plan["troubles"]} == {("/fields/note", "version 1")}
+    assert plan["stops"]
 
 
-SEEN_BY_THE_SERVICE = [
+SCRIPTS_TO_RUN = [
     "ALTER TABLE orders ADD extra text",
     "ALTER TABLE orders ADD extra text DEFAULT 'x', DROP note",
     "ALTER TABLE orders RENAME note TO remark",
@@ -160,15 +164,15 @@ SEEN_BY_THE_SERVICE = [
 ]
 
 
-@pytest.mark.parametrize("script", SEEN_BY_THE_SERVICE)
+@pytest.mark.parametrize("script", SCRIPTS_TO_RUN)
 def test_the_service_does_as_planned(site: Site, planner: Planner, script: str) -> None:
     with site.running() as service:
         service.until(lambda: site.state("orders").keys() == {"1"})
-        planned = planner.entity(script)
+        plan = planner.entity(script)
         site.sql(script, "INSERT INTO orders VALUES (2, 7, 3)")
-        if planned["stops"]:
+        if plan["stops"]:
             service.ended()
             return
         service.until(lambda: "2" in site.state("orders"))
-        versions = [each["value"]["current"] for each in site.messages("schemas") if each["key"] == "orders"]
-        assert versions[-1]["restated"] == planned["reads_again"]
+        versions = [message["value"]["current"] for message in site.messages("schemas") if message["key"] == "orders"]
+        assert versions[-1]["restated"] == plan["reads_again"]

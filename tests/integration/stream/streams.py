@@ -1,4 +1,4 @@
-"""Replication connections and streams of a table `t`, and what is taken from them."""
+"""Opens replication connections, and streams of a table `t`, and reads frames from the streams."""
 
 import contextlib
 import struct
@@ -43,8 +43,8 @@ def ask(dsn: str, query: str) -> object:
 
 
 def confirmed(dsn: str, slot: str) -> int:
-    found = ask(dsn, f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'")
-    return parse_lsn(str(found))
+    lsn = ask(dsn, f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{slot}'")
+    return parse_lsn(str(lsn))
 
 
 def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
@@ -57,7 +57,7 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """The first frames that are taken at once; a keepalive may end a wait without any."""
+    """Returns the first non-empty list of frames. A keepalive may end a wait without any."""
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):
         assert time.monotonic() < deadline
@@ -77,7 +77,10 @@ def end_of_commit(frame: bytes) -> int:
 
 
 def cpu_s(slot: str) -> float:
-    """The CPU time of this thread and of the one that receives the slot's stream: others are of earlier tests."""
+    """Returns the CPU time of this thread and of the thread that receives the slot's stream.
+
+    Other threads may belong to earlier tests.
+    """
     [pump] = [thread for thread in threading.enumerate() if thread.name == f"stream-{slot}"]
     assert pump.ident is not None
     return time.thread_time() + time.clock_gettime(time.pthread_getcpuclockid(pump.ident))

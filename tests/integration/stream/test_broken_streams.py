@@ -1,4 +1,4 @@
-"""A stream that ends: a link that is cut or deaf, a server that stops, a publication that is gone."""
+"""A stream ends: its link is cut or deaf, its server stops, or its publication is dropped."""
 
 import contextlib
 import socket
@@ -28,7 +28,11 @@ from tests.servers import SETTINGS, fresh_database
 
 
 class Link:
-    """A TCP proxy before `dsn`'s server that can be cut, or go deaf: accept all and pass nothing on, no end either."""
+    """A TCP proxy in front of the server of `dsn`.
+
+    It can be cut. It can also become deaf: then it accepts all data and forwards nothing, not even the end of a
+    connection.
+    """
 
     def __init__(self, dsn: str) -> None:
         self._target = ("127.0.0.1", int(str(conninfo_to_dict(dsn)["port"])))
@@ -99,7 +103,7 @@ def test_a_cut_link_is_noticed_while_the_queue_is_full(dsn: str, slot: str) -> N
         assert raised.value.kind is Kind.CONNECTION
 
 
-def test_a_deaf_link_is_given_up(dsn: str, slot: str) -> None:
+def test_a_deaf_link_times_out(dsn: str, slot: str) -> None:
     dsn = make_conninfo(dsn, options="-c wal_sender_timeout=3s")
     with Link(dsn) as link, stream(link.dsn, slot, answer_s=1) as open_stream:
         take_until(open_stream, lambda _: open_stream.wal_end > 0)
@@ -128,7 +132,7 @@ def test_a_missing_publication_ends_the_stream(dsn: str, slot: str) -> None:
         assert open_stream.wal_end <= before
 
 
-def test_a_publication_dropped_in_mid_stream_ends_it(dsn: str, slot: str) -> None:
+def test_a_publication_dropped_during_a_stream_ends_the_stream(dsn: str, slot: str) -> None:
     with stream(dsn, slot) as open_stream:
         execute(dsn, "INSERT INTO t VALUES (1)")
         take_until(open_stream, commits(1))
@@ -146,18 +150,18 @@ def test_close_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
     start = time.monotonic()
     open_stream.close()
     open_stream.close()
-    open_stream.ask()  # which would write to whatever file has the waker's number by now
-    assert time.monotonic() - start < 30  # it waits for nothing that the server sends
+    open_stream.ask()  # must not write to a new file that has the closed waker's number
+    assert time.monotonic() - start < 30  # close does not wait for the server's data
     with pytest.raises(ChangelogError, match="closed"):
         take_until(open_stream, lambda _: False)
     wait_for(lambda: ask(dsn, f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'") is False)
     assert confirmed(dsn, slot) == before
-    with stream(dsn, slot) as again:
-        assert len(take_until(again, commits(1))) == 100_003
+    with stream(dsn, slot) as new_stream:
+        assert len(take_until(new_stream, commits(1))) == 100_003
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_a_server_that_shuts_down_hears_the_last_confirmation() -> None:
+def test_a_server_that_shuts_down_gets_the_last_confirmation() -> None:
     with temporary_server(settings=SETTINGS) as own, fresh_database(own) as dsn:
         execute(dsn, "CREATE TABLE t (id int PRIMARY KEY, x text)", "CREATE PUBLICATION p FOR TABLE t")
         with connected(dsn) as connection:
@@ -169,7 +173,7 @@ def test_a_server_that_shuts_down_hears_the_last_confirmation() -> None:
             stopper.start()
             before = time.process_time()
             time.sleep(1)
-            assert stopper.is_alive()  # it waits for what was sent to be confirmed
+            assert stopper.is_alive()  # the server waits until everything sent is confirmed
             assert time.process_time() - before < 0.5
             with contextlib.suppress(ChangelogError):
                 while stopper.is_alive():

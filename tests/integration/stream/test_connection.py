@@ -1,4 +1,4 @@
-"""The replication connection: what it asks the server, whom the server admits, and slots that cannot be read."""
+"""The replication connection: its queries, the roles that the server admits, and slots that cannot be read."""
 
 import socket
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def test_identify_system(dsn: str) -> None:
         assert system.wal_end > 0
 
 
-def test_session_settings_are_made(dsn: str) -> None:
+def test_session_settings_are_applied(dsn: str) -> None:
     settings = {"DateStyle": "ISO, MDY", "application_name": "it's ours"}
     connection = ReplicationConnection.connect(dsn, settings=settings)
     assert connection.query("SHOW application_name") == [("it's ours",)]
@@ -44,7 +44,7 @@ def test_timeline_history_after_a_promotion() -> None:
                 assert 0 < switch <= connection.identify_system().wal_end
 
 
-def test_a_slot_that_is_in_use_names_its_reader(dsn: str, slot: str) -> None:
+def test_the_error_of_a_slot_in_use_names_its_reader(dsn: str, slot: str) -> None:
     with stream(make_conninfo(dsn, application_name="the other one"), slot):
         with pytest.raises(ChangelogError, match=rf"slot {slot} is read by process \d+ \(the other one, ") as raised:
             stream(dsn, slot)
@@ -91,7 +91,9 @@ def test_wal_level_replica() -> None:
 
 @pytest.fixture(scope="module", params=["18", "15"])
 def strict_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
-    """A server that asks the role `reader` for a password (scram) and admits nobody else but postgres."""
+    """A server that requires a password from the role `reader` (scram), and admits only the roles `reader`, `postgres`
+    and `plain`.
+    """
     with temporary_server(None if request.param == "18" else postgres_bin(15), settings=SETTINGS) as server:
         execute(server.dsn(), "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'right'", "CREATE ROLE plain LOGIN")
         rules = "host all,replication postgres,plain 127.0.0.1/32 trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
@@ -113,7 +115,7 @@ def _write(path: Path, text: str) -> None:
         ({"user": "plain"}, "replication|permission denied"),
     ],
 )
-def test_who_is_not_admitted(strict_server: Server, change: dict[str, str], message: str) -> None:
+def test_roles_that_are_not_admitted(strict_server: Server, change: dict[str, str], message: str) -> None:
     with pytest.raises(ChangelogError, match=message) as raised:
         ReplicationConnection.connect(make_conninfo(strict_server.dsn(), **change))
     assert raised.value.kind is Kind.ACCESS
@@ -121,7 +123,7 @@ def test_who_is_not_admitted(strict_server: Server, change: dict[str, str], mess
     assert "secret" not in str(raised.value)
 
 
-def test_who_is_admitted(strict_server: Server) -> None:
+def test_a_role_that_is_admitted(strict_server: Server) -> None:
     with connected(make_conninfo(strict_server.dsn(), user="reader", password="right")) as connection:
         assert connection.identify_system().timeline == 1
 
@@ -132,15 +134,15 @@ def test_a_database_that_does_not_exist(server: Server) -> None:
     assert raised.value.kind is Kind.PRECONDITION
 
 
-def test_a_server_that_is_not_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+def test_a_server_that_does_not_run() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
         with pytest.raises(ChangelogError, match="refused") as raised:
-            ReplicationConnection.connect(f"host=127.0.0.1 port={taken.getsockname()[1]}")
+            ReplicationConnection.connect(f"host=127.0.0.1 port={unused.getsockname()[1]}")
     assert raised.value.kind is Kind.CONNECTION
 
 
-def test_a_dsn_that_is_none_is_not_repeated() -> None:
+def test_the_error_of_an_invalid_dsn_does_not_repeat_it() -> None:
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect("host=localhost my secret")
     assert raised.value.kind is Kind.USAGE

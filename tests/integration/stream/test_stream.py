@@ -1,4 +1,4 @@
-"""The pumped stream over a sound connection: order, confirmation, gathering, and a reader that is slow."""
+"""The stream over a working connection: order, confirmation, gathering of frames, and a slow reader."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def test_frames_come_in_order_and_are_confirmed(dsn: str, slot: str) -> None:
 
 
 def test_a_slot_is_free_once_its_stream_is_closed(dsn: str, slot: str) -> None:
-    """So it can be read or dropped at once."""
+    """So the slot can be read or dropped at once."""
     active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'"
     with psycopg.connect(dsn, autocommit=True) as connection:
         for _ in range(10):
@@ -58,7 +58,7 @@ def test_the_end_of_the_log_is_known_when_idle(dsn: str, slot: str) -> None:
         wait_for(lambda: confirmed(dsn, slot) >= end)
 
 
-def test_a_frame_that_waits_keeps_the_end_of_the_log_back(dsn: str, slot: str) -> None:
+def test_the_end_of_the_log_is_not_reported_before_a_waiting_frame(dsn: str, slot: str) -> None:
     with stream(dsn, slot, status_interval_s=1) as open_stream:
         execute(dsn, "INSERT INTO t VALUES (1)")
         time.sleep(1.5)
@@ -91,7 +91,7 @@ def test_frames_are_gathered_until_there_are_enough(dsn: str, slot: str) -> None
         assert kinds(frames) == "BRICBIC"
 
 
-def test_frames_that_waited_long_enough_are_not_gathered_for(dsn: str, slot: str) -> None:
+def test_gathering_ends_after_gather_s(dsn: str, slot: str) -> None:
     with stream(dsn, slot) as open_stream:
         execute(dsn, "INSERT INTO t VALUES (1)")
         frames = take_first(open_stream, gather_s=1.0, gather_frames=1000)
