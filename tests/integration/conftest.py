@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run services in their own process."""
+"""Fixtures of the tests that run a service within the test process."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.integration.looks import Looks
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    """Holds back the looks at the catalogue; requested before a service starts."""
+    """Lets a test hold back the services' looks at the catalogue. Request it before a service starts."""
     return Looks(monkeypatch)

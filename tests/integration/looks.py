@@ -1,4 +1,7 @@
-"""The looks at the catalogue of services in this process: held back, so that a test can act between two of them."""
+"""Lets a test hold back the services' looks at the catalogue, so that the test can act between two looks.
+
+A service's `Watch` looks at the catalogue from time to time, to notice settings and tables that changed.
+"""
 
 import contextlib
 import threading
@@ -12,7 +15,11 @@ from changelog.connectors.sources.postgres.watch import CatalogLook, Refusal, Wa
 
 
 class Looks:
-    """Watches look whenever they are asked to, and every few seconds: also in the middle of what a test does."""
+    """Makes all looks of this process take turns with the test.
+
+    A `Watch` looks when it is asked to and every few seconds. Without this class, it could look in the middle of a
+    test's step.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._turn = threading.Lock()
@@ -26,6 +33,6 @@ class Looks:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While the body runs, no look has begun and none begins."""
+        """While the body runs, no look is in progress and none begins."""
         with self._turn:
             yield

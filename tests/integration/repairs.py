@@ -1,4 +1,4 @@
-"""A changelog of one table, rows planted in it that the table never had, and signals that have it repaired."""
+"""A changelog of one table, rows in it that the table never had, and the signals that repair the changelog."""
 
 import json
 from dataclasses import replace
@@ -27,15 +27,15 @@ ROWS = 50
 
 
 def items(dsn: str, folder: Path) -> Site:
-    """A table of `ROWS` rows, and the configuration of a service that publishes it."""
-    found = Site(dsn, folder)
-    found.sql(
+    """Creates a table of `ROWS` rows, and the configuration of a service that publishes it."""
+    site = Site(dsn, folder)
+    site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
         "ALTER TABLE item REPLICA IDENTITY FULL",
         f"INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, {ROWS}) AS n",
     )
-    found.configure(ENTITIES)
-    return found
+    site.configure(ENTITIES)
+    return site
 
 
 def table(site: Site) -> dict[str, Any]:
@@ -43,36 +43,36 @@ def table(site: Site) -> dict[str, Any]:
 
 
 def begun(site: Site) -> None:
-    """A changelog that has the table, and no service."""
+    """Runs a service until the changelog holds the table, and stops it."""
     with site.running() as service:
         service.until(site.is_read)
 
 
 def plant(site: Site, *changes: tuple[str, Any]) -> None:
-    """Rows that no source ever had, or states that it never had, at the end of the log: by the sink itself.
+    """Appends changes to the log through the file sink: rows or states that the source never had.
 
-    A change is a key and a state, None for a delete.
+    A change is a key and a state, or a key and None for a delete.
     """
     last = [record for rows in read_log(site.log, entity="item") for record in batch.records(rows)][-1]
     sink = FileSink(site.log)
     checkpoint = sink.recover()
     assert checkpoint is not None
     assert checkpoint.position is not None
-    position, forged = checkpoint.position, []
+    position, forged_records = checkpoint.position, []
     for key, state in changes:
         position = Position(position.epoch, position.commit, position.ordinal + 2)
-        forged.append(like(last, key, state, position))
-    sink.add([batch.from_records(forged)])
+        forged_records.append(like(last, key, state, position))
+    sink.add([batch.from_records(forged_records)])
     sink.commit(replace(checkpoint, position=position))
     sink.close()
 
 
 def like(record: Record, key: str, state: Any, position: Position) -> Record:
-    """A record as this one, of another key and state, at another position."""
-    told = record.envelope.provenance
-    source = replace(told.source, op=Op.DELETE if state is None else Op.UPDATE, position=position)
+    """Returns a copy of the record with another key, state and position."""
+    provenance = record.envelope.provenance
+    source = replace(provenance.source, op=Op.DELETE if state is None else Op.UPDATE, position=position)
     current = None if state is None else Raw(json.dumps(state).encode())
-    envelope = Envelope(provenance=replace(told, source=source), current=current, original=MISSING)
+    envelope = Envelope(provenance=replace(provenance, source=source), current=current, original=MISSING)
     return replace(record, place=replace(record.place, key=key), envelope=envelope)
 
 

@@ -1,4 +1,4 @@
-"""Texts that PostgreSQL reads, drawn for every type: what a value may be written as in SQL."""
+"""Hypothesis strategies that draw, for every type, texts that PostgreSQL accepts as a value of this type."""
 
 import datetime
 import json
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 def quoted(text: str) -> str:
-    """A string as an element of an array, a composite, a range or an hstore."""
+    """Quotes a string as an element of an array, a composite, a range or an hstore."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -22,7 +22,7 @@ def hexadecimal(nbytes: int) -> st.SearchStrategy[str]:
 
 
 def moment(kind: Callable[..., str], years: int) -> st.SearchStrategy[str]:
-    """Days, or times of days, of all the years that a type has; `kind` prints one in SQL."""
+    """Draws dates or timestamps over all years that a type allows, BC too. `kind` formats one as SQL text."""
     common = st.datetimes().map(lambda at: kind(f"{at:%m-%d}", at.time(), f"{at.year:04d}", ""))
     before = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), f"{y:04d}", " BC"), st.integers(1, 4712), DAYS)
     after = st.builds(lambda y, at: kind(f"{at:%m-%d}", at.time(), str(y), ""), st.integers(9999, years), DAYS)
@@ -45,7 +45,7 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# A json null is left to the unit tests: in an array it is published as NULL is.
+# The unit tests cover the json null: within an array, it is published like NULL.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
@@ -74,7 +74,7 @@ INNER = st.builds(lambda n, t: f"({n},{'' if t is None else quoted(t)})", signed
 
 
 def spans(bounds: st.SearchStrategy[str], key: Callable[[str], Any] = str) -> st.SearchStrategy[str]:
-    """Ranges whose bounds are in the order of `key`; one side, both or neither unbounded; empty ones."""
+    """Draws ranges, some of them empty or unbounded on one or both sides. `key` gives the order of the bounds."""
 
     def span(pair: list[str], open_: str, close: str, unbounded: int) -> str:
         lower, upper = sorted(pair, key=key)
@@ -82,8 +82,8 @@ def spans(bounds: st.SearchStrategy[str], key: Callable[[str], Any] = str) -> st
         return f"{open_}{left},{right}{close}"
 
     pairs = st.lists(bounds, min_size=2, max_size=2)
-    made = st.builds(span, pairs, st.sampled_from("[("), st.sampled_from("])"), st.integers(0, 3))
-    return made | st.just("empty")
+    ranges = st.builds(span, pairs, st.sampled_from("[("), st.sampled_from("])"), st.integers(0, 3))
+    return ranges | st.just("empty")
 
 
 def several(ranges: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -92,7 +92,7 @@ def several(ranges: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 INT_SPANS = spans(signed(31), int)
 TIME_SPANS = spans(st.datetimes().map(lambda at: at.isoformat(" ")))
-TEXT_SPANS = spans(TEXTS, str.encode)  # the servers of tests sort by bytes
+TEXT_SPANS = spans(TEXTS, str.encode)  # the test servers sort by bytes
 NUMBER_SPANS = spans(st.decimals(-1000, 1000, places=3).map(str), float)
 
 CASES: dict[str, st.SearchStrategy[str]] = {

@@ -1,4 +1,4 @@
-"""One database, one configuration over it and the service between them, as an operator has them."""
+"""The setup of an operator: one database, one configuration and the service that reads both."""
 
 import contextlib
 import io
@@ -37,9 +37,9 @@ service = {{ listen = "127.0.0.1:0" }}
 
 
 class Site:
-    """A database at `dsn`, and the configuration and log of one service in `folder`.
+    """A database at `dsn`, and in `folder` the configuration and the log of one service.
 
-    Slots are the whole server's, so the service's name is that of its database.
+    A slot's name is unique on the whole server, so the service has the name of its database.
     """
 
     def __init__(self, dsn: str, folder: Path) -> None:
@@ -50,39 +50,46 @@ class Site:
         self.log = folder / "log"
 
     def configure(self, rest: str, *, dsn: str | None = None, path: str = "log") -> None:
-        """Writes the configuration; `rest` is what stands below its head."""
+        """Writes the configuration. `rest` is the text below its head."""
         values = {"name": self.name, "dsn": dsn or self.dsn, "path": path}
         head = HEAD.format(**{key: json.dumps(value) for key, value in values.items()})
         self.config.write_text(head + rest, "utf-8")
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Runs the statements, each a transaction of its own; gives the last one's rows."""
+        """Runs each statement in a transaction of its own. Returns the rows of the last one."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def call(self, *words: str) -> tuple[int, list[str]]:
-        """`changelog WORDS` in this process: the exit code, and what it says beside its log, or fails with in it."""
+        """Runs `changelog WORDS` in this process.
+
+        Returns the exit code and the lines on stderr. Of the service's log, only the error of a failed service is
+        included.
+        """
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr), _deadline():
             try:
                 code = cli.main([words[0], "--config", str(self.config), *words[1:]])
-            except SystemExit as left:  # as the parser of the command line does
-                code = int(left.code or 0)
-        return code, [text for line in stderr.getvalue().splitlines() for text in _said(line)]
+            except SystemExit as exited:  # raised by the parser of the command line
+                code = int(exited.code or 0)
+        return code, [text for line in stderr.getvalue().splitlines() for text in _shown(line)]
 
     def refused(self, *words: str, code: int = 3) -> str:
-        """The one line with which `changelog WORDS` fails, `run` if none are given."""
-        found, lines = self.call(*(words or ("run",)))
-        assert found == code, lines
+        """Returns the only line that `changelog WORDS` prints when it fails. Without words, the command is `run`."""
+        exit_code, lines = self.call(*(words or ("run",)))
+        assert exit_code == code, lines
         assert len(lines) == 1, lines
         assert lines[0].startswith("changelog: ")
         return lines[0].removeprefix("changelog: ")
 
     @contextlib.contextmanager
     def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator["Running"]:
-        """The service, in a thread, drained at the end; what it fails with is raised, unless it was looked at."""
+        """Yields the service, which runs in a thread and is stopped at the end.
+
+        Then raises the service's error, unless `ended` has returned it.
+        """
         settings = config.load(self.config, os.environ)
         service = Running(Service(settings, accept_settings=accept, accept_cluster=accept_cluster))
         try:
@@ -92,7 +99,7 @@ class Site:
         service.check()
 
     def messages(self, entity: str | None = None) -> list[dict[str, Any]]:
-        """What was published, as `changelog tail --json` prints it."""
+        """Returns the published messages, as `changelog tail --json` prints them."""
         if not (self.log / "log").is_dir():
             return []
         return [
@@ -102,32 +109,34 @@ class Site:
         ]
 
     def state(self, entity: str) -> dict[str, Any]:
-        """What the changelog makes of an entity: key to current row."""
-        folded: dict[str, Any] = {}
+        """Returns the entity's rows by key, as the changelog's messages leave them."""
+        rows: dict[str, Any] = {}
         for message in self.messages(entity):
-            folded.pop(message["key"], None)
+            rows.pop(message["key"], None)
             if message["value"]["current"] is not None:
-                folded[message["key"]] = message["value"]["current"]
-        return folded
+                rows[message["key"]] = message["value"]["current"]
+        return rows
 
     def ops(self, entity: str) -> list[tuple[str, str]]:
-        """Kind and key of each change, in order."""
-        return [(each["value"]["provenance"]["source"]["op"], each["key"]) for each in self.messages(entity)]
+        """Returns the operation and the key of each change, in order."""
+        return [(message["value"]["provenance"]["source"]["op"], message["key"]) for message in self.messages(entity)]
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """How far the changelog is."""
-        found = read_checkpoint(self.log)
-        assert found is not None
-        return found
+        """The checkpoint that is stored in the log."""
+        checkpoint = read_checkpoint(self.log)
+        assert checkpoint is not None
+        return checkpoint
 
     def is_read(self) -> bool:
-        """Whether all tables are read to their ends."""
+        """Returns whether all tables are completely read."""
         return is_read(read_checkpoint(self.log))
 
 
-def _said(line: str) -> list[str]:
-    """A line for people as it is, the log event of a service that fails as such lines; no other event."""
+def _shown(line: str) -> list[str]:
+    """Returns a line of plain text as it is. From a line of the log, returns the error if the service failed, else
+    nothing.
+    """
     if not line.startswith("{"):
         return [line]
     event = json.loads(line)
@@ -140,8 +149,8 @@ class Running:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._error: ChangelogError | None = None
-        self._said = io.StringIO()
-        logs.configure(self._said, verbose=False)
+        self._output = io.StringIO()
+        logs.configure(self._output, verbose=False)
         self._thread = threading.Thread(target=self._run, name="service")
         self._thread.start()
 
@@ -152,41 +161,41 @@ class Running:
             self._error = error
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Waits; a service that ended meanwhile fails the test."""
+        """Waits until `reached` returns true. Fails the test if the service ends first."""
         deadline = time.monotonic() + PATIENCE_S
         while not reached():
             self.check()
             assert self._thread.is_alive() or reached(), "the service has ended"
-            assert time.monotonic() < deadline, f"nothing comes of it; the service said {self.events()}"
+            assert time.monotonic() < deadline, f"this did not happen in time; the service logged {self.events()}"
             time.sleep(0.02)
 
     def ended(self) -> ChangelogError:
-        """What the service ends with, by itself."""
+        """Waits until the service ends by itself. Returns its error."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         error, self._error = self._error, None
-        assert error is not None, "the service was content"
+        assert error is not None, "the service ended without an error"
         assert "\n" not in str(error)
         return error
 
     def stop(self) -> None:
-        """Drains it."""
+        """Stops the service, after it has stored what it has read."""
         self._service.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the service does not stop"
 
     def check(self) -> None:
-        """Raises what it failed with."""
+        """Raises the error with which the service failed, if it did."""
         if self._error is not None:
             raise self._error
 
     def events(self) -> list[dict[str, Any]]:
-        """What it logged."""
-        return [json.loads(line) for line in self._said.getvalue().splitlines()]
+        """Returns the events that the service logged."""
+        return [json.loads(line) for line in self._output.getvalue().splitlines()]
 
     @property
     def phase(self) -> str:
-        """What `/ready` says, `not ready` if it is not."""
+        """The phase that `/ready` reports, or `not ready`."""
         try:
             return str(json.loads(self.get("ready"))["phase"])
         except urllib.error.HTTPError as error:
@@ -194,21 +203,21 @@ class Running:
             return "not ready"
 
     def get(self, page: str) -> str:
-        """What it serves."""
-        [listen] = [each["listen"] for each in self.events() if each["event"] == "service started"]
+        """Returns a page that the service serves."""
+        [listen] = [event["listen"] for event in self.events() if event["event"] == "service started"]
         with _DIRECT.open(f"http://{listen}/{page}", timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
 
     def said(self, event: str) -> bool:
-        """Whether it logged this."""
-        return any(each["event"] == event for each in self.events())
+        """Returns whether the service logged an event of this name."""
+        return any(entry["event"] == event for entry in self.events())
 
 
 @contextlib.contextmanager
 def _deadline() -> Iterator[None]:
-    """Ends a service that goes on where it should have refused, and a command that waits for what does not come.
+    """Interrupts a service that should have refused to run, or a command that waits in vain.
 
-    Of SIGTERM a command would die, and with it the worker that runs the tests.
+    The signal is SIGINT, because SIGTERM would also kill the worker that runs the tests.
     """
     timer = threading.Timer(PATIENCE_S, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()

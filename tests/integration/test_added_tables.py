@@ -1,4 +1,4 @@
-"""A table that is added while transactions write to it."""
+"""A table is added to the publication while transactions write to it."""
 
 from pathlib import Path
 
@@ -17,8 +17,11 @@ def site(database: str, tmp_path: Path) -> Site:
     return Site(database, tmp_path)
 
 
-def test_a_read_row_stands_for_what_a_transaction_wrote_before_its_table_was_added(site: Site) -> None:
-    """Of the transaction's changes the stream holds those after the addition, and the read is later than all of it."""
+def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_was_added(site: Site) -> None:
+    """The stream holds only the changes that the transaction made after the addition.
+
+    The table is read after the transaction's end, so the rows that are read include its earlier changes.
+    """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")
     site.configure(EARLY)
@@ -45,7 +48,7 @@ def test_a_read_row_stands_for_what_a_transaction_wrote_before_its_table_was_add
     assert all(source["position"] > sources[1]["position"] for source in sources[2:])
 
 
-def test_what_was_deleted_while_an_entity_was_not_configured_is_deleted_when_it_comes_back(site: Site) -> None:
+def test_rows_deleted_while_an_entity_was_not_configured_are_deleted_when_it_is_configured_again(site: Site) -> None:
     site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0), (2, 0)")
     site.configure(EARLY + LATE)
     with site.running() as service:
@@ -64,7 +67,7 @@ def test_what_was_deleted_while_an_entity_was_not_configured_is_deleted_when_it_
     assert site.ops("late")[-2] == ("delete", "2")
 
 
-def test_a_table_that_was_never_in_the_changelog_is_read_and_not_swept(site: Site) -> None:
+def test_a_table_that_is_new_to_the_changelog_is_read_without_a_sweep(site: Site) -> None:
     site.sql(TABLE.format("early"), TABLE.format("late"), "INSERT INTO late VALUES (1, 0)")
     site.configure(EARLY)
     with site.running() as service:

@@ -1,4 +1,4 @@
-"""ALTER TYPE of a composite in an entity key: every key has another text from then on, and the old ones are deleted."""
+"""ALTER TYPE of a composite in an entity key gives every key a new text, and the rows of the old keys are deleted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,26 +27,26 @@ on_incompatible = "publish"
 RENAME = "ALTER TYPE co RENAME ATTRIBUTE x TO later"
 
 
-@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # the log of the oldest shows every transaction
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version's stream shows every transaction
 def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -> Iterator[Site]:
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
-        found = Site(dsn, tmp_path)
-        found.sql(TABLES)
-        found.configure(ENTITIES)
-        yield found
+        new_site = Site(dsn, tmp_path)
+        new_site.sql(TABLES)
+        new_site.configure(ENTITIES)
+        yield new_site
 
 
 def key(number: int, name: str = "x") -> str:
-    """The entity key of a row, while its first attribute has this name."""
+    """Returns the entity key of a row whose first attribute has this name."""
     return f'{{"{name}":"a","y":{number}}}' if name < "y" else f'{{"y":{number},"{name}":"a"}}'
 
 
 def renamed(first: int, last: int, n: int) -> dict[str, Any]:
-    """What the changelog is to hold of these rows."""
+    """Returns the expected rows, by key, after the rename."""
     return {key(k, "later"): {"c": {"later": "a", "y": k}, "n": n} for k in range(first, last + 1)}
 
 
-def test_rows_have_their_new_keys_alone(site: Site) -> None:
+def test_rows_have_only_their_new_keys(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         assert set(site.state("item")) == {key(k) for k in range(1, 6)}
@@ -64,7 +64,7 @@ def test_a_type_that_was_altered_while_the_service_was_away(site: Site) -> None:
         service.until(lambda: site.is_read() and site.state("item") == renamed(1, 3, 2))
 
 
-def test_names_that_were_changed_and_changed_back(site: Site) -> None:
+def test_an_attribute_is_renamed_and_renamed_back(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(RENAME, "UPDATE item SET n = 1", "ALTER TYPE co RENAME ATTRIBUTE later TO x", "UPDATE item SET n = 2")
@@ -84,5 +84,5 @@ def test_while_a_type_is_being_altered_no_row_is_published_under_another_key(sit
             migration.rollback()
             writer.execute("UPDATE item SET n = 3")
             service.until(lambda: all(row["n"] == 3 for row in site.state("item").values()))
-    assert {name for _, name in site.ops("item")} == {key(k) for k in range(1, 6)}
+    assert {entity_key for _, entity_key in site.ops("item")} == {key(k) for k in range(1, 6)}
     assert sorted(site.ops("item")).count(("update", key(1))) == 3

@@ -1,4 +1,8 @@
-"""ALTER TYPE of a composite sends nothing: what rows say before it, after it, and where nobody knows which it is."""
+"""ALTER TYPE of a composite writes nothing to the stream.
+
+These tests check which attribute names the rows have before it, after it, and where the service cannot know which names
+apply.
+"""
 
 import json
 from collections.abc import Iterator
@@ -43,18 +47,18 @@ TEXT = '(hello,9,"(1,q)")'
 Row = dict[str, Any]
 
 
-@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # the log of the oldest shows every transaction
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version's stream shows every transaction
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
-    """A site in a fresh database of that version, with one table that is full of composites."""
+    """A site in a fresh database of that version, with one table whose columns contain composites."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
-        found = Site(dsn, tmp_path)
-        found.sql(TABLES, FIRST)
-        found.configure(ENTITIES)
-        yield found
+        new_site = Site(dsn, tmp_path)
+        new_site.sql(TABLES, FIRST)
+        new_site.configure(ENTITIES)
+        yield new_site
 
 
 def currents(site: Site, key: int = 1) -> list[Row]:
-    return [each["value"]["current"] for each in site.messages("item") if each["key"] == str(key)]
+    return [message["value"]["current"] for message in site.messages("item") if message["key"] == str(key)]
 
 
 def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
@@ -84,15 +88,15 @@ def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
         "r": {"lower": deep, "upper": {"first": 2, "q": "q"}, "bounds": "[)"},
         "row": {"b": "b", "z": True},
     }
-    assert currents(site)[-2]["c"] == new  # it was read again
-    [_, version] = [each["value"]["current"] for each in site.messages(SCHEMAS)]
+    assert currents(site)[-2]["c"] == new  # the row was read again
+    [_, version] = [message["value"]["current"] for message in site.messages(SCHEMAS)]
     assert sorted(change["column"] for change in version["changes"]) == ["c", "d", "many", "r", "row"]
     assert {change["kind"] for change in version["changes"]} == {"retyped"}
     assert version["restated"] == ["c", "many", "d", "r", "row"]
 
 
-def test_no_row_has_a_name_of_another_time(site: Site) -> None:
-    """Attributes are renamed while rows are written: what was written when, the rows themselves say."""
+def test_each_row_has_the_attribute_names_of_its_time(site: Site) -> None:
+    """Attributes are renamed while rows are written. Each row contains the turn in which it was written."""
     with site.running() as service:
         service.until(site.is_read)
         key = 1
@@ -114,7 +118,7 @@ def deep(row: Row) -> Row:
 
 
 def check(composite: Any) -> None:
-    """The text as the database prints it, or the names of its time."""
+    """The composite is either the text that the database prints, or has the attribute names of its time."""
     if isinstance(composite, str):
         assert composite.startswith("(")
     else:
@@ -124,7 +128,7 @@ def check(composite: Any) -> None:
 
 @pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
 def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
-    """From where a type has its new names, the stream says if it shows the transaction: before 15 it always does."""
+    """The service knows where the new names begin if the stream shows the transaction. Before 15, it always does."""
     if triggered:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
@@ -138,8 +142,8 @@ def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, trig
         service.until(lambda: len(currents(site)) >= 3 and site.is_read())
         site.sql("UPDATE item SET id = 1")
         service.until(lambda: currents(site)[-1]["c"] == NEW)
-    known = triggered or site.sql("SHOW server_version_num")[0][0] < "150000"
-    assert [row["c"] for row in currents(site)][:3] == [OLD, TEXT, NEW if known else TEXT]
+    boundary_known = triggered or site.sql("SHOW server_version_num")[0][0] < "150000"
+    assert [row["c"] for row in currents(site)][:3] == [OLD, TEXT, NEW if boundary_known else TEXT]
 
 
 def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> None:
@@ -156,7 +160,7 @@ def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> No
 
 
 def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
-    """The stream has described both: of the old one, it no longer matters which types its columns have."""
+    """The stream describes both tables. The types of the old one's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql("UPDATE item SET id = 1")
@@ -189,7 +193,7 @@ def test_while_a_type_is_being_altered_its_values_are_text(site: Site) -> None:
     assert len(site.messages(SCHEMAS)) == 1
 
 
-def test_a_type_that_is_made_with_its_first_rows_is_known(site: Site) -> None:
+def test_a_type_that_is_created_together_with_its_first_rows_is_known(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(
@@ -199,15 +203,15 @@ def test_a_type_that_is_made_with_its_first_rows_is_known(site: Site) -> None:
     assert currents(site)[-1]["f"] == {"k": 5}
 
 
-def test_a_chunk_is_read_again_when_a_type_was_altered_meanwhile(database: str, tmp_path: Path) -> None:
+def test_a_chunk_is_read_again_if_a_type_is_altered_while_it_is_read(database: str, tmp_path: Path) -> None:
     site = Site(database, tmp_path)
     site.sql(TABLES, FIRST)
     site.configure(ENTITIES)
     reached: list[str] = []
 
-    def alter(place: str) -> None:
-        if place == "window:begun" and place not in reached:
-            reached.append(place)
+    def alter(point: str) -> None:
+        if point == "window:begun" and point not in reached:
+            reached.append(point)
             site.sql("ALTER TYPE co RENAME ATTRIBUTE x TO later")
 
     service = Running(Service(config.load(site.config, {}), reach=alter))
@@ -228,7 +232,7 @@ def test_a_chunk_is_read_again_when_a_type_was_altered_meanwhile(database: str, 
         "ALTER TABLE item DROP COLUMN c",
     ],
 )
-def test_the_signature_of_a_table_is_another_when_a_type_is_altered(database: str, statement: str) -> None:
+def test_altering_a_type_changes_the_signature_of_its_tables(database: str, statement: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
         before = signature(connection, ("public", "item"))

@@ -1,4 +1,4 @@
-"""The catalogue as tables, and what the service sets up, against real servers."""
+"""The catalogue as the service reads it, and the publication and slot that the service creates, on real servers."""
 
 import re
 from collections.abc import Iterator
@@ -73,13 +73,13 @@ def entity(name: str = "t", *, where: str | None = None, **names: tuple[str, ...
 
 
 def failures(conn: Connection, *entities: Entity) -> list[Finding]:
-    """What `check` has against publishing these as p."""
-    wanted = Requirements(slot="none", publication="p", failover=False, entities=entities)
-    return [finding for finding in findings(conn, wanted, read_tables(conn)) if finding.status == "fail"]
+    """Returns the problems that `check` finds in publishing these entities through a publication p."""
+    requirements = Requirements(slot="none", publication="p", failover=False, entities=entities)
+    return [finding for finding in findings(conn, requirements, read_tables(conn)) if finding.status == "fail"]
 
 
 def test_a_plain_table(conn: Connection) -> None:
-    found = table(
+    plain = table(
         conn,
         "CREATE TABLE t (a int, gone int, id bigint PRIMARY KEY, n numeric(10, 2) NOT NULL,"
         " g int GENERATED ALWAYS AS (a + 1) STORED)",
@@ -88,33 +88,33 @@ def test_a_plain_table(conn: Connection) -> None:
         "ANALYZE t",
     )
     newest = conn.info.server_version >= 180000
-    assert [(c.name, c.type_oid, c.not_null, c.generated, c.published) for c in found.columns] == [
+    assert [(c.name, c.type_oid, c.not_null, c.generated, c.published) for c in plain.columns] == [
         ("a", 23, False, None, True),
         ("id", 20, True, None, True),
         ("n", 1700, True, None, True),
         ("g", 23, False, "stored", newest),
     ]
-    assert found.columns[2].typmod == (10 << 16 | 2) + 4
-    assert (found.kind, found.replica_identity, found.rows_estimate) == ("r", "d", 1000)
-    [leaf] = found.leaves
-    assert (leaf.oid, leaf.name, leaf.identity) == (found.oid, "t", ("id",))
-    assert leaf.pages * 8192 <= found.nbytes
+    assert plain.columns[2].typmod == (10 << 16 | 2) + 4
+    assert (plain.kind, plain.replica_identity, plain.rows_estimate) == ("r", "d", 1000)
+    [leaf] = plain.leaves
+    assert (leaf.oid, leaf.name, leaf.identity) == (plain.oid, "t", ("id",))
+    assert leaf.pages * 8192 <= plain.nbytes
     assert leaf.pages > 1
-    [index] = found.indexes
+    [index] = plain.indexes
     assert (index.columns, index.primary, index.unique, index.immediate) == (("id",), True, True, True)
     conn.execute("VACUUM FULL t")
     assert tables(conn)["public", "t"].leaves[0].filenode != leaf.filenode
 
 
-def test_only_what_is_sized_waits_for_locks(conn: Connection) -> None:
+def test_only_tables_whose_size_is_read_wait_for_locks(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); CREATE TABLE locked (id int)")
     with psycopg.connect(conn.info.dsn) as other:
         other.execute("LOCK TABLE locked IN ACCESS EXCLUSIVE MODE")
         conn.execute("SET lock_timeout = '50ms'")
-        found = {each.name: each for each in read_tables(conn, sized=lambda name: name == ("public", "t"))}
-        assert found["t"].nbytes >= found["t"].leaves[0].pages * 8192 > 0
-        assert (found["locked"].nbytes, found["locked"].leaves[0].pages) == (0, 0)
-        assert found["locked"].leaves[0].filenode
+        by_name = {listed.name: listed for listed in read_tables(conn, sized=lambda name: name == ("public", "t"))}
+        assert by_name["t"].nbytes >= by_name["t"].leaves[0].pages * 8192 > 0
+        assert (by_name["locked"].nbytes, by_name["locked"].leaves[0].pages) == (0, 0)
+        assert by_name["locked"].leaves[0].filenode
         with pytest.raises(ChangelogError, match="lock timeout"):
             tables(conn)
 
@@ -122,19 +122,19 @@ def test_only_what_is_sized_waits_for_locks(conn: Connection) -> None:
 def test_a_virtual_column_is_never_published(conn: Connection) -> None:
     if conn.info.server_version < 180000:
         pytest.skip("virtual generated columns came with PostgreSQL 18")
-    found = table(conn, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)")
-    assert (found.columns[1].generated, found.columns[1].published) == ("virtual", False)
+    virtual = table(conn, "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) VIRTUAL)")
+    assert (virtual.columns[1].generated, virtual.columns[1].published) == ("virtual", False)
 
 
-def test_a_constraint_that_is_not_validated_does_not_count(conn: Connection) -> None:
+def test_a_not_null_constraint_that_is_not_validated_does_not_count(conn: Connection) -> None:
     if conn.info.server_version < 180000:
         pytest.skip("NOT NULL … NOT VALID came with PostgreSQL 18")
-    found = table(conn, "CREATE TABLE t (id int UNIQUE)", "ALTER TABLE t ADD CONSTRAINT n NOT NULL id NOT VALID")
-    assert found.columns[0].not_null is False
+    unvalidated = table(conn, "CREATE TABLE t (id int UNIQUE)", "ALTER TABLE t ADD CONSTRAINT n NOT NULL id NOT VALID")
+    assert unvalidated.columns[0].not_null is False
 
 
 def test_partitions_of_partitions(conn: Connection) -> None:
-    found = table(
+    partitioned = table(
         conn,
         "CREATE TABLE t (id int, day date, PRIMARY KEY (day, id)) PARTITION BY RANGE (day)",
         "CREATE TABLE t_2025 PARTITION OF t FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')",
@@ -143,10 +143,13 @@ def test_partitions_of_partitions(conn: Connection) -> None:
         "ALTER TABLE t_2025 REPLICA IDENTITY FULL",
         "CREATE TABLE empty (id int) PARTITION BY HASH (id)",
     )
-    assert found.kind == "p"
-    assert [(leaf.name, leaf.identity) for leaf in found.leaves] == [("t_2025", None), ("t_2026_0", ("id", "day"))]
-    assert found.key_problem(("id", "day")) is None
-    assert [(name, len(each.leaves)) for (_, name), each in tables(conn).items()] == [("empty", 0), ("t", 2)]
+    assert partitioned.kind == "p"
+    assert [(leaf.name, leaf.identity) for leaf in partitioned.leaves] == [
+        ("t_2025", None),
+        ("t_2026_0", ("id", "day")),
+    ]
+    assert partitioned.key_problem(("id", "day")) is None
+    assert [(name, len(listed.leaves)) for (_, name), listed in tables(conn).items()] == [("empty", 0), ("t", 2)]
 
 
 def test_names_of_all_kinds(conn: Connection) -> None:
@@ -154,9 +157,9 @@ def test_names_of_all_kinds(conn: Connection) -> None:
     conn.execute("""CREATE TABLE "Büro"."tab.le ""x'" ("Größe %s" int PRIMARY KEY)""")
     conn.execute("""CREATE TABLE "tab.le ""x'" (id int)""")
     conn.execute("CREATE TEMPORARY TABLE passing (id int)")
-    found = tables(conn)
-    assert list(found) == [("Büro", "tab.le \"x'"), ("public", "tab.le \"x'")]
-    assert found["Büro", "tab.le \"x'"].indexes[0].columns == ("Größe %s",)
+    by_name = tables(conn)
+    assert list(by_name) == [("Büro", "tab.le \"x'"), ("public", "tab.le \"x'")]
+    assert by_name["Büro", "tab.le \"x'"].indexes[0].columns == ("Größe %s",)
 
 
 @pytest.mark.parametrize(
@@ -173,26 +176,26 @@ def test_names_of_all_kinds(conn: Connection) -> None:
         ("id int PRIMARY KEY DEFERRABLE, CONSTRAINT u UNIQUE (id)", None),
     ],
 )
-def test_what_backs_a_key(conn: Connection, definition: str, problem: str | None) -> None:
-    found = table(conn, f"CREATE TABLE t ({definition})").key_problem(("id",))
+def test_which_unique_index_can_be_an_entity_key(conn: Connection, definition: str, problem: str | None) -> None:
+    key_problem = table(conn, f"CREATE TABLE t ({definition})").key_problem(("id",))
     if problem is None:
-        assert found is None
+        assert key_problem is None
     else:
-        assert found is not None
-        assert re.search(problem, found)
+        assert key_problem is not None
+        assert re.search(problem, key_problem)
 
 
-def test_indexes_that_do_not_back_a_key(conn: Connection) -> None:
-    found = table(
+def test_indexes_that_cannot_be_an_entity_key(conn: Connection) -> None:
+    indexed = table(
         conn,
         "CREATE TABLE t (id int NOT NULL, x text NOT NULL)",
         "CREATE UNIQUE INDEX partly ON t (id) WHERE id > 0",
         "CREATE UNIQUE INDEX lowered ON t (lower(x))",
         "CREATE UNIQUE INDEX wide ON t (x) INCLUDE (id)",
     )
-    assert found.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
-    assert found.key_problem(("x",)) is None
-    assert [index.name for index in found.indexes] == ["partly", "wide"]
+    assert indexed.key_problem(("id",)) == "the unique index partly of public.t is partial; create another on (id)"
+    assert indexed.key_problem(("x",)) is None
+    assert [index.name for index in indexed.indexes] == ["partly", "wide"]
     conn.execute("INSERT INTO t VALUES (-1, 'a'), (-1, 'b')")
     with pytest.raises(psycopg.errors.UniqueViolation):
         conn.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON t (id)")
@@ -201,11 +204,11 @@ def test_indexes_that_do_not_back_a_key(conn: Connection) -> None:
 
 
 def test_a_key_of_generated_columns(conn: Connection) -> None:
-    found = table(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
-    assert (found.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
+    generated = table(conn, "CREATE TABLE t (a int, id int GENERATED ALWAYS AS (a) STORED NOT NULL, PRIMARY KEY (id))")
+    assert (generated.key_problem(("id",)) is None) == (conn.info.server_version >= 180000)
 
 
-def test_the_publication_is_made_once(conn: Connection) -> None:
+def test_the_publication_is_created_once(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, b int, g int GENERATED ALWAYS AS (b) STORED)")
     conn.execute("CREATE TABLE child () INHERITS (t)")
     conn.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY HASH (id)")
@@ -229,7 +232,7 @@ def test_the_publication_is_made_once(conn: Connection) -> None:
         ("FOR TABLE t WHERE (id > 0)", "disagree on the row filter of public.t"),
     ],
 )
-def test_a_publication_that_falls_short_is_refused(conn: Connection, creation: str, problem: str) -> None:
+def test_a_publication_that_lacks_something_is_refused(conn: Connection, creation: str, problem: str) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, x int)")
     conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
     conn.execute(f"CREATE PUBLICATION p {creation}".encode())
@@ -245,7 +248,7 @@ def test_a_publication_that_falls_short_is_refused(conn: Connection, creation: s
     assert conn.execute("SELECT p FROM pg_publication AS p").fetchall() == before
 
 
-def test_what_a_fix_adds_is_what_a_new_publication_has(conn: Connection) -> None:
+def test_a_fixed_publication_equals_a_new_one(conn: Connection) -> None:
     conn.execute("CREATE TABLE other (id int PRIMARY KEY)")
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
     conn.execute("CREATE TABLE child () INHERITS (t)")
@@ -259,7 +262,7 @@ def test_what_a_fix_adds_is_what_a_new_publication_has(conn: Connection) -> None
     assert failures(conn, *entities) == []
     conn.execute("ALTER PUBLICATION p DROP TABLE other")
     ensure_publication(conn, "new", entities)
-    made = {
+    publications = {
         name: (
             conn.execute(
                 "SELECT to_jsonb(p) - '{oid,pubname}'::text[] FROM pg_publication AS p WHERE pubname = %s", [name]
@@ -270,10 +273,10 @@ def test_what_a_fix_adds_is_what_a_new_publication_has(conn: Connection) -> None
         )
         for name in ("p", "new")
     }
-    assert [cursor.fetchall() for cursor in made["p"]] == [cursor.fetchall() for cursor in made["new"]]
+    assert [cursor.fetchall() for cursor in publications["p"]] == [cursor.fetchall() for cursor in publications["new"]]
 
 
-def test_a_publication_of_all_tables_serves(conn: Connection) -> None:
+def test_a_publication_for_all_tables_is_accepted(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY)")
     conn.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)")
     assert failures(conn, entity()) == []
@@ -282,9 +285,9 @@ def test_a_publication_of_all_tables_serves(conn: Connection) -> None:
 def test_generated_columns_that_the_publication_leaves_out(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED)")
     conn.execute("CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root)")
-    found = [finding.message for finding in failures(conn, entity())]
-    sent_at_all = conn.info.server_version >= 180000
-    assert found == (["p leaves out the generated columns of public.t"] if sent_at_all else [])
+    messages = [finding.message for finding in failures(conn, entity())]
+    can_be_published = conn.info.server_version >= 180000
+    assert messages == (["p leaves out the generated columns of public.t"] if can_be_published else [])
 
 
 @pytest.mark.parametrize(
@@ -305,22 +308,22 @@ def test_generated_columns_that_the_publication_leaves_out(conn: Connection) -> 
 def test_a_row_filter_is_compared_as_the_server_reads_it(
     conn: Connection, where: str, problem: str | None, partitioned: bool
 ) -> None:
-    by = "PARTITION BY HASH (id)" if partitioned else ""
-    conn.execute(f"CREATE TABLE t (id int PRIMARY KEY, status text, x numeric, done bool) {by}".encode())
+    partitioning = "PARTITION BY HASH (id)" if partitioned else ""
+    conn.execute(f"CREATE TABLE t (id int PRIMARY KEY, status text, x numeric, done bool) {partitioning}".encode())
     conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    kept = "status IN ('a', 'b') AND x > 1.5 AND NOT done"
-    conn.execute(f"CREATE PUBLICATION p FOR TABLE t WHERE ({kept}) WITH (publish_via_partition_root)".encode())
-    found = failures(conn, entity(where=where))
+    row_filter = "status IN ('a', 'b') AND x > 1.5 AND NOT done"
+    conn.execute(f"CREATE PUBLICATION p FOR TABLE t WHERE ({row_filter}) WITH (publish_via_partition_root)".encode())
+    problems = failures(conn, entity(where=where))
     if problem is None:
-        assert found == []
+        assert problems == []
     else:
-        [finding] = found
+        [finding] = problems
         assert re.search(problem, finding.message)
         assert finding.hint is not None
         assert "set the same on both sides" in finding.hint
 
 
-def test_the_columns_of_a_row_filter_are_those_that_the_server_found(conn: Connection) -> None:
+def test_the_server_says_which_columns_a_row_filter_uses(conn: Connection) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text, draft bool)")
     conn.execute("CREATE PUBLICATION p FOR TABLE t WHERE (status <> 'draft') WITH (publish_via_partition_root)")
     [finding] = failures(conn, entity(where="status <> 'draft'"))
@@ -330,23 +333,25 @@ def test_the_columns_of_a_row_filter_are_those_that_the_server_found(conn: Conne
     assert finding.fix == ('ALTER TABLE "public"."t" REPLICA IDENTITY FULL',)
 
 
-def test_what_would_break_the_applications_own_changes_is_not_made(conn: Connection, slot: str) -> None:
+def test_a_publication_that_would_break_the_applications_own_changes_is_not_created(
+    conn: Connection, slot: str
+) -> None:
     conn.execute("CREATE TABLE t (id int PRIMARY KEY, status text)")
     conn.execute("CREATE TABLE bare (id int NOT NULL UNIQUE)")
-    told = Settings(name="n", dsn=conn.info.dsn, slot=slot, publication="p", failover=False, hmac_key=b"")
-    for wanted, problem in (
+    source_settings = Settings(name="n", dsn=conn.info.dsn, slot=slot, publication="p", failover=False, hmac_key=b"")
+    for rejected, problem in (
         (entity(where="status <> 'draft'"), "where uses status, outside the replica identity of public.t"),
         (entity("bare"), "replica identity of public.bare lacks id"),
         (entity(partition_by=("status",)), "replica identity of public.t lacks status"),
         (entity("absent"), "no table public.absent"),
     ):
         with pytest.raises(ChangelogError, match=problem) as raised:
-            PostgresSource(told, [wanted], lambda: None)
+            PostgresSource(source_settings, [rejected], lambda: None)
         assert raised.value.kind is Kind.PRECONDITION
         assert conn.execute("SELECT FROM pg_publication").fetchone() is None
         assert slot_state(conn, slot) is None
     conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    PostgresSource(told, [entity(where="status <> 'draft'")], lambda: None).close()
+    PostgresSource(source_settings, [entity(where="status <> 'draft'")], lambda: None).close()
     assert slot_state(conn, slot) is not None
     conn.execute("INSERT INTO t VALUES (1, 'new')")
     conn.execute("UPDATE t SET status = 'draft'")
@@ -380,18 +385,18 @@ def test_a_role_that_may_not_create_the_publication(conn: Connection) -> None:
         conn.execute(f"DROP ROLE {role}".encode())
 
 
-def test_the_slot_is_made_once(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+def test_the_slot_is_created_once(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
     assert slot_state(conn, slot) is None
-    made = ensure_slot(conn, replication, slot, None, failover=conn.info.server_version >= 170000)
-    assert (made.plugin, made.database, made.active_pid) == ("pgoutput", conn.info.dbname, None)
-    assert made.failover == (conn.info.server_version >= 170000)
-    assert made.confirmed_flush > 0
-    assert made.wal_status == "reserved"
-    assert made.retained_bytes is not None
-    assert ensure_slot(conn, replication, slot, None, failover=False).confirmed_flush == made.confirmed_flush
+    created = ensure_slot(conn, replication, slot, None, failover=conn.info.server_version >= 170000)
+    assert (created.plugin, created.database, created.active_pid) == ("pgoutput", conn.info.dbname, None)
+    assert created.failover == (conn.info.server_version >= 170000)
+    assert created.confirmed_flush > 0
+    assert created.wal_status == "reserved"
+    assert created.retained_bytes is not None
+    assert ensure_slot(conn, replication, slot, None, failover=False).confirmed_flush == created.confirmed_flush
 
 
-def test_a_slot_that_is_missing_under_a_changelog_is_a_gap(
+def test_a_slot_that_is_missing_although_a_changelog_exists_is_a_gap(
     conn: Connection, replication: ReplicationConnection, slot: str
 ) -> None:
     stored = Checkpoint(position=None, through=commit_text(1), epoch=1)
@@ -401,7 +406,9 @@ def test_a_slot_that_is_missing_under_a_changelog_is_a_gap(
     assert slot_state(conn, slot) is None
 
 
-def test_slots_of_others(conn: Connection, replication: ReplicationConnection, slot: str) -> None:
+def test_a_slot_that_is_not_a_permanent_pgoutput_slot_is_refused(
+    conn: Connection, replication: ReplicationConnection, slot: str
+) -> None:
     for creation in (
         "pg_create_logical_replication_slot(%s, 'test_decoding')",
         "pg_create_logical_replication_slot(%s, 'pgoutput', false, true)",
@@ -414,14 +421,14 @@ def test_slots_of_others(conn: Connection, replication: ReplicationConnection, s
         conn.execute("SELECT pg_drop_replication_slot(%s)", [slot])
 
 
-def test_a_name_that_no_slot_can_have(conn: Connection, replication: ReplicationConnection) -> None:
+def test_an_invalid_slot_name_is_refused(conn: Connection, replication: ReplicationConnection) -> None:
     with pytest.raises(ChangelogError, match="invalid character") as raised:
         ensure_slot(conn, replication, "No slot", None, failover=False)
     assert raised.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_no_slot_is_left() -> None:
+def test_a_server_without_a_free_slot_is_refused() -> None:
     with temporary_server(settings={**SETTINGS, "max_replication_slots": "1"}) as server, connect(server.dsn()) as conn:
         replication = ReplicationConnection.connect(server.dsn())
         ensure_slot(conn, replication, "first", None, failover=False)

@@ -1,4 +1,6 @@
-"""Which session may go on to read a slot, against real servers: one service, and no stranger in its way."""
+"""Which session may read a slot, on real servers: only one service at a time, and sessions of other roles cannot
+prevent it.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -39,7 +41,7 @@ def slot(conn: Connection) -> str:
 
 @pytest.fixture
 def stranger(conn: Connection) -> Iterator[Connection]:
-    """A session of a role that may do nothing but connect."""
+    """A session of a role that has no rights but to connect."""
     role = sql.Identifier(f"stranger_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
     try:
@@ -55,7 +57,7 @@ def replicating(conn: Connection, name: str = "") -> "closing[ReplicationConnect
     return closing(ReplicationConnection.connect(conn.info.dsn, settings={"application_name": name}))
 
 
-def test_a_slot_that_is_read_names_its_reader(conn: Connection, slot: str) -> None:
+def test_the_error_of_a_slot_in_use_names_the_reader(conn: Connection, slot: str) -> None:
     with replicating(conn) as replication:
         ensure_slot(conn, replication, slot, None, failover=False)
         reader = ReplicationConnection.connect(conn.info.dsn, settings={"application_name": "another"})
@@ -68,36 +70,36 @@ def test_a_slot_that_is_read_names_its_reader(conn: Connection, slot: str) -> No
         claim_slot(conn, replication, slot)
 
 
-def test_who_is_in_the_way_can_be_found(conn: Connection, slot: str) -> None:
+def test_the_error_describes_the_session_that_holds_the_claim(conn: Connection, slot: str) -> None:
     with replicating(conn, "first") as first, replicating(conn) as second:
         claim_slot(conn, first, slot)
-        [(since, role, pid)] = conn.execute(
+        [(started_at, role, pid)] = conn.execute(
             "SELECT to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), usename, pid"
             " FROM pg_stat_activity WHERE application_name = 'first' AND datname = current_database()"
         ).fetchall()
         with pytest.raises(ChangelogError) as raised:
             claim_slot(conn, second, slot, patience_s=0)
-        where = "" if conn.info.host.startswith("/") else f", from {conn.info.hostaddr}"
+        address = "" if conn.info.host.startswith("/") else f", from {conn.info.hostaddr}"
         assert raised.value.message == (
-            f"replication slot {slot} is read by process {pid} (first, role {role}{where}, since {since})"
+            f"replication slot {slot} is read by process {pid} (first, role {role}{address}, since {started_at})"
         )
         assert raised.value.hint is not None
         assert f"SELECT pg_terminate_backend({pid})" in raised.value.hint
 
 
-def test_a_slot_that_is_given_up_meanwhile(conn: Connection, slot: str) -> None:
+def test_a_slot_that_is_released_while_another_service_waits_for_it(conn: Connection, slot: str) -> None:
     with replicating(conn) as replication:
         ensure_slot(conn, replication, slot, None, failover=False)
         conn.execute("CREATE PUBLICATION p")
         options = {"proto_version": "1", "publication_names": "p"}
         stream = Stream(ReplicationConnection.connect(conn.info.dsn), slot=slot, start_lsn=0, options=options)
-        leaver = threading.Timer(0.5, stream.close)
-        leaver.start()
+        closing_timer = threading.Timer(0.5, stream.close)
+        closing_timer.start()
         claim_slot(conn, replication, slot, patience_s=PATIENCE_S)
-        leaver.join()
+        closing_timer.join()
 
 
-def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(conn: Connection, slot: str) -> None:
+def test_a_slot_that_does_not_exist_yet_can_be_claimed_by_only_one_session(conn: Connection, slot: str) -> None:
     with replicating(conn) as second:
         with replicating(conn, "first") as first:
             claim_slot(conn, first, slot)
@@ -109,25 +111,27 @@ def test_a_slot_that_is_not_there_yet_is_claimed_by_one_alone(conn: Connection, 
         claim_slot(conn, second, slot)
 
 
-def test_who_gave_up_is_in_nobodys_way(conn: Connection, slot: str) -> None:
-    with replicating(conn) as gone, replicating(conn) as late, replicating(conn) as third:
-        claim_slot(conn, gone, slot)
+def test_a_session_whose_claim_failed_does_not_block_later_claims(conn: Connection, slot: str) -> None:
+    with replicating(conn) as first, replicating(conn) as failing, replicating(conn) as third:
+        claim_slot(conn, first, slot)
         with pytest.raises(ChangelogError):
-            claim_slot(conn, late, slot, patience_s=0)
-        gone.close()
+            claim_slot(conn, failing, slot, patience_s=0)
+        first.close()
         claim_slot(conn, third, slot)
 
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_of_many_at_once_one_wins(request: pytest.FixtureRequest, version: int) -> None:
-    """Each of them asks, holds what it got for a moment, and leaves: at no time do two of them hold it."""
+def test_many_sessions_claim_a_slot_at_once_and_one_at_a_time_holds_it(
+    request: pytest.FixtureRequest, version: int
+) -> None:
+    """Each session claims the slot, holds it for a moment and leaves. No two sessions ever hold it at once."""
     with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
         _contend(dsn)
 
 
 def _contend(dsn: str) -> None:
-    holding, overlaps, won = threading.Lock(), [], []
+    holding, overlaps, winners = threading.Lock(), [], []
 
     def contend(number: int) -> None:
         for _ in range(3):
@@ -136,7 +140,7 @@ def _contend(dsn: str) -> None:
                 if not holding.acquire(blocking=False):
                     overlaps.append(number)
                     return
-                won.append(number)
+                winners.append(number)
                 holding.release()
 
     threads = [threading.Thread(target=contend, args=(number,)) for number in range(5)]
@@ -145,17 +149,17 @@ def _contend(dsn: str) -> None:
     for thread in threads:
         thread.join()
     assert overlaps == []
-    assert sorted(won) == [number for number in range(5) for _ in range(3)]
+    assert sorted(winners) == [number for number in range(5) for _ in range(3)]
 
 
-def test_no_lock_of_a_stranger_is_in_the_way(conn: Connection, stranger: Connection, slot: str) -> None:
-    """Neither one that was guessed, nor those that it saw the service take."""
+def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: Connection, slot: str) -> None:
+    """The other role takes locks whose keys it guessed, and the locks that it saw the service take."""
     stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [slot])
     with replicating(conn) as first:
         claim_slot(conn, first, slot, patience_s=0)
-        seen = stranger.execute(LOCKS + " AND l.pid <> pg_backend_pid()").fetchall()
-    for pair in seen:
-        stranger.execute("SELECT pg_advisory_lock(%s::int4, %s::int4)", pair)
+        service_locks = stranger.execute(LOCKS + " AND l.pid <> pg_backend_pid()").fetchall()
+    for lock in service_locks:
+        stranger.execute("SELECT pg_advisory_lock(%s::int4, %s::int4)", lock)
     for number in range(100):
         stranger.execute("SELECT pg_advisory_lock(hashtext('changelog slot ' || %s), %s)", [slot, number])
     with replicating(conn, "second") as second, replicating(conn) as third:
@@ -164,26 +168,28 @@ def test_no_lock_of_a_stranger_is_in_the_way(conn: Connection, stranger: Connect
             claim_slot(conn, third, slot, patience_s=0.3)
 
 
-def test_a_stranger_cannot_pose_as_a_replication_session(conn: Connection, stranger: Connection) -> None:
-    """What the claim rests on: the server lets nobody in for replication who lacks the right."""
+def test_another_role_cannot_open_a_replication_session(conn: Connection, stranger: Connection) -> None:
+    """Claims rely on this: the server accepts replication sessions only from roles with the right to replicate."""
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
     assert raised.value.kind is Kind.ACCESS
 
 
-def test_a_role_without_more_rights_sees_who_claims(conn: Connection, slot: str) -> None:
-    """The role of `init --grants` reads neither addresses nor ages of others' sessions, but their claims."""
+def test_the_service_role_sees_which_session_holds_a_claim(conn: Connection, slot: str) -> None:
+    """The role of `init --grants` sees the claims of other sessions, but neither their addresses nor
+    their start times.
+    """
     role = sql.Identifier(f"run_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(role))
     dsn = make_conninfo(conn.info.dsn, user=f"run_{conn.info.dbname}")
     try:
         with (
             replicating(conn, "first") as first,
-            connect(dsn) as mine,
-            closing(ReplicationConnection.connect(dsn)) as own,
+            connect(dsn) as session,
+            closing(ReplicationConnection.connect(dsn)) as replication,
         ):
             claim_slot(conn, first, slot)
             with pytest.raises(ChangelogError, match=rf"read by process \d+ \(first, role {conn.info.user}\)"):
-                claim_slot(mine, own, slot, patience_s=0)
+                claim_slot(session, replication, slot, patience_s=0)
     finally:
         conn.execute(sql.SQL("DROP ROLE {}").format(role))

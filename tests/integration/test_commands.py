@@ -1,4 +1,6 @@
-"""init, check, status and drop against the real server, and entities made of its tables."""
+"""The commands init, check, status and drop against a real server, and the entities that a configuration makes of its
+tables.
+"""
 
 import json
 import os
@@ -49,8 +51,8 @@ def tables(database: str) -> str:
 
 
 @pytest.fixture
-def written(tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `changelog init` writes."""
+def config_file(tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configuration that `changelog init` writes."""
     monkeypatch.setenv("DATABASE_URL", tables)
     path = tmp_path / "changelog.toml"
     assert cli.main(["init", "--config", str(path), "--name", "booking"]) == 0
@@ -62,13 +64,13 @@ def run(path: Path, *words: str) -> int:
 
 
 def findings(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    """What `check --json` says: status to messages."""
+    """Returns the messages of `check --json`, by status."""
     capsys.readouterr()
     run(path, "check", "--json")
-    found: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
+    messages: dict[str, list[str]] = {"ok": [], "warn": [], "fail": []}
     for finding in json.loads(capsys.readouterr().out):
-        found[finding["status"]].append(f"{finding['name']}: {finding['message']}")
-    return found
+        messages[finding["status"]].append(f"{finding['name']}: {finding['message']}")
+    return messages
 
 
 def write(path: Path, dsn: str, rest: str) -> Path:
@@ -78,15 +80,15 @@ def write(path: Path, dsn: str, rest: str) -> Path:
 
 
 def resolve(path: Path, dsn: str, rest: str) -> list[str]:
-    """The problems of a configuration, one a line."""
+    """Returns the problems of a configuration, one per line."""
     with connect(dsn) as connection, pytest.raises(ChangelogError) as caught:
         entities.resolve(config.load(write(path, dsn, rest), {}), read_tables(connection))
     assert caught.value.kind is Kind.USAGE
     return [line.strip() for line in str(caught.value).splitlines()]
 
 
-def test_init_writes_what_can_be_published(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = tomllib.loads(written.read_text())
+def test_init_writes_the_tables_that_can_be_published(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = tomllib.loads(config_file.read_text())
     assert tree["source"]["dsn"] == "env:DATABASE_URL"
     assert {name: (entity["table"], entity["key"]) for name, entity in tree["entities"].items()} == {
         "event": ("public.event", ["id", "day"]),
@@ -95,24 +97,26 @@ def test_init_writes_what_can_be_published(written: Path, capsys: pytest.Capture
         "orders": ("public.orders", ["id"]),
         "sales-orders": ("sales.orders", ["id"]),
     }
-    assert '# table = "public.keyless"' in written.read_text()
-    assert run(written, "init", "--force") == 0
+    assert '# table = "public.keyless"' in config_file.read_text()
+    assert run(config_file, "init", "--force") == 0
     out = capsys.readouterr().out
     assert "5 of 6 tables" in out
     assert "none: left out" in out
 
 
-def test_init_writes_the_schemas_beside_it_and_keeps_what_people_added(
-    written: Path, tables: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_init_writes_schemas_next_to_the_configuration_and_keeps_descriptions_that_people_wrote(
+    config_file: Path, tables: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = written.parent / "schemas"
+    folder = config_file.parent / "schemas"
     assert sorted(file.stem for file in folder.iterdir()) == ["event", "guest", "odd_name", "orders", "sales-orders"]
     guest = folder / "guest.avsc"
     guest.write_text(guest.read_text("utf-8").replace("The columns of entity guest.", "Who sleeps here."), "utf-8")
     monkeypatch.delenv("DATABASE_URL")
     capsys.readouterr()
-    assert run(written, "init", "--force", "--dsn", tables, "--name", "booking") == 0
-    assert f"{folder}:5unchanged" in "".join(capsys.readouterr().out.split())  # a long path is wrapped, anywhere
+    assert run(config_file, "init", "--force", "--dsn", tables, "--name", "booking") == 0
+    assert f"{folder}:5unchanged" in "".join(
+        capsys.readouterr().out.split()
+    )  # without blanks, because a long path is wrapped
     assert "Who sleeps here." in guest.read_text("utf-8")
 
 
@@ -123,12 +127,12 @@ def test_init_without_a_usable_key_writes_no_schemas(database: str, tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["changelog.toml"]
 
 
-def test_check_names_the_tables_that_nobody_publishes(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_the_tables_that_are_not_published(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert "tables: not published: public.keyless" in findings(written, capsys)["ok"]
+    assert "tables: not published: public.keyless" in findings(config_file, capsys)["ok"]
 
 
-def test_init_writes_nothing_where_no_table_matches(
+def test_init_writes_nothing_if_no_table_matches(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "changelog.toml"
@@ -138,20 +142,20 @@ def test_init_writes_nothing_where_no_table_matches(
     assert not path.exists()
 
 
-def test_init_keeps_what_is_there(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(written, "init") == 2
+def test_init_overwrites_a_file_only_with_force(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "init") == 2
     assert "already exists; --force overwrites it" in capsys.readouterr().err
-    assert run(written, "init", "--force", "--tables", "sales.*") == 0
-    assert list(tomllib.loads(written.read_text())["entities"]) == ["sales-orders"]
+    assert run(config_file, "init", "--force", "--tables", "sales.*") == 0
+    assert list(tomllib.loads(config_file.read_text())["entities"]) == ["sales-orders"]
 
 
-def test_init_writes_kafka_where_it_is_asked_to(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(written, "init", "--force", "--sink", "kafka", "--bootstrap-servers", "one:9092,two:9092") == 0
-    sink = config.load(written, os.environ).sink
+def test_init_writes_a_kafka_sink_on_request(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config_file, "init", "--force", "--sink", "kafka", "--bootstrap-servers", "one:9092,two:9092") == 0
+    sink = config.load(config_file, os.environ).sink
     assert sink.kind == "kafka"
     assert sink.bootstrap_servers == "one:9092,two:9092"
     for words in (["--sink", "kafka"], ["--bootstrap-servers", "one:9092"]):
-        assert run(written, "init", "--force", *words) == 2
+        assert run(config_file, "init", "--force", *words) == 2
         assert "--sink kafka and --bootstrap-servers go together" in capsys.readouterr().err
 
 
@@ -173,18 +177,18 @@ def test_every_table_becomes_an_entity(tables: str, tmp_path: Path) -> None:
     """
     path = write(tmp_path / "c.toml", tables, rest)
     with connect(tables) as connection:
-        found = {e.name: e for e in entities.resolve(config.load(path, {}), read_tables(connection))}
-    assert list(found) == ["event", "guest", "orders", "sales-orders", "unit"]
-    assert found["orders"].partition_by == ("guest_id",)
-    assert found["orders"].partitions == 4
-    assert found["event"].key == ("id", "day")
-    assert found["event"].missing_stamp == "warn"
-    assert found["event"].default_stamp.service_name == "tracker"
-    assert found["sales-orders"].table == ("sales", "orders")
-    assert found["unit"].table == ("public", 'Odd "Näme')
+        by_name = {e.name: e for e in entities.resolve(config.load(path, {}), read_tables(connection))}
+    assert list(by_name) == ["event", "guest", "orders", "sales-orders", "unit"]
+    assert by_name["orders"].partition_by == ("guest_id",)
+    assert by_name["orders"].partitions == 4
+    assert by_name["event"].key == ("id", "day")
+    assert by_name["event"].missing_stamp == "warn"
+    assert by_name["event"].default_stamp.service_name == "tracker"
+    assert by_name["sales-orders"].table == ("sales", "orders")
+    assert by_name["unit"].table == ("public", 'Odd "Näme')
 
 
-def test_all_that_does_not_fit_the_database_at_once(tables: str, tmp_path: Path) -> None:
+def test_all_problems_of_a_configuration_are_reported_at_once(tables: str, tmp_path: Path) -> None:
     problems = resolve(
         tmp_path / "c.toml",
         tables,
@@ -223,23 +227,23 @@ def test_all_that_does_not_fit_the_database_at_once(tables: str, tmp_path: Path)
     ]
 
 
-def test_check_is_content_after_its_fixes(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = findings(written, capsys)
+def test_check_finds_no_problem_that_it_has_fixed(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = findings(config_file, capsys)
     assert before["fail"] == ['odd_name: the replica identity of public.Odd "Näme lacks id']
     assert any(
         text.startswith("guest: the log has only the key of old rows of public.guest") for text in before["warn"]
     )
     assert not any(text.startswith("orders: ") for text in before["warn"])
-    assert run(written, "check", "--fix") == 0
+    assert run(config_file, "check", "--fix") == 0
     out = capsys.readouterr().out
     assert 'ALTER TABLE "public"."guest" REPLICA IDENTITY FULL;' in out
     assert 'ALTER TABLE "public"."event_2026" REPLICA IDENTITY FULL;' in out
-    after = findings(written, capsys)
+    after = findings(config_file, capsys)
     assert not any("old rows" in text for text in after["warn"])
     assert "publication: booking has every configured table" in after["ok"]
 
 
-def test_check_finds_what_would_stop_the_service(
+def test_check_finds_problems_that_would_stop_the_service(
     tables: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(tables, autocommit=True) as connection:
@@ -262,7 +266,7 @@ def test_check_finds_what_would_stop_the_service(
         table = "orders"
         """
         path = write(tmp_path / "c.toml", dsn, rest)
-        found = findings(path, capsys)
+        messages = findings(path, capsys)
         assert run(path, "check") == 1
         assert "would stop the service" in capsys.readouterr().out
     finally:
@@ -282,24 +286,24 @@ def test_check_finds_what_would_stop_the_service(
         "orders: role reader may not read public.orders",
     ]
     for text in expected:
-        assert any(each.startswith(text) for each in found["fail"]), (text, found["fail"])
+        assert any(message.startswith(text) for message in messages["fail"]), (text, messages["fail"])
 
 
 def test_check_compares_the_slot_with_the_changelog(
-    written: Path, tables: str, capsys: pytest.CaptureFixture[str]
+    config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sink = FileSink(written.parent / "data/changelog")
+    sink = FileSink(config_file.parent / "data/changelog")
     sink.recover()
     sink.commit(checkpoint(1))
     sink.close()
-    assert "slot: slot booking is gone, and the changelog was begun with it" in findings(written, capsys)["fail"]
+    assert "slot: slot booking is gone, and the changelog was begun with it" in findings(config_file, capsys)["fail"]
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("SELECT pg_create_logical_replication_slot('booking', 'pgoutput')")
-    assert any("is ahead of the changelog" in text for text in findings(written, capsys)["fail"])
+    assert any("is ahead of the changelog" in text for text in findings(config_file, capsys)["fail"])
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with temporary_server(settings={**SETTINGS, "wal_level": "replica", "max_replication_slots": "0"}) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE TABLE guest (id int PRIMARY KEY)")
@@ -310,13 +314,13 @@ def test_a_server_that_is_not_set_up(tmp_path: Path, capsys: pytest.CaptureFixtu
         ]
 
 
-def test_the_older_end(database_15: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_on_an_older_server(database_15: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with psycopg.connect(database_15, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)")
     path = write(tmp_path / "c.toml", database_15, "[tables]\ninclude = ['*']")
-    found = findings(path, capsys)
-    assert found["fail"] == []
-    assert "t: the log does not carry generated columns: twice" in found["warn"]
+    messages = findings(path, capsys)
+    assert messages["fail"] == []
+    assert "t: the log does not carry generated columns: twice" in messages["warn"]
     assert run(path, "check", "--fix") == 0
     assert "publication: booking has every configured table" in findings(path, capsys)["ok"]
     assert run(path, "status") == 0
@@ -332,21 +336,21 @@ def test_a_server_without_row_filters(database_14: str, tmp_path: Path, capsys: 
 
 
 def test_the_printed_grants_are_enough(
-    written: Path, tables: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config_file: Path, tables: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE ROLE owner")
         for table in ("guest", "orders", "keyless", '"Odd ""Näme"', "sales.orders", "event", "event_2026"):
             connection.execute(f"ALTER TABLE {table} OWNER TO owner".encode())
-        assert run(written, "init", "--grants") == 0
+        assert run(config_file, "init", "--grants") == 0
         script = capsys.readouterr().out
         connection.execute(script.encode())
     try:
         monkeypatch.setenv("DATABASE_URL", make_conninfo(tables, user="changelog_setup"))
-        assert run(written, "check", "--fix") == 0
+        assert run(config_file, "check", "--fix") == 0
         monkeypatch.setenv("DATABASE_URL", make_conninfo(tables, user="changelog_run"))
-        assert run(written, "check") == 0
+        assert run(config_file, "check") == 0
     finally:
         with psycopg.connect(tables, autocommit=True) as connection:
             connection.execute(
@@ -355,43 +359,41 @@ def test_the_printed_grants_are_enough(
             )
 
 
-def test_drop_shows_first_and_refuses_while_active(
-    written: Path, tables: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drop_needs_yes_to_drop_anything(config_file: Path, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     with psycopg.connect(tables, autocommit=True) as connection:
         connection.execute("CREATE PUBLICATION booking FOR TABLE guest")
         connection.execute("SELECT pg_create_logical_replication_slot('booking', 'pgoutput')")
 
-        assert run(written, "drop", "--slot") == 0
+        assert run(config_file, "drop", "--slot") == 0
         assert "nothing is dropped" in capsys.readouterr().out
-        assert run(written, "drop", "--slot", "--publication", "--yes") == 0
+        assert run(config_file, "drop", "--slot", "--publication", "--yes") == 0
         assert capsys.readouterr().out.splitlines()[-2:] == ["dropped publication booking", "dropped slot booking"]
-        assert run(written, "drop") == 0
+        assert run(config_file, "drop") == 0
         assert "slot         booking: there is none" in capsys.readouterr().out
-        left = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'booking'").fetchone()
-        assert left is None
+        slot = connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'booking'").fetchone()
+        assert slot is None
 
 
-def test_status_of_what_is_not_begun(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_before_the_first_start(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert run(written, "status") == 0
+    assert run(config_file, "status") == 0
     out = capsys.readouterr().out
     assert "booking" in out
     assert "● stopped" in out
     assert "nothing is published yet" in out
-    assert run(written, "status", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["slot"] is None
-    assert found["lag"] == {"bytes": None, "seconds": None, "xids": None}
+    assert run(config_file, "status", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["slot"] is None
+    assert status["lag"] == {"bytes": None, "seconds": None, "xids": None}
 
 
-def test_a_server_that_turns_us_away_is_one_line(
+def test_a_server_that_refuses_the_connection_is_reported_in_one_line(
     tables: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = conninfo_to_dict(tables)
+    parameters = conninfo_to_dict(tables)
     for change in ({"user": "nobody"}, {"dbname": "nothing"}, {"port": 1}):
-        dsn = make_conninfo("", **{**given, **change})
+        dsn = make_conninfo("", **{**parameters, **change})
         assert run(write(tmp_path / "c.toml", dsn, "[tables]\ninclude = ['*']"), "check") == 3
         err = capsys.readouterr().err
         assert len(err.splitlines()) == 1, err

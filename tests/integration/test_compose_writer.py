@@ -1,4 +1,4 @@
-"""What docker-compose.yml's writer does to its database."""
+"""The writer of docker-compose.yml, which changes the tables of the example's database."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ SETUP = Path(__file__).parents[2] / "docs" / "compose"
 
 
 def test_the_writer_changes_both_tables_with_stamps(database: str) -> None:
-    """Its statements, as psql sends them, against a server; the log has what it wrote."""
+    """The test runs the writer's statements as psql sends them, and reads the changes from the log."""
     script = (SETUP / "writer.sql").read_text("utf-8")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute((SETUP / "postgres.sql").read_text("utf-8").encode())

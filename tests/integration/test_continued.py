@@ -1,7 +1,7 @@
-"""A changelog that an earlier version of the program stored is continued by this one.
+"""This version continues a changelog that an earlier version of the program stored.
 
-`stored/changelog` was written by the version before the capture core had a room of its own: `photo` is read in part,
-and a repair of two keys of `item` is open. Its cluster is gone, so the service goes on with another one.
+The version before `connectors/capture` existed wrote `stored/changelog`. In it, `photo` is partly read, and a repair of
+two keys of `item` is open. Its database cluster no longer exists, so the service continues it with another one.
 """
 
 import shutil
@@ -21,7 +21,7 @@ table = "public.photo"
 """
 
 
-def test_a_stored_changelog_goes_on_with_what_was_open_in_it(database: str, tmp_path: Path) -> None:
+def test_a_stored_changelog_is_continued_with_its_open_reads_and_repairs(database: str, tmp_path: Path) -> None:
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
@@ -45,9 +45,9 @@ def test_a_stored_changelog_goes_on_with_what_was_open_in_it(database: str, tmp_
 
     after = site.messages()
     assert after[: len(before)] == before
-    positions = [each["value"]["provenance"]["source"]["position"] for each in after]
+    positions = [message["value"]["provenance"]["source"]["position"] for message in after]
     assert positions == sorted(set(positions))
-    assert ("read", "7") in site.ops("item")[sum(each["entity"] == "item" for each in before) :]
+    assert ("read", "7") in site.ops("item")[sum(message["entity"] == "item" for message in before) :]
     assert Repairs.parse(site.checkpoint.repairs).ended[SIGNAL] == "done, 1 absent"
     for name in ("item", "photo"):
         assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json({name}) FROM {name}")}

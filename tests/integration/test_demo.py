@@ -1,4 +1,4 @@
-"""The demo tells its story, and whatever ends it leaves nothing running."""
+"""The demo prints its whole story. However it ends, it leaves no process running."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.servers import java_needed, kafka_lib
 
 HOME = Path(__file__).parents[2]
 
-SPARK_TELLS = (
+SPARK_TEXTS = (
     "spark_jobs/archive.py --compact all",
     'replace /status "CHECKED_IN"',
     "folded, they are the",
@@ -32,12 +32,12 @@ SPARK_TELLS = (
     "changelog republish order --report drift/",
     "orders, no drift",
 )
-"""What stands in the chapters on Spark, all that is blank in one blank."""
+"""Texts in the chapters on Spark, with each run of whitespace replaced by one blank."""
 
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """What the demo takes for the folder of temporary files; the server's user can enter it."""
+    """The folder in which the demo creates its temporary files. The server's user can enter it."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -45,10 +45,10 @@ def temporary() -> Iterator[Path]:
 
 
 def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
-    return told(temporary, "-W", "error", "-m", "changelog", "demo", *words)
+    return start(temporary, "-W", "error", "-m", "changelog", "demo", *words)
 
 
-def told(temporary: Path, *words: str) -> subprocess.Popen[str]:
+def start(temporary: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, *words]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     return subprocess.Popen(
@@ -56,14 +56,14 @@ def told(temporary: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def refuse_leftovers(temporary: Path, told: str) -> None:
-    """No process that works in the folder, no server on its port."""
+def refuse_leftovers(temporary: Path, output: str) -> None:
+    """Fails if a process still works in the folder, or a server still listens on the demo's port."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             assert str(temporary).encode() not in process.read_bytes()
         except OSError:
-            continue  # it ended while we looked
-    port = re.search(r"on port (\d+)", told)
+            continue  # the process has just ended
+    port = re.search(r"on port (\d+)", output)
     if port is not None:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", int(port[1]))) != 0
@@ -71,37 +71,37 @@ def refuse_leftovers(temporary: Path, told: str) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_the_demo_tells_its_story(temporary: Path) -> None:
-    """With what Spark makes of it, where Spark can be; and where not, how to see that."""
+    """Where Spark is installed, the story includes the Spark jobs. Elsewhere, it says how to get them."""
     folder = temporary / "told"
-    with told(temporary, "-m", "changelog.spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
-        said, _ = process.communicate(timeout=PROGRAM_S)
-    assert process.returncode == 0, said
-    for part in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
-        assert part in said
+    with start(temporary, "-m", "changelog.spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
+        output, _ = process.communicate(timeout=PROGRAM_S)
+    assert process.returncode == 0, output
+    for text in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
+        assert text in output
     if lacking():
-        assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in said
+        assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in output
     else:
-        squeezed = re.sub(r"\s+", " ", said)
-        for part in SPARK_TELLS:
-            assert part in squeezed
+        one_line = re.sub(r"\s+", " ", output)
+        for text in SPARK_TEXTS:
+            assert text in one_line
         assert list((folder / "views" / "order" / "current").glob("*.parquet"))
     assert list((folder / "data" / "changelog" / "log").glob("*.parquet"))
     assert list(temporary.iterdir()) == [folder]
-    refuse_leftovers(temporary, said)
+    refuse_leftovers(temporary, output)
 
 
-def test_without_java_it_says_how_to_see_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_the_demo_says_how_to_see_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    why = lacking()
-    assert why is not None
-    assert why.startswith(f"no java in {tmp_path}; install Java 17 or newer")
+    reason = lacking()
+    assert reason is not None
+    assert reason.startswith(f"no java in {tmp_path}; install Java 17 or newer")
 
 
-def test_a_folder_that_is_there_is_not_touched(temporary: Path) -> None:
+def test_the_demo_refuses_a_folder_that_exists(temporary: Path) -> None:
     with demo(temporary, "--path", str(temporary)) as process:
-        told, _ = process.communicate(timeout=PROGRAM_S)
+        output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 2
-    assert told == f"changelog: {temporary} already exists; name a new folder\n"
+    assert output == f"changelog: {temporary} already exists; name a new folder\n"
 
 
 @pytest.mark.usefixtures("starts_servers")
@@ -113,60 +113,60 @@ def test_a_folder_that_is_there_is_not_touched(temporary: Path) -> None:
         ("all tables are read", signal.SIGTERM),
     ],
 )
-def test_whatever_ends_it_nothing_is_left(temporary: Path, after: str, number: signal.Signals) -> None:
+def test_a_signal_ends_the_demo_and_leaves_nothing_behind(temporary: Path, after: str, number: signal.Signals) -> None:
     with demo(temporary, "--seconds", "1") as process:
         assert process.stdout is not None
-        told = ""
-        while after not in told:
+        output = ""
+        while after not in output:
             line = process.stdout.readline()
-            assert line, told
-            told += line
+            assert line, output
+            output += line
         time.sleep(0.2)
         process.send_signal(number)
-        told += process.communicate(timeout=PROGRAM_S)[0]
-    if process.returncode != 0:  # the last signal may come when all is done
-        assert process.returncode == 130, told
-        assert told.endswith("stopped: no process and no file is left\n")
+        output += process.communicate(timeout=PROGRAM_S)[0]
+    if process.returncode != 0:  # if the signal is late, the demo has ended by itself
+        assert process.returncode == 130, output
+        assert output.endswith("stopped: no process and no file is left\n")
         assert not list(temporary.iterdir())
-    refuse_leftovers(temporary, told)
+    refuse_leftovers(temporary, output)
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_over_kafka_it_shows_what_a_consumer_sees(temporary: Path) -> None:
+def test_the_demo_with_kafka_shows_what_a_consumer_reads(temporary: Path) -> None:
     kafka_lib()
     folder = temporary / "told"
     with demo(temporary, "--kafka", "--seconds", "3", "--path", str(folder)) as process:
-        told, _ = process.communicate(timeout=PROGRAM_S)
-    assert process.returncode == 0, told
-    for said in ("Kafka is up", "equals the tables", "equals the table:", "a tombstone", "changed  by unknown"):
-        assert said in told
+        output, _ = process.communicate(timeout=PROGRAM_S)
+    assert process.returncode == 0, output
+    for text in ("Kafka is up", "equals the tables", "equals the table:", "a tombstone", "changed  by unknown"):
+        assert text in output
     assert list(temporary.iterdir()) == [folder]
-    refuse_leftovers(temporary, told)
+    refuse_leftovers(temporary, output)
 
 
-def test_over_a_kafka_that_runs_the_topics_stay(temporary: Path, broker: Broker) -> None:
+def test_the_demo_keeps_its_topics_on_a_broker_that_it_did_not_start(temporary: Path, broker: Broker) -> None:
     words = ("--kafka", "--bootstrap-servers", broker.bootstrap_servers, "--seconds", "1")
     with demo(temporary, *words, "--path", str(temporary / "told")) as process:
-        told, _ = process.communicate(timeout=PROGRAM_S)
-    assert process.returncode == 0, told
-    history = re.search(r"changelog (history order \d+ --config \S+)", told)
-    assert history is not None, told
+        output, _ = process.communicate(timeout=PROGRAM_S)
+    assert process.returncode == 0, output
+    history = re.search(r"changelog (history order \d+ --config \S+)", output)
+    assert history is not None, output
     command = [sys.executable, "-m", "changelog", *history[1].split()]
-    looked = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
-    assert "by front-desk v5" in looked.stdout
+    result = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
+    assert "by front-desk v5" in result.stdout
 
 
-def test_servers_are_for_kafka(temporary: Path) -> None:
+def test_bootstrap_servers_need_the_option_kafka(temporary: Path) -> None:
     with demo(temporary, "--bootstrap-servers", "127.0.0.1:1") as process:
-        told, _ = process.communicate(timeout=PROGRAM_S)
-    assert (process.returncode, told) == (2, "changelog: --bootstrap-servers needs --kafka; give both\n")
+        output, _ = process.communicate(timeout=PROGRAM_S)
+    assert (process.returncode, output) == (2, "changelog: --bootstrap-servers needs --kafka; give both\n")
 
 
-def test_without_jars_it_says_how_to_come_by_a_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jars_the_demo_says_how_to_get_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java_needed()
     monkeypatch.setenv(LIB_VARIABLE, str(temporary))
     with demo(temporary, "--kafka") as process:
-        told, _ = process.communicate(timeout=PROGRAM_S)
+        output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 3
-    assert "`make kafka`" in told
-    assert told.endswith("or name a running Kafka with --bootstrap-servers\n")
+    assert "`make kafka`" in output
+    assert output.endswith("or name a running Kafka with --bootstrap-servers\n")

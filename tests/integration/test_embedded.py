@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: started, stopped, crashed and recovered."""
+"""Starts, stops, crashes and recovers the embedded PostgreSQL."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def test_the_older_server(database_15: str) -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_what_was_committed_survives_a_crash_and_a_restart() -> None:
+def test_committed_rows_survive_a_crash_and_a_restart() -> None:
     with temporary_server() as server:
         folder = server.data_dir.parent
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -62,7 +62,7 @@ def test_programs_come_from_the_wheel() -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
-def test_the_wheel_in_a_private_folder_still_serves(tmp_path: Path) -> None:
+def test_the_wheel_works_from_a_private_folder(tmp_path: Path) -> None:
     package = find_bin().parent.parent
     for name in (package.name, f"{package.name}.libs"):
         shutil.copytree(package.parent / name, tmp_path / name)

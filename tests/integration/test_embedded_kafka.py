@@ -1,4 +1,4 @@
-"""The Kafka of our own, and the way to it through a proxy."""
+"""The embedded Kafka broker, also through a proxy, and the schema registry."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +19,12 @@ from tests.servers.registry import Registry
 
 @pytest.fixture
 def folder(starts_servers: None) -> Iterator[Path]:
-    with temporary_folder("changelog-test-") as made:
-        yield made
+    with temporary_folder("changelog-test-") as new_folder:
+        yield new_folder
 
 
 @pytest.mark.xdist_group("kafka")
-def test_what_was_committed_survives_a_crash_and_a_restart_behind_a_proxy(folder: Path) -> None:
+def test_committed_messages_survive_a_crash_and_a_restart_through_a_proxy(folder: Path) -> None:
     broker = Broker(kafka_lib(), folder / "kafka")
     with Proxy("127.0.0.1", broker.port) as proxy:
         broker.advertised = proxy.address
@@ -45,39 +45,39 @@ def test_what_was_committed_survives_a_crash_and_a_restart_behind_a_proxy(folder
             producer.produce("t", b"never")
             producer.flush(PATIENCE_S)
             producer.abort_transaction(PATIENCE_S)
-            proxy.stop()  # clients came through it, and can go around it
+            proxy.stop()  # the clients above used it, and the reader below does not need it
             assert _read(broker.direct_servers, 3) == [b"before", b"after a crash", b"after a restart"]
 
 
-def test_the_registry_knows_avro(registry: Registry) -> None:
+def test_the_registry_stores_avro_schemas(registry: Registry) -> None:
     with SchemaRegistryClient({"url": registry.url}) as client:
-        known = client.register_schema("embedded-value", Schema('"string"', "AVRO"))
-        assert client.get_schema(known).schema_str == '"string"'
+        schema_id = client.register_schema("embedded-value", Schema('"string"', "AVRO"))
+        assert client.get_schema(schema_id).schema_str == '"string"'
         client.delete_subject("embedded-value")
 
 
-def test_what_is_missing_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_about_missing_programs_say_how_to_install_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIB_VARIABLE, str(tmp_path))
-    with pytest.raises(ChangelogError, match="make kafka") as jars:
+    with pytest.raises(ChangelogError, match="make kafka") as no_jars:
         find_lib()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ChangelogError, match="apt-get install openjdk") as java:
+    with pytest.raises(ChangelogError, match="apt-get install openjdk") as no_java:
         find_java()
     (tmp_path / "bin").mkdir()
-    old = tmp_path / "bin" / "java"
-    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
-    old.chmod(0o755)
+    old_java = tmp_path / "bin" / "java"
+    old_java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
+    old_java.chmod(0o755)
     with pytest.raises(ChangelogError, match="is Java 8;"):
         find_java()
-    assert jars.value.kind is java.value.kind is Kind.PRECONDITION
+    assert no_jars.value.kind is no_java.value.kind is Kind.PRECONDITION
 
 
 @pytest.mark.xdist_group("kafka")
 def test_a_broker_that_cannot_start_says_why(folder: Path) -> None:
     broken = Broker(kafka_lib(), folder / "kafka", settings={"log.retention.hours": "soon"})
-    with pytest.raises(ChangelogError, match=r"log\.retention\.hours") as error, broken:
+    with pytest.raises(ChangelogError, match=r"log\.retention\.hours") as raised, broken:
         pass
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(raised.value)
 
 
 def _commit(producer: Producer, value: bytes) -> None:
@@ -87,7 +87,7 @@ def _commit(producer: Producer, value: bytes) -> None:
 
 
 def _read(servers: str, count: int) -> list[bytes | None]:
-    """The first `count` values of t, as a consumer of committed messages sees them."""
+    """Returns the first `count` values of topic t that a consumer of committed messages reads."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe(["t"])

@@ -1,4 +1,6 @@
-"""Columns that change while the service runs: what is announced, what is read again, and what stops."""
+"""Columns change while the service runs: which versions are announced, which tables are read again, and what stops the
+service.
+"""
 
 import json
 from pathlib import Path
@@ -24,23 +26,23 @@ Row = tuple[Any, ...]
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    found = Site(database, tmp_path)
-    found.sql(
+    new_site = Site(database, tmp_path)
+    new_site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text, amount int)",
         "ALTER TABLE item REPLICA IDENTITY FULL",
         "INSERT INTO item SELECT n, 'item ' || n, n FROM generate_series(1, 100) AS n",
     )
-    found.configure(ENTITIES)
-    return found
+    new_site.configure(ENTITIES)
+    return new_site
 
 
 def is_read(site: Site) -> bool:
-    found = read_checkpoint(site.log)
-    return found is not None and bool(found.windows["item"]["complete"])
+    checkpoint = read_checkpoint(site.log)
+    return checkpoint is not None and bool(checkpoint.windows["item"]["complete"])
 
 
 def versions(site: Site) -> list[dict[str, Any]]:
-    return [each["value"]["current"] for each in site.messages(SCHEMAS)]
+    return [message["value"]["current"] for message in site.messages(SCHEMAS)]
 
 
 def changes(version: dict[str, Any]) -> list[tuple[str, str]]:
@@ -59,7 +61,7 @@ def published(site: Site, number: int) -> bool:
     return str(number) in site.state("item")
 
 
-def test_the_first_row_brings_the_first_version(site: Site) -> None:
+def test_the_first_version_is_announced_with_the_first_row(site: Site) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
     [first] = site.messages(SCHEMAS)
@@ -85,28 +87,26 @@ def test_the_first_row_brings_the_first_version(site: Site) -> None:
     )
 
 
-def test_versions_are_read_by_their_name_and_with_no_other_entity(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_versions_are_read_only_by_the_name_of_their_entity(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql("ALTER TABLE item ADD COLUMN note text", "INSERT INTO item VALUES (201, 'x', 1, 'y')")
         service.until(lambda: published(site, 201))
     capsys.readouterr()
-    tailed = _lines(_printed(site, capsys, "tail", "schemas", "--no-follow", "--json"))
-    assert [(line["entity"], line["key"]) for line in tailed] == [(SCHEMAS, "item")] * 2
-    assert _lines(_printed(site, capsys, "history", "schemas", "item", "--json")) == tailed
-    assert "note" in _printed(site, capsys, "history", "schemas", "item")
-    assert "added" in _printed(site, capsys, "tail", "schemas", "--no-follow")
-    everything = _lines(_printed(site, capsys, "tail", "--no-follow", "--json", "-n", "1000"))
-    assert {line["entity"] for line in everything} == {"item"}
+    announced = _lines(_output_of(site, capsys, "tail", "schemas", "--no-follow", "--json"))
+    assert [(line["entity"], line["key"]) for line in announced] == [(SCHEMAS, "item")] * 2
+    assert _lines(_output_of(site, capsys, "history", "schemas", "item", "--json")) == announced
+    assert "note" in _output_of(site, capsys, "history", "schemas", "item")
+    assert "added" in _output_of(site, capsys, "tail", "schemas", "--no-follow")
+    other_lines = _lines(_output_of(site, capsys, "tail", "--no-follow", "--json", "-n", "1000"))
+    assert {line["entity"] for line in other_lines} == {"item"}
 
 
-def _lines(printed: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in printed.splitlines()]
+def _lines(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
 
 
-def test_a_restart_announces_nothing_anew(site: Site) -> None:
+def test_a_restart_announces_no_version(site: Site) -> None:
     for number in (201, 202, 203):
         with site.running() as service:
             service.until(lambda: is_read(site))
@@ -124,7 +124,7 @@ def test_a_new_column_is_announced_before_the_first_row_that_has_it(site: Site) 
     assert second["value"]["original"] == first["value"]["current"]
     assert changes(second["value"]["current"]) == [("added", "note")]
     assert second["value"]["current"]["restated"] == []
-    row = next(each for each in site.messages("item") if each["key"] == "201")
+    row = next(message for message in site.messages("item") if message["key"] == "201")
     assert row["value"]["provenance"]["source"]["position"] == second["value"]["provenance"]["source"]["position"]
     assert read_versions(FileLog(site.log))[1].columns.fields[3][0] == "note"
 
@@ -137,8 +137,10 @@ def test_a_new_column_is_announced_before_the_first_row_that_has_it(site: Site) 
         ("ALTER TABLE item RENAME COLUMN name TO title", "replaced", "title"),
     ],
 )
-def test_a_change_of_stored_rows_has_the_table_read_again(site: Site, statement: str, kind: str, column: str) -> None:
-    site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')  # as a rename is
+def test_the_table_is_read_again_after_a_change_of_its_stored_rows(
+    site: Site, statement: str, kind: str, column: str
+) -> None:
+    site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')  # a rename is incompatible
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql(statement)
@@ -153,7 +155,7 @@ def test_a_change_of_stored_rows_has_the_table_read_again(site: Site, statement:
     assert sorted(reads, key=int) == sorted([*map(str, range(1, 101))] * 2 + ["201"], key=int)
 
 
-def test_a_column_that_went_and_came_again_has_the_table_read_again(site: Site) -> None:
+def test_the_table_is_read_again_after_a_column_is_dropped_and_added(site: Site) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql("ALTER TABLE item DROP COLUMN name, ADD COLUMN name text")
@@ -163,12 +165,12 @@ def test_a_column_that_went_and_came_again_has_the_table_read_again(site: Site) 
     assert changes(versions(site)[-1]) == [("moved", "amount"), ("moved", "name")]
 
 
-def _printed(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def _output_of(site: Site, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert site.call(*words)[0] == 0
     return capsys.readouterr().out
 
 
-def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(
+def test_with_the_policy_ask_the_table_is_read_again_at_an_operators_command(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
@@ -180,12 +182,12 @@ def test_where_the_policy_is_to_ask_an_operator_has_it_read_again(
     assert site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]}
     assert site.state("item") != table(site)
     capsys.readouterr()
-    assert json.loads(_printed(site, capsys, "status", "--json"))["windows"]["item"]["stale"] == ["stock"]
-    told = " ".join(_printed(site, capsys, "status").split())
-    assert "stock; `changelog republish item --all` reads the table again" in told
+    assert json.loads(_output_of(site, capsys, "status", "--json"))["windows"]["item"]["stale"] == ["stock"]
+    status = " ".join(_output_of(site, capsys, "status").split())
+    assert "stock; `changelog republish item --all` reads the table again" in status
     assert site.call("schemas", "accept", "item", "--read-again")[0] == 0
     capsys.readouterr()
-    assert "--read-again" not in _printed(site, capsys, "status")
+    assert "--read-again" not in _output_of(site, capsys, "status")
     with site.running() as service:
         service.until(lambda: is_read(site) and site.state("item") == table(site))
     assert site.checkpoint.windows["item"] == {"complete": True}
@@ -211,7 +213,7 @@ def test_an_incompatible_change_stops_at_its_position_until_it_is_accepted(site:
     assert last["breaks"]
 
 
-def test_a_change_that_the_reading_of_a_table_finds_first_can_be_accepted_and_loses_no_row(site: Site) -> None:
+def test_a_change_that_is_found_while_a_table_is_read_can_be_accepted_without_losing_rows(site: Site) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
     site.sql("ALTER TABLE item ALTER COLUMN amount TYPE text")
@@ -227,7 +229,7 @@ def test_a_change_that_the_reading_of_a_table_finds_first_can_be_accepted_and_lo
     assert site.checkpoint.accepted == {}
 
 
-def test_another_mode_lets_a_wider_type_pass_and_reads_nothing_again(site: Site) -> None:
+def test_the_mode_backward_accepts_a_wider_type_without_reading_the_table_again(site: Site) -> None:
     site.configure(ENTITIES + '[entities.item.schemas]\ncompatibility = "BACKWARD_TRANSITIVE"\n')
     with site.running() as service:
         service.until(lambda: is_read(site))
@@ -237,7 +239,7 @@ def test_another_mode_lets_a_wider_type_pass_and_reads_nothing_again(site: Site)
     assert (changes(versions(site)[-1]), versions(site)[-1]["restated"]) == ([("retyped", "amount")], [])
 
 
-def test_what_cannot_be_accepted_is_refused(site: Site) -> None:
+def test_accept_refuses_what_it_cannot_accept(site: Site) -> None:
     assert site.refused("schemas", "accept", "item", "--read-again", code=2).startswith("the changelog is empty")
     with site.running() as service:
         service.until(lambda: is_read(site))
@@ -248,20 +250,26 @@ def test_what_cannot_be_accepted_is_refused(site: Site) -> None:
     assert site.refused("schemas", "accept", "item", position, code=2).startswith("the changelog is past this position")
 
 
-@pytest.mark.parametrize("place", ["loop:read", "loop:published", "loop:confirmed", "files:synced", "files:linked"])
+@pytest.mark.parametrize(
+    "fail_point", ["loop:read", "loop:published", "loop:confirmed", "files:synced", "files:linked"]
+)
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_crash_announces_nothing_twice_and_leaves_nothing_unread(site: Site, place: str, count: int) -> None:
+def test_after_a_crash_no_version_is_announced_twice_and_no_row_is_missing(
+    site: Site, fail_point: str, count: int
+) -> None:
     with site.running() as service:
         service.until(lambda: is_read(site))
     site.sql("ALTER TABLE item ADD COLUMN stock int DEFAULT 7", "UPDATE item SET amount = 0 WHERE id = 1")
     process = Service(site.config)
-    process.start(f"{place}:{count}")
+    process.start(f"{fail_point}:{count}")
     try:
-        assert process.wait(PATIENCE_S), f"{place} was not reached"
+        assert process.wait(PATIENCE_S), f"{fail_point} was not reached"
     finally:
         process.kill()
     with site.running() as service:
         service.until(lambda: is_read(site) and site.state("item") == table(site))
     assert [(version["version"], version["restated"]) for version in versions(site)] == [(1, []), (2, ["stock"])]
-    places = [(each["key"], each["value"]["provenance"]["source"]["position"]) for each in site.messages("item")]
-    assert len(set(places)) == len(places)
+    positions = [
+        (message["key"], message["value"]["provenance"]["source"]["position"]) for message in site.messages("item")
+    ]
+    assert len(set(positions)) == len(positions)

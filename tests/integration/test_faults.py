@@ -1,4 +1,7 @@
-"""The service killed at each named place once, and the campaigns in few rounds."""
+"""Kills the service at each of its fail points once, and runs each campaign for a few rounds.
+
+A fail point is a named line of the service's code at which a test can kill it.
+"""
 
 import re
 import time
@@ -46,14 +49,18 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def alone(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own: other tests' transactions would hold its snapshots up."""
+def own_server(starts_servers: None) -> Iterator[Server]:
+    """A server of this module's own. On a shared server, the service's snapshots would wait for other tests'
+    transactions.
+    """
     with temporary_server(settings=SETTINGS) as running:
         yield running
 
 
 class Site:
-    """A database under load with its second reader, and the service's place."""
+    """A database under load, the service that publishes it, and an oracle: a second, independent reader of the
+    database's log.
+    """
 
     def __init__(self, dsn: str, folder: Path, seed: int) -> None:
         self.dsn, self.log = dsn, folder / "changelog"
@@ -63,48 +70,48 @@ class Site:
         self.service = Service(config)
         self.load = Load(dsn, SCALE, seed)
         self.oracle = Oracle(dsn, folder / "frames")
-        self.since = 0
+        self.slot_lsn = 0
 
     def start(self, fail_at: str | None = None) -> None:
-        """Starts the service, and with its first slot the load."""
+        """Starts the service. The first call also starts the load, as soon as the service has created its slot."""
         self.service.start(fail_at)
-        if not self.since:
-            self.since = self.service.slot_made(self.dsn, "faults")
+        if not self.slot_lsn:
+            self.slot_lsn = self.service.slot_made(self.dsn, "faults")
             self.load.start()
 
     def judge(self) -> None:
-        """Lets the service, started again, read to the end, and looks at all that it stored."""
+        """Stops the load, lets the service read to the end of the log, and checks everything that it stored."""
         self.load.stop()
         end = last_write(self.dsn)
-        self.service.until(self.log, lambda found: through_lsn(found) > end and is_read(found), PATIENCE_S)
+        self.service.until(self.log, lambda stored: through_lsn(stored) > end and is_read(stored), PATIENCE_S)
         self.oracle.wait(end, PATIENCE_S)
         self.service.stop()
         self.oracle.stop()
-        judge(self.dsn, self.log, self.oracle.expected(self.since))
+        judge(self.dsn, self.log, self.oracle.expected(self.slot_lsn))
 
     def close(self) -> None:
-        """Leaves nothing running."""
+        """Ends the service and the oracle."""
         self.service.kill()
         self.oracle.stop()
 
 
 @pytest.fixture
-def site(alone: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
-    with fresh_database(alone) as dsn:
-        found = Site(dsn, tmp_path, seed)
-        yield found
-        found.close()
+def site(own_server: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
+    with fresh_database(own_server) as dsn:
+        new_site = Site(dsn, tmp_path, seed)
+        yield new_site
+        new_site.close()
 
 
-def test_every_fail_point_in_the_code_is_tried() -> None:
+def test_every_fail_point_in_the_code_is_tested() -> None:
     texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
-    named = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
-    assert named == {*FAIL_POINTS, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
-    assert {name for name in named if name.startswith("files:")} == set(SINK_FAIL_POINTS)
+    fail_points = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
+    assert fail_points == {*FAIL_POINTS, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
+    assert {name for name in fail_points if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 
 @pytest.mark.parametrize("name", FAIL_POINTS)
-def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) -> None:
+def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
     site.start(f"{name}:1" if "resume" in name else f"{name}:4")
     assert site.service.wait(PATIENCE_S), f"{name} was not reached"
     site.start()
@@ -113,8 +120,10 @@ def test_a_crash_there_loses_nothing_and_repeats_nothing(site: Site, name: str) 
 
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
-def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
-    """As the machine's crash leaves it: a file that was linked but not yet durable, and was never confirmed."""
+def test_a_crash_while_the_sink_repairs_a_damaged_log(site: Site, name: str) -> None:
+    """The log is damaged as a crash of the machine leaves it: its newest file was linked, but was neither durable nor
+    confirmed.
+    """
     site.start("files:linked:5")
     assert site.service.wait(PATIENCE_S)
     newest = sequences(site.log)[-1]
@@ -131,7 +140,7 @@ def test_a_crash_while_damage_is_mended(site: Site, name: str) -> None:
     assert list((site.log / "aside").iterdir())
 
 
-def test_a_table_that_is_locked_is_said_and_holds_up_no_end(site: Site) -> None:
+def test_a_locked_table_is_logged_and_does_not_delay_a_stop(site: Site) -> None:
     with psycopg.connect(site.dsn) as connection:
         connection.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
         site.service.start()

@@ -1,4 +1,4 @@
-"""Floats are printed as the server prints them, digit by digit."""
+"""Floats are printed digit by digit as the server prints them."""
 
 import math
 import struct
@@ -13,7 +13,9 @@ from changelog.connectors.servers.postgres import Server
 from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
-"""Where neighbours lie unevenly, and where a short text can be just between two."""
+"""Powers of 2 and of 10. At powers of 2, the distance to the next float changes. A power of 10 has a short text, which
+can lie just between two floats.
+"""
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -31,7 +33,7 @@ def check(server: Server, values: list[float], *, single: bool) -> None:
 def test_powers(server: Server) -> None:
     check(server, POWERS + [math.nextafter(power, 0) for power in POWERS], single=False)
     singles = [float(np.float32(power)) for power in POWERS if 1e-45 < power < 3e38]
-    check(server, singles + [float(np.nextafter(np.float32(one), np.float32(0))) for one in singles], single=True)
+    check(server, singles + [float(np.nextafter(np.float32(single), np.float32(0))) for single in singles], single=True)
 
 
 @settings(max_examples=20, deadline=None)
@@ -42,7 +44,7 @@ def test_any(server: Server, doubles: list[float], singles: list[float]) -> None
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_what_is_no_number_in_json_is_a_string(*, single: bool) -> None:
+def test_a_float_that_json_cannot_express_is_a_string(*, single: bool) -> None:
     nan = struct.unpack("<d", b"\x01\0\0\0\0\0\xf8\xff")[0]
-    found = [floats.token(value, single=single) for value in (nan, math.inf, -math.inf)]
-    assert found == [b'"NaN"', b'"Infinity"', b'"-Infinity"']
+    tokens = [floats.token(value, single=single) for value in (nan, math.inf, -math.inf)]
+    assert tokens == [b'"NaN"', b'"Infinity"', b'"-Infinity"']

@@ -1,4 +1,6 @@
-"""Every gap has one way on, which needs no person but to say yes: the changelog equals its table again."""
+"""After each kind of gap, one command continues: `changelog run --over-gap`. An operator only confirms it. Afterwards
+the changelog equals its table again.
+"""
 
 import contextlib
 import json
@@ -33,7 +35,7 @@ from tests.servers import SETTINGS, fresh_database, lose_log
 
 
 class World:
-    """A service over one table, its writer, and a consumer that read all that there was before the gap."""
+    """A service over one table, a writer of the table, and a consumer that has read all messages before the gap."""
 
     def __init__(self, dsn: str, folder: Path, seed: int) -> None:
         self.site = Site(dsn, folder)
@@ -43,7 +45,7 @@ class World:
         self.writer, self.consumer = Writer(dsn, seed), Consumer()
 
     def begin(self) -> None:
-        """Publishes the table and changes of it in several commits, and stops."""
+        """Publishes the table and several commits of changes, and stops the service."""
         self.writer.write(20)
         with self.site.running() as running:
             running.until(self.site.is_read)
@@ -56,16 +58,19 @@ class World:
         self.consumer.take(read_log(self.site.log, entity="guest"))
         return self.consumer.states == table(self.site.dsn)
 
-    def goes_over(self, capsys: pytest.CaptureFixture[str], reason: str, *crashes: str) -> Gap:
-        """A start stops and names the way; that way shows what it knows, is cut off at `crashes`, and leads on."""
+    def cross_gap(self, capsys: pytest.CaptureFixture[str], reason: str, *crashes: str) -> Gap:
+        """Checks that a start refuses, then continues over the gap while rows are written. Returns the gap.
+
+        Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each of `crashes` and repeated.
+        """
         line = self.site.refused()
         assert reason in line
         assert line.endswith(OVER_GAP)
         before, slot = self._stored(), self._slot()
         assert self.site.call("run", "--over-gap")[0] == 1
-        shown = capsys.readouterr().out
-        assert reason in shown
-        assert shown.splitlines()[-1] == "nothing is changed; to go on: changelog run --over-gap --yes"
+        output = capsys.readouterr().out
+        assert reason in output
+        assert output.splitlines()[-1] == "nothing is changed; to go on: changelog run --over-gap --yes"
         assert (self._stored(), self._slot()) == (before, slot)
         self.writer.start()
         try:
@@ -74,7 +79,7 @@ class World:
                 assert self.service.wait(PATIENCE_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             if "gap:stored" not in crashes:
                 self.service.start(None, "--over-gap", "--yes")
-                self.service.until(self.site.log, lambda found: found.epoch > 1, PATIENCE_S)
+                self.service.until(self.site.log, lambda stored: stored.epoch > 1, PATIENCE_S)
                 self.service.kill()
             self.service.start()
             self.service.until(self.site.log, _is_repaired, PATIENCE_S)
@@ -83,25 +88,27 @@ class World:
         return self.judge()
 
     def judge(self) -> Gap:
-        """Lets the service publish the rest; then changelog, consumer and table must agree. Gives the last gap."""
+        """Lets the service publish the rest, and checks that changelog, consumer and table agree.
+        Returns the last gap.
+        """
         with psycopg.connect(self.site.dsn) as connection:
             [(end,)] = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8").fetchall()
         self.site.sql("INSERT INTO guest VALUES (-1, 'last', 0)")
-        self.service.until(self.site.log, lambda found: through_lsn(found) > end, PATIENCE_S)
+        self.service.until(self.site.log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
         self.service.stop()
-        held = table(self.site.dsn)
+        expected = table(self.site.dsn)
         check_order(read_log(self.site.log, entity="guest"))
-        fold = Consumer()
-        fold.take(read_log(self.site.log, entity="guest"))
-        assert fold.states == held
+        new_consumer = Consumer()
+        new_consumer.take(read_log(self.site.log, entity="guest"))
+        assert new_consumer.states == expected
         self.consumer.take(read_log(self.site.log, entity="guest"))
-        assert self.consumer.states == held
+        assert self.consumer.states == expected
         return Gap.parse(read_gaps(FileLog(self.site.log))[-1].envelope.current or b"")
 
     def _stored(self) -> Position | None:
         with contextlib.suppress(ChangelogError):
-            found = read_checkpoint(self.site.log)
-            return None if found is None else found.position
+            checkpoint = read_checkpoint(self.site.log)
+            return None if checkpoint is None else checkpoint.position
         return None
 
     def _slot(self) -> list[tuple[object, ...]]:
@@ -110,17 +117,17 @@ class World:
         )
 
 
-def _is_repaired(found: Checkpoint) -> bool:
-    return is_read(found) and not found.repairs.get("open")
+def _is_repaired(checkpoint: Checkpoint) -> bool:
+    return is_read(checkpoint) and not checkpoint.repairs.get("open")
 
 
 @pytest.fixture
 def world(database: str, tmp_path: Path, seed: int) -> Iterator[World]:
-    made = World(database, tmp_path, seed)
-    made.begin()
-    yield made
-    made.service.kill()
-    made.writer.stop()
+    new_world = World(database, tmp_path, seed)
+    new_world.begin()
+    yield new_world
+    new_world.service.kill()
+    new_world.writer.stop()
 
 
 def drop_slot(world: World) -> None:
@@ -131,7 +138,7 @@ def drop_slot(world: World) -> None:
 def test_a_crash_at_each_step_over_a_gap(world: World, capsys: pytest.CaptureFixture[str], point: str) -> None:
     drop_slot(world)
     world.writer.write(10)
-    gap = world.goes_over(capsys, "does not exist, and the changelog was begun with it", point)
+    gap = world.cross_gap(capsys, "does not exist, and the changelog was begun with it", point)
     assert (gap.before.epoch, gap.after.epoch) == (1, 2)
     assert gap.before.committed_at is not None
     assert gap.entities == ("guest",)
@@ -140,7 +147,7 @@ def test_a_crash_at_each_step_over_a_gap(world: World, capsys: pytest.CaptureFix
 
 
 def check_commands(world: World, capsys: pytest.CaptureFixture[str], gap: Gap) -> None:
-    """`tail`, `history` and `status` tell of the gap, and a start finds none."""
+    """Checks that `tail`, `history` and `status` report the gap, and that a start finds no other gap."""
     key = next(read_log(world.site.log, entity="guest")).column("key")[0].as_py()
     capsys.readouterr()
     for words, count in (
@@ -174,11 +181,11 @@ def drop_publication(world: World) -> None:
 
 
 def hide_publication(world: World) -> None:
-    """It is there again, but what was written meanwhile the log cannot give."""
-    made = f"CREATE PUBLICATION {world.site.name} FOR TABLE guest WITH (publish_via_partition_root = true)"
+    """Drops the publication and creates it again. The log cannot supply the changes that were written in between."""
+    create = f"CREATE PUBLICATION {world.site.name} FOR TABLE guest WITH (publish_via_partition_root = true)"
     world.site.sql(f"DROP PUBLICATION {world.site.name}")
     world.writer.write(5)
-    world.site.sql(made)
+    world.site.sql(create)
 
 
 def delete_newest_file(world: World) -> None:
@@ -199,7 +206,7 @@ def cut_two_files(world: World) -> None:
 
 
 def delete_all_files(world: World) -> None:
-    """The idle position says that there were some."""
+    """Deletes all log files. The position in the resume file still says that there were some."""
     with closing(FileSink(world.site.log)) as sink:
         stored = sink.recover()
         assert stored is not None
@@ -209,7 +216,7 @@ def delete_all_files(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "reason", "point"),
+    ("damage", "reason", "point"),
     [
         (move_slot, "the slot has moved to", "gap:slot-made"),
         (lose_slot, "has lost its log", "gap:slot-dropped"),
@@ -221,23 +228,25 @@ def delete_all_files(world: World) -> None:
         (delete_all_files, "follows a log file that is gone or damaged", "gap:slot-made"),
     ],
 )
-def test_each_dead_end_has_a_way_on(
+def test_the_service_continues_after_each_kind_of_damage(
     world: World,
     capsys: pytest.CaptureFixture[str],
-    happens: Callable[[World], None],
+    damage: Callable[[World], None],
     reason: str,
     point: str,
 ) -> None:
     aside = world.site.log / "aside"
-    happens(world)
+    damage(world)
     world.writer.write(5)
-    gap = world.goes_over(capsys, reason, point, "gap:claimed")
+    gap = world.cross_gap(capsys, reason, point, "gap:claimed")
     assert gap.after.epoch > 1
-    cut_files = {"cut_newest_file": 1, "cut_two_files": 2}.get(happens.__name__, 0)
-    assert len(list(aside.iterdir()) if aside.is_dir() else []) == cut_files, "nothing is deleted"
+    cut_files = {"cut_newest_file": 1, "cut_two_files": 2}.get(damage.__name__, 0)
+    assert len(list(aside.iterdir()) if aside.is_dir() else []) == cut_files, (
+        "damaged files are moved aside, not deleted"
+    )
 
 
-def test_a_publication_that_goes_under_the_service_stops_it_as_it_stops_a_start(
+def test_dropping_the_publication_stops_a_running_service_with_the_error_of_a_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "LOOK_S", 0.1)
@@ -249,56 +258,60 @@ def test_a_publication_that_goes_under_the_service_stops_it_as_it_stops_a_start(
     assert world.site.refused() == str(error)
 
 
-def test_a_slot_that_only_moved_loses_no_more_than_that(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slot_that_moved_loses_only_the_changes_that_it_skipped(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     move_slot(world)
     world.site.sql("UPDATE guest SET name = 'x'", "UPDATE guest SET name = 'y'")
-    gap = world.goes_over(capsys, "the slot has moved to")
-    names = [each["value"]["current"]["name"] for each in world.site.messages("guest") if each["value"]["current"]]
+    gap = world.cross_gap(capsys, "the slot has moved to")
+    names = [
+        message["value"]["current"]["name"] for message in world.site.messages("guest") if message["value"]["current"]
+    ]
     assert {"x", "y"} <= set(names)
     assert gap.before.through != gap.after.through
 
 
 @pytest.fixture
-def elsewhere(starts_servers: None) -> Iterator[Server]:
+def other_server(starts_servers: None) -> Iterator[Server]:
     with temporary_server(settings=SETTINGS) as running:
         yield running
 
 
-def test_another_cluster(world: World, elsewhere: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    with fresh_database(elsewhere) as dsn:
-        world.writer, kept = Writer(dsn, 5), world.site.dsn
+def test_another_cluster(world: World, other_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    with fresh_database(other_server) as dsn:
+        world.writer, original_dsn = Writer(dsn, 5), world.site.dsn
         world.site.dsn = dsn
         world.site.sql(TABLE, "ALTER TABLE guest REPLICA IDENTITY FULL")
         world.writer.write(10)
         world.site.configure(ENTITY, dsn=dsn)
-        gap = world.goes_over(capsys, "but the changelog comes from cluster", "gap:slot-made")
+        gap = world.cross_gap(capsys, "but the changelog comes from cluster", "gap:slot-made")
         assert gap.before.system != gap.after.system
         assert world.site.call("drop", "--slot", "--yes")[0] == 0
-        world.site.dsn = kept
+        world.site.dsn = original_dsn
 
 
-def test_a_server_that_was_restored(elsewhere: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its slot is restored, too, and stands before what was published."""
-    with fresh_database(elsewhere) as dsn:
+def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The restore also restores the slot, at a position before the last published change."""
+    with fresh_database(other_server) as dsn:
         world = World(dsn, tmp_path, 7)
         world.begin()
-        elsewhere.stop()
+        other_server.stop()
         copy = tmp_path / "copy"
-        shutil.copytree(elsewhere.data_dir, copy)
-        elsewhere.start()
+        shutil.copytree(other_server.data_dir, copy)
+        other_server.start()
         with world.site.running() as running:
-            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # further than the writer gets afterwards
+            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # the writer does not get this far after the restore
             world.writer.write(50)
             running.until(lambda: world._consumed())
-        elsewhere.stop()
-        for entry in elsewhere.data_dir.iterdir():
+        other_server.stop()
+        for entry in other_server.data_dir.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        shutil.copytree(copy, elsewhere.data_dir, dirs_exist_ok=True)
-        for entry in elsewhere.data_dir.rglob("*"):
+        shutil.copytree(copy, other_server.data_dir, dirs_exist_ok=True)
+        for entry in other_server.data_dir.rglob("*"):
             give_away(entry)
-        elsewhere.start()
+        other_server.start()
         try:
-            gap = world.goes_over(capsys, "it lacks commits that were published", "gap:slot-made")
+            gap = world.cross_gap(capsys, "it lacks commits that were published", "gap:slot-made")
         finally:
             world.service.kill()
             world.writer.stop()

@@ -1,4 +1,6 @@
-"""A server that hangs: one backend of ours stopped, its answers swallowed, or the whole of it out of reach."""
+"""A server that hangs: one backend of the service is stopped, or its answers are lost, or the whole server is
+unreachable.
+"""
 
 import contextlib
 import json
@@ -32,7 +34,7 @@ from tests.patience import PATIENCE_S
 from tests.proxy import Proxy
 from tests.servers import SETTINGS, fresh_database
 
-HASTY = """
+CONFIG = """
 [source]
 kind = "postgres"
 dsn = {dsn}
@@ -48,9 +50,9 @@ listen = "127.0.0.1:0"
 table = "guest"
 """
 
-OURS = """
+SESSIONS = """
 SELECT pid FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'changelog' AND {which}
+WHERE datname = current_database() AND application_name = 'changelog' AND {condition}
 """
 STREAMING = "backend_type = 'walsender'"
 CATALOGUE = """backend_start = (
@@ -68,7 +70,7 @@ NEW_TYPE = [
     "ALTER TABLE guest ADD mood mood",
     "INSERT INTO guest VALUES (4, 'name', 'glad')",
 ]
-"""The stream has to ask the catalogue for the type."""
+"""After these statements, the stream must ask the catalogue for the type."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,15 +80,19 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server waits for is asked often, and a slot that is held is waited for only by connecting again."""
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the service ask often what the server waits for, and makes it reconnect instead of waiting for a slot that
+    is in use.
+    """
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
 
 
 @pytest.fixture(scope="module")
 def server(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own, whose walsenders soon miss us, and which has prepared transactions."""
+    """A server of this module's own. Its walsenders soon end a silent connection, and it allows prepared
+    transactions.
+    """
     settings = {**SETTINGS, "wal_sender_timeout": "1s", "max_prepared_transactions": "5"}
     with temporary_server(settings=settings) as running:
         yield running
@@ -99,7 +105,9 @@ def site(server: Server, tmp_path: Path) -> Iterator["HungSite"]:
 
 
 class HungSite(Site):
-    """A service over one table of three rows, with little patience, of whose sessions some can be stopped."""
+    """A service over one table of three rows. It has short timeouts, and tests can stop the backends of
+    its sessions.
+    """
 
     def __init__(self, dsn: str, folder: Path) -> None:
         super().__init__(dsn, folder)
@@ -107,12 +115,12 @@ class HungSite(Site):
         self.sql("INSERT INTO guest SELECT g, 'name' FROM generate_series(1, 3) g")
 
     def write_config(self, *, dsn: str | None = None, limit: float = 1) -> None:
-        text = HASTY.format(dsn=json.dumps(dsn or self.dsn), limit=limit)
+        text = CONFIG.format(dsn=json.dumps(dsn or self.dsn), limit=limit)
         self.config.write_text(f"name = {json.dumps(self.name)}\n{text}", "utf-8")
 
     @contextlib.contextmanager
     def running_with(self, reach: Reach = nowhere) -> Iterator[Running]:
-        """As `running`, with fail points."""
+        """Like `running`, with fail points."""
         running = Running(Service(config.load(self.config, os.environ), reach=reach))
         try:
             yield running
@@ -120,18 +128,18 @@ class HungSite(Site):
             running.stop()
         running.check()
 
-    def pid(self, which: str) -> int:
-        """The backend of the one session of ours that fits, once there is one."""
+    def pid(self, condition: str) -> int:
+        """Waits until exactly one session of the service matches the condition. Returns the pid of its backend."""
         deadline = time.monotonic() + PATIENCE_S / 2
-        while len(found := self.sql(OURS.format(which=f"({which})"))) != 1:
-            assert time.monotonic() < deadline, f"{len(found)} sessions are {which}"
+        while len(backends := self.sql(SESSIONS.format(condition=f"({condition})"))) != 1:
+            assert time.monotonic() < deadline, f"{len(backends)} sessions are {condition}"
             time.sleep(0.02)
-        return int(found[0][0])
+        return int(backends[0][0])
 
     @contextlib.contextmanager
-    def stopped(self, which: str) -> Iterator[int]:
-        """SIGSTOP for that backend."""
-        pid = self.pid(which)
+    def stopped(self, condition: str) -> Iterator[int]:
+        """Stops that backend with SIGSTOP while the body runs."""
+        pid = self.pid(condition)
         os.kill(pid, signal.SIGSTOP)
         try:
             yield pid
@@ -140,15 +148,17 @@ class HungSite(Site):
 
 
 class StopAt:
-    """At a fail point, for the first time it is passed, stops the backend of one of the service's sessions."""
+    """A callback for fail points. When the service first passes the named fail point, it stops the backend of one of
+    the service's sessions.
+    """
 
-    def __init__(self, site: HungSite, name: str, which: str) -> None:
-        self._site, self._name, self._which = site, name, which
+    def __init__(self, site: HungSite, name: str, condition: str) -> None:
+        self._site, self._name, self._condition = site, name, condition
         self.pid: int | None = None
 
     def __call__(self, name: str) -> None:
         if name == self._name and self.pid is None:
-            self.pid = self._site.pid(self._which)
+            self.pid = self._site.pid(self._condition)
             os.kill(self.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
@@ -156,14 +166,14 @@ class StopAt:
             os.kill(self.pid, signal.SIGCONT)
 
 
-def lost(running: Running, why: str) -> Callable[[], bool]:
-    return lambda: any(each["event"] == "connection lost" and why in each["error"] for each in running.events())
+def lost(running: Running, reason: str) -> Callable[[], bool]:
+    return lambda: any(event["event"] == "connection lost" and reason in event["error"] for event in running.events())
 
 
 # One connection
 
 
-def test_a_query_that_is_not_answered_ends_and_nothing_waits_after_it(site: HungSite) -> None:
+def test_an_unanswered_query_ends_and_closes_its_connection(site: HungSite) -> None:
     with connect(site.dsn, patience=Patience(silence_s=0.5)) as connection, connection.transaction():
         pid = connection.info.backend_pid
         os.kill(pid, signal.SIGSTOP)
@@ -180,7 +190,7 @@ def test_a_query_that_is_not_answered_ends_and_nothing_waits_after_it(site: Hung
             os.kill(pid, signal.SIGCONT)
 
 
-def test_only_silence_counts_not_how_long_it_takes(site: HungSite) -> None:
+def test_a_query_may_take_longer_than_the_timeout_if_it_keeps_sending(site: HungSite) -> None:
     slow = "COPY (SELECT pg_sleep(0.3), repeat('x', 10000) FROM generate_series(1, 8)) TO STDOUT"
     with connect(site.dsn, patience=Patience(silence_s=2.0)) as connection, connection.cursor() as cursor:
         with cursor.copy(slow) as copy:
@@ -190,32 +200,32 @@ def test_only_silence_counts_not_how_long_it_takes(site: HungSite) -> None:
 
 @contextlib.contextmanager
 def deaf(count: int) -> Iterator[str]:
-    """The connection string of hosts that accept and never answer."""
+    """Yields the connection string of hosts that accept connections and never answer."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        ports = ",".join(str(each.getsockname()[1]) for each in listeners)
+        ports = ",".join(str(listener.getsockname()[1]) for listener in listeners)
         yield make_conninfo(host=",".join(["127.0.0.1"] * count), port=ports, dbname="x", connect_timeout=2)
 
 
-def test_hosts_that_accept_and_never_answer_are_given_up_each_in_its_time() -> None:
+def test_connecting_to_silent_hosts_times_out() -> None:
     with deaf(2) as dsn, pytest.raises(ChangelogError, match="timeout expired") as raised:
         connect(dsn)
     assert raised.value.kind is Kind.CONNECTION
 
 
 def test_an_attempt_to_connect_does_not_outlast_the_service() -> None:
-    began = time.monotonic()
-    stops = Patience(stopping=lambda: time.monotonic() > began + 1)
+    begun_at = time.monotonic()
+    patience = Patience(stopping=lambda: time.monotonic() > begun_at + 1)
     with deaf(1) as dsn, pytest.raises(ChangelogError, match="the service is stopping") as raised:
-        connect(make_conninfo(dsn, connect_timeout=3600), patience=stops)
+        connect(make_conninfo(dsn, connect_timeout=3600), patience=patience)
     assert raised.value.kind is Kind.CONNECTION
 
 
-# The service, one session of which is stopped
+# One of the service's sessions is stopped
 
 
 @pytest.mark.parametrize(
-    ("at", "which", "writing"),
+    ("fail_point", "condition", "statements"),
     [
         ("window:begun", READING, ["INSERT INTO guest VALUES (4)"]),
         ("window:read", SIGNALLING, ["INSERT INTO guest VALUES (4)"]),
@@ -224,15 +234,15 @@ def test_an_attempt_to_connect_does_not_outlast_the_service() -> None:
     ],
     ids=["reading", "signalling", "catalogue", "watching"],
 )
-def test_a_hung_session_is_lost_and_the_service_goes_on(
-    site: HungSite, at: str, which: str, writing: list[str]
+def test_the_service_drops_a_hung_session_and_continues(
+    site: HungSite, fail_point: str, condition: str, statements: list[str]
 ) -> None:
     site.write_config()
-    stop_at = StopAt(site, at, which)
+    stop_at = StopAt(site, fail_point, condition)
     try:
         with site.running_with(stop_at) as running:
             running.until(lambda: stop_at.pid is not None)
-            site.sql(*writing)
+            site.sql(*statements)
             running.until(lost(running, "no answer for 1 s"))
             running.until(lambda: site.state("guest").keys() == {"1", "2", "3", "4"} and site.is_read())
             assert json.loads(running.get("live"))["ok"]
@@ -240,7 +250,7 @@ def test_a_hung_session_is_lost_and_the_service_goes_on(
         stop_at.wake()
 
 
-def test_a_hung_sweep_is_lost_and_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reads, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
@@ -255,10 +265,9 @@ def test_a_hung_sweep_is_lost_and_begins_again(site: HungSite, monkeypatch: pyte
             running.until(lambda: "r" in Repairs.parse(site.checkpoint.repairs).ended)
     finally:
         stop_at.wake()
-    stop_at = StopAt(site, "sweep:read", SWEEPING)
 
 
-def test_a_hung_walsender_is_lost_and_its_slot_waited_for(site: HungSite) -> None:
+def test_the_service_drops_a_hung_walsender_and_waits_for_its_slot(site: HungSite) -> None:
     site.write_config()
     with site.running() as running:
         running.until(lambda: site.state("guest").keys() == {"1", "2", "3"})
@@ -270,12 +279,12 @@ def test_a_hung_walsender_is_lost_and_its_slot_waited_for(site: HungSite) -> Non
         running.until(lambda: "4" in site.state("guest"))
 
 
-# The whole server out of reach
+# The whole server is unreachable
 
 
 @pytest.mark.parametrize("how", ["mute", "hang", "stop"])
 @pytest.mark.parametrize("limit", [1, 600], ids=["goes on", "stops at once"])
-def test_a_server_out_of_reach(site: HungSite, server: Server, how: str, limit: float) -> None:
+def test_an_unreachable_server(site: HungSite, server: Server, how: str, limit: float) -> None:
     with Proxy("127.0.0.1", server.port) as proxy:
         site.write_config(dsn=make_conninfo(site.dsn, port=proxy.port, connect_timeout=600), limit=limit)
         with site.running() as running:
@@ -290,12 +299,12 @@ def test_a_server_out_of_reach(site: HungSite, server: Server, how: str, limit: 
                 time.sleep(0.5)
 
 
-# A slot that is being made
+# The slot is being created
 
 
 @pytest.fixture
 def prepared(site: HungSite) -> Iterator[str]:
-    """The name of a prepared transaction, open."""
+    """The name of an open prepared transaction."""
     name = f"two phases of {site.name}"
     site.sql(f"BEGIN; INSERT INTO guest VALUES (0); PREPARE TRANSACTION '{name}'")
     yield name
@@ -305,12 +314,12 @@ def prepared(site: HungSite) -> Iterator[str]:
 
 def waits_for(running: Running, name: str) -> Callable[[], bool]:
     return lambda: any(
-        each["event"] == "the server sends nothing yet" and f"prepared transaction '{name}'" in each["why"]
-        for each in running.events()
+        event["event"] == "the server sends nothing yet" and f"prepared transaction '{name}'" in event["why"]
+        for event in running.events()
     )
 
 
-def test_a_first_start_says_which_transaction_it_waits_for_and_stays_alive(site: HungSite, prepared: str) -> None:
+def test_a_first_start_reports_the_transaction_that_it_waits_for_and_stays_alive(site: HungSite, prepared: str) -> None:
     limit_s = 3
     site.write_config(limit=limit_s)
     with site.running() as running:
@@ -318,7 +327,7 @@ def test_a_first_start_says_which_transaction_it_waits_for_and_stays_alive(site:
         alive = json.loads(running.get("live"))
         assert (alive["ok"], alive["phase"]) == (True, "waiting")
         assert prepared in alive["waiting"]
-        time.sleep(1.5 * limit_s)  # longer than an answer may take
+        time.sleep(1.5 * limit_s)  # longer than the timeout of an answer
         assert not running.said("connection lost")
         site.sql(f"COMMIT PREPARED '{prepared}'")
         running.until(lambda: site.state("guest").keys() == {"0", "1", "2", "3"})
@@ -331,11 +340,11 @@ def test_a_first_start_that_waits_stops_at_once_and_leaves_no_slot(site: HungSit
         running.until(waits_for(running, prepared))
     deadline = time.monotonic() + PATIENCE_S
     while site.sql(f"SELECT FROM pg_replication_slots WHERE slot_name = '{site.name}'"):
-        assert time.monotonic() < deadline, "the server still makes a slot that nobody wants"
+        assert time.monotonic() < deadline, "the server is still creating the slot, although the service has stopped"
         time.sleep(0.05)
 
 
-def test_a_walsender_that_hangs_while_it_makes_the_slot_is_lost(site: HungSite, prepared: str) -> None:
+def test_the_service_drops_a_walsender_that_hangs_while_it_creates_the_slot(site: HungSite, prepared: str) -> None:
     site.write_config()
     with site.running() as running:
         running.until(waits_for(running, prepared))

@@ -1,4 +1,6 @@
-"""Rows that are large: a table's chunk is divided down to one row, and a single row passes whatever its size."""
+"""Large rows: a chunk of a table is divided, if necessary down to one row, and a single row of any size
+is published.
+"""
 
 import hashlib
 import random
@@ -28,17 +30,17 @@ MIB = 1 << 20
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    found = Site(database, tmp_path)
-    found.sql(
+    new_site = Site(database, tmp_path)
+    new_site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, note text, body text)",
         "ALTER TABLE item REPLICA IDENTITY FULL",
     )
-    found.configure(ENTITIES)
-    return found
+    new_site.configure(ENTITIES)
+    return new_site
 
 
 def fill(site: Site, rows: int, nbytes: int, first: int = 1) -> None:
-    """So many rows with a body of so many bytes each; it compresses well, so that all of them stand in few pages."""
+    """Inserts rows with a body of `nbytes` each. The body compresses well, so all rows fit into few pages."""
     site.sql(
         f"INSERT INTO item SELECT n, '1', left(repeat(md5(n::text), {nbytes // 32 + 1}), {nbytes}) "
         f"FROM generate_series({first}, {first + rows - 1}) AS n"
@@ -46,13 +48,13 @@ def fill(site: Site, rows: int, nbytes: int, first: int = 1) -> None:
 
 
 def table(site: Site) -> dict[str, str]:
-    """Of each key, the digest of its row."""
+    """Returns the digest of each row of the table, by key."""
     rows = site.sql("SELECT id, md5(note || body) FROM item")
     return {str(id_): digest for id_, digest in rows}
 
 
 def published(site: Site) -> dict[str, str]:
-    """The same as the changelog has it."""
+    """Returns the digest of each row of the changelog, by key."""
     return {key: digest(row) for key, row in site.state("item").items()}
 
 
@@ -77,7 +79,7 @@ def test_a_chunk_of_more_than_32_mib_is_read_in_parts(site: Site, rows: int, nby
     assert sorted(site.ops("item")) == sorted(("read", key) for key in table(site))
 
 
-def test_asked_keys_of_large_rows_are_read_in_parts(site: Site) -> None:
+def test_large_rows_that_are_republished_by_key_are_read_in_parts(site: Site) -> None:
     fill(site, 4, 10 * MIB)
     fill(site, 1, 40 * MIB, first=5)
     with site.running() as service:
@@ -88,8 +90,10 @@ def test_asked_keys_of_large_rows_are_read_in_parts(site: Site) -> None:
     assert published(site) == table(site)
 
 
-def test_a_divided_page_is_gone_on_with_under_writes(site: Site, seed: int) -> None:
-    """Killed in the midst of a page: changes are neither lost nor repeated, and no row goes back."""
+def test_the_service_continues_within_a_divided_page_while_rows_are_written(site: Site, seed: int) -> None:
+    """The service is killed in the middle of a page. No change is lost or repeated, and no row returns to an older
+    state.
+    """
     rows = 8
     fill(site, rows, 5 * MIB)
     service = Service(site.config)
@@ -101,24 +105,24 @@ def test_a_divided_page_is_gone_on_with_under_writes(site: Site, seed: int) -> N
             service.start()
             service.until(site.log, is_read, PATIENCE_S)
         end = site.sql("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
-        service.until(site.log, lambda found: through_lsn(found) >= end, PATIENCE_S)
+        service.until(site.log, lambda stored: through_lsn(stored) >= end, PATIENCE_S)
         service.stop()
     finally:
         service.kill()
     assert published(site) == table(site)
-    numbers: dict[str, int] = {}
+    last_numbers: dict[str, int] = {}
     for message in site.messages("item"):
         key, value = message["key"], message["value"]
         number = int(value["current"]["note"])
         if value["provenance"]["source"]["op"] == "update":
-            assert number == numbers.get(key, number - 1) + 1
+            assert number == last_numbers.get(key, number - 1) + 1
         else:
-            assert number >= numbers.get(key, number)
-        numbers[key] = number
+            assert number >= last_numbers.get(key, number)
+        last_numbers[key] = number
 
 
 def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
-    """With characters of every length in UTF-8, which must not be parted, and what JSON escapes."""
+    """The rows contain characters of every UTF-8 length, which must not be split, and characters that JSON escapes."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(
@@ -136,25 +140,25 @@ def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
 
 
 def inside_a_page(site: Site) -> bool:
-    """Whether the first row of the page is published, and the rest is not."""
+    """Returns whether the page's first row is published and the others are not."""
     checkpoint = read_checkpoint(site.log)
     if checkpoint is None:
         return False
     item = checkpoint.windows["item"]
     assert not item["complete"], "the service was not killed in time"
-    left = [leaf["left"][0][0] for leaf in item.get("leaves", {}).values()]
-    return any(isinstance(bound, list) and bound > [0, 1] for bound in left)
+    bounds = [leaf["left"][0][0] for leaf in item.get("leaves", {}).values()]
+    return any(isinstance(bound, list) and bound > [0, 1] for bound in bounds)
 
 
 @contextmanager
 def written_to(site: Site, rows: int, seed: int) -> Iterator[None]:
-    """Counts the notes of random rows up."""
-    over, rng = threading.Event(), random.Random(seed)
+    """While the body runs, a thread increments the note of random rows."""
+    stopping, rng = threading.Event(), random.Random(seed)
 
     def write() -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             for _ in range(40):
-                if over.wait(0.05):
+                if stopping.wait(0.05):
                     return
                 connection.execute(
                     "UPDATE item SET note = (note::int + 1)::text WHERE id = %s", [rng.randrange(rows) + 1]
@@ -165,5 +169,5 @@ def written_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stopping.set()
         writer.join()

@@ -1,4 +1,6 @@
-"""Many small tables after a gap: the changelog is looked through a few times for all of them, and not for each."""
+"""Many small tables after a gap: the service reads its changelog a few times for all tables together, not once per
+table.
+"""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,23 +27,23 @@ from tests.patience import PATIENCE_S
 
 NAMES = [f"small_{number:02}" for number in range(40)]
 LACKING = NAMES[1::7]
-"""The tables that lose a row in the gap."""
+"""The tables from which a row is deleted in the gap."""
 
-Reading = tuple[Sequence[str], str | None]
+ChangelogRead = tuple[Sequence[str], str | None]
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[Reading]:
-    """Of which entities, and of which key, the service reads its changelog, each time that it does."""
+def changelog_reads(monkeypatch: pytest.MonkeyPatch) -> list[ChangelogRead]:
+    """The entities and the key of each read of its changelog by the service."""
     read = StoredChangelog.rows
-    noted: list[Reading] = []
+    reads: list[ChangelogRead] = []
 
     def rows(self: StoredChangelog, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        noted.append((sorted(entities), key))
+        reads.append((sorted(entities), key))
         return read(self, entities, key)
 
     monkeypatch.setattr(StoredChangelog, "rows", rows)
-    return noted
+    return reads
 
 
 def fill(dsn: str) -> None:
@@ -52,7 +54,9 @@ def fill(dsn: str) -> None:
 
 
 def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callable[[], bool]) -> None:
-    """Publishes all tables; then rows are deleted where nobody sees it, and all is read again."""
+    """Publishes all tables, deletes rows that the log then loses in a gap, continues over the gap, and checks the
+    result.
+    """
     with site.running() as running:
         running.until(site.is_read)
     with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -67,47 +71,51 @@ def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callabl
     gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
     with site.running() as running:
         running.until(repaired)
-    again = [("read", "1"), ("read", "2")]
+    both_rows = [("read", "1"), ("read", "2")]
     for name in NAMES:
         rows = pa.Table.from_batches(log.read(entity=name)).sort_by("position")
         ops = list(zip(rows.column("op").to_pylist(), rows.column("key").to_pylist(), strict=True))
-        expected = [("read", "2"), ("delete", "1")] if name in LACKING else again
-        assert ops == again + expected, name
+        expected = [("read", "2"), ("delete", "1")] if name in LACKING else both_rows
+        assert ops == both_rows + expected, name
 
 
-def check(readings: list[Reading]) -> None:
-    """Each entity is folded in one reading, most of them in one with others; the ghosts take a few more."""
-    folded = [entities for entities, _ in readings if not set(entities) <= set(LACKING)]
-    assert sorted(name for entities in folded for name in entities) == NAMES
-    assert max(map(len, folded)) >= len(NAMES) // 4
-    assert len(readings) <= 2 * len(folded) <= 12
+def check(changelog_reads: list[ChangelogRead]) -> None:
+    """Checks that each entity was read once, most of them together with others. Finding the deleted rows takes a few
+    more reads.
+    """
+    table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(LACKING)]
+    assert sorted(name for entities in table_reads for name in entities) == NAMES
+    assert max(map(len, table_reads)) >= len(NAMES) // 4
+    assert len(changelog_reads) <= 2 * len(table_reads) <= 12
 
 
-def test_they_are_looked_through_together_in_files(database: str, tmp_path: Path, readings: list[Reading]) -> None:
+def test_many_tables_are_compared_together_in_files(
+    database: str, tmp_path: Path, changelog_reads: list[ChangelogRead]
+) -> None:
     fill(database)
     site = of_files.Site(database, tmp_path)
     site.configure("".join(f'[entities.{name}]\ntable = "public.{name}"\n' for name in NAMES))
     log = open_log(config.load(site.config, os.environ))
     go_over_gap(site, log, lambda: is_read(log.checkpoint()) and not site.checkpoint.repairs.get("open"))
-    check(readings)
+    check(changelog_reads)
 
 
-def test_they_are_looked_through_together_on_kafka(
-    database: str, broker: Broker, tmp_path: Path, readings: list[Reading]
+def test_many_tables_are_compared_together_on_kafka(
+    database: str, broker: Broker, tmp_path: Path, changelog_reads: list[ChangelogRead]
 ) -> None:
     fill(database)
     site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(NAMES, 1))
 
     def repaired() -> bool:
-        found = site.checkpoint
-        return found is not None and is_read(found) and not found.repairs.get("open")
+        checkpoint = site.checkpoint
+        return checkpoint is not None and is_read(checkpoint) and not checkpoint.repairs.get("open")
 
     go_over_gap(site, site.log, repaired)
-    check(readings)
+    check(changelog_reads)
 
 
-def test_an_entity_that_cannot_be_read_fails_alone(database: str, broker: Broker, tmp_path: Path) -> None:
-    """Those that share a reading with it are read again without it."""
+def test_only_the_entity_that_cannot_be_read_fails(database: str, broker: Broker, tmp_path: Path) -> None:
+    """The entities that were read together with it are read again without it."""
     names = NAMES[:5]
     fill(database)
     site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))
@@ -117,13 +125,13 @@ def test_an_entity_that_cannot_be_read_fails_alone(database: str, broker: Broker
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce(topic, b"this is no message of a changelog", b"1", 0)
         assert producer.flush(PATIENCE_S) == 0
-        service = sources.database(site.settings)
-        service.send_signals([Signal(do="pause", id="first")])
+        source = sources.database(site.settings)
+        source.send_signals([Signal(do="pause", id="first")])
         running.until(lambda: site.ended("first"))
-        service.send_signals([Signal(do="rebuild", id=name, entity=name) for name in names])
-        service.send_signals([Signal(do="resume", id="then")])
+        source.send_signals([Signal(do="rebuild", id=name, entity=name) for name in names])
+        source.send_signals([Signal(do="resume", id="then")])
         running.until(lambda: all(map(site.ended, names)))
-    found = site.checkpoint
-    assert found is not None
-    ended = Repairs.parse(found.repairs).ended
+    checkpoint = site.checkpoint
+    assert checkpoint is not None
+    ended = Repairs.parse(checkpoint.repairs).ended
     assert {name: ended[name] for name in names} == dict.fromkeys(names, "done") | {names[3]: "failed"}

@@ -1,4 +1,7 @@
-"""One table altered in eleven ways under load: what each makes of the changelog, and that all of it reads."""
+"""One table is altered in eleven ways under load.
+
+The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
+"""
 
 import json
 import os
@@ -36,7 +39,11 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An alteration, and what is to come of it: the changes announced, and whether the service stops before."""
+    """An alteration and its expected effects: the announced changes, the columns that are read again, and whether the
+    service stops first.
+
+    `after` is a statement that runs after the alteration.
+    """
 
     name: str
     statements: Sequence[str]
@@ -102,7 +109,7 @@ STEPS = [
 
 
 class Load:
-    """Writes rows of `item` at random, in a thread, by columns that no step alters."""
+    """Writes random rows of `item` in a thread. It uses only columns that no step alters."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn, self._random = dsn, random.Random(seed)
@@ -115,7 +122,7 @@ class Load:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 while not self._stopping.wait(PAUSE_S):
                     connection.execute(*self._statement())
-        except BaseException as error:  # noqa: BLE001, raised again by who stops it
+        except BaseException as error:  # noqa: BLE001, `running` raises it again
             self.failure = error
 
     def _statement(self) -> tuple[bytes, tuple[int, ...]]:
@@ -129,7 +136,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the body runs."""
+        """Writes while the body runs. Then raises the error of the thread, if there was one."""
         self._thread.start()
         try:
             yield
@@ -142,7 +149,7 @@ class Load:
 
 @dataclass(slots=True)
 class Site:
-    """A database, and a configuration over it."""
+    """A database, and the configuration and the service over it."""
 
     dsn: str
     folder: Path
@@ -170,7 +177,7 @@ class Site:
         """)
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """In one session."""
+        """Runs the statements in one session. Returns the rows of the last one."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
                 cursor = connection.execute(statement.format(publication=self.name).encode())
@@ -190,13 +197,13 @@ class Site:
         return {str(row[key]): row for (row,) in self.sql("SELECT to_json(item) FROM item")}
 
     def rows(self) -> list[tuple[str, str, Mapping[str, Any] | None, Mapping[str, Any] | None]]:
-        """Position, key, current and original of each, in order."""
-        found = []
-        for rows in open_log(self.settings).read(entity="item"):
-            for record in batch.records(rows):
+        """Returns the position, key, current and original of each message, in order."""
+        entries = []
+        for rows_batch in open_log(self.settings).read(entity="item"):
+            for record in batch.records(rows_batch):
                 envelope = record.envelope
                 original = envelope.original
-                found.append(
+                entries.append(
                     (
                         str(envelope.provenance.source.position),
                         record.place.key,
@@ -204,22 +211,22 @@ class Site:
                         None if isinstance(original, Missing | None) else msgspec.json.decode(original),
                     )
                 )
-        return sorted(found, key=lambda row: row[0])
+        return sorted(entries, key=lambda row: row[0])
 
     def state(self) -> dict[str, Any]:
-        folded: dict[str, Any] = {}
+        rows: dict[str, Any] = {}
         for _, key, current, _ in self.rows():
-            folded.pop(key, None)
+            rows.pop(key, None)
             if current is not None:
-                folded[key] = current
-        return folded
+                rows[key] = current
+        return rows
 
     def is_read(self) -> bool:
-        found = open_log(self.settings).checkpoint()
-        return found is not None and bool(found.windows.get("item", {}).get("complete"))
+        checkpoint = open_log(self.settings).checkpoint()
+        return checkpoint is not None and bool(checkpoint.windows.get("item", {}).get("complete"))
 
     def accept(self, service: Running) -> Running:
-        """Accepts what the service stops at, and starts it again."""
+        """Waits until the service stops at a change of columns. Accepts the change and starts the service again."""
         error = service.ended()
         assert error.position is not None
         words = ["schemas", "accept", "item", str(error.position), "--config", str(self.file)]
@@ -229,21 +236,25 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Whether all that is committed by now was published, a row of the table last, and the table read."""
+    """Returns a function that says whether everything committed by now is published and the table is
+    completely read.
+    """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
 
     log = open_log(site.settings)
 
     def reached() -> bool:
-        found = log.checkpoint()
-        return found is not None and through_lsn(found) >= end and bool(found.windows["item"]["complete"])
+        checkpoint = log.checkpoint()
+        return (
+            checkpoint is not None and through_lsn(checkpoint) >= end and bool(checkpoint.windows["item"]["complete"])
+        )
 
     return reached
 
 
 def migrate(site: Site, seed: int) -> None:
-    """All steps under load, then the key's."""
+    """Takes all steps under load, and then changes the key."""
     site.sql(*TABLE.strip().split("\n"))
     site.sql(f"INSERT INTO item SELECT n, 'c' || n, 'name ' || n, n, 'calm', 0 FROM generate_series(0, {ROWS}) AS n")
     site.configure("id")
@@ -278,24 +289,24 @@ def take(site: Site, step: Step, service: Running) -> Running:
 
 
 def change_key(site: Site, service: Running) -> Running:
-    """The entity's key is another column: the configuration says so, which is accepted with it."""
+    """Gives the entity another key column in the configuration. The next start must accept this change."""
     service.until(caught_up(site))
     service.stop()
     service.check()
     site.sql("ALTER TABLE item ADD UNIQUE (code)")
     site.configure("code")
-    refused = site.service().ended()
-    assert "other settings: key" in str(refused)
+    error = site.service().ended()
+    assert "other settings: key" in str(error)
     service = site.service(accept=True)
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     service.until(caught_up(site))
-    service.until(caught_up(site))  # the table is read again only once that is stored
+    service.until(caught_up(site))  # the table is read again only after the first change is stored
     assert site.table("code").items() <= site.state().items()
     return service
 
 
 def judge(site: Site) -> None:
-    """Every row has the columns of the version that is in force where it stands, whoever reads it."""
+    """Checks that every row has the columns of the version that is in force at the row's position."""
     announced = [
         (str(record.envelope.provenance.source.position), msgspec.json.decode(record.envelope.current or b"null"))
         for rows in open_log(site.settings).read(entity=SCHEMAS)
@@ -303,24 +314,26 @@ def judge(site: Site) -> None:
     ]
     assert [version["version"] for _, version in announced] == list(range(1, len(announced) + 1))
     rows = site.rows()
-    in_force = -1
+    current_version = -1
     for position, _, current, original in rows:
-        while in_force + 1 < len(announced) and announced[in_force + 1][0] <= position:
-            in_force += 1
-        columns = [name for name, _ in announced[in_force][1]["columns"]]
+        while current_version + 1 < len(announced) and announced[current_version + 1][0] <= position:
+            current_version += 1
+        columns = [name for name, _ in announced[current_version][1]["columns"]]
         for state in (current, original):
             assert state is None or list(state) == columns, (position, columns)
-    assert in_force == len(announced) - 1
+    assert current_version == len(announced) - 1
     assert len({(position, key) for position, key, *_ in rows}) == len(rows)
 
 
-def test_in_the_file_log(database: str, tmp_path: Path, seed: int) -> None:
+def test_a_migration_in_the_file_log(database: str, tmp_path: Path, seed: int) -> None:
     site = Site(database, tmp_path, 'path = "log"\ncommit_seconds = 0.05')
     migrate(site, seed)
     assert site.stops == 3
 
 
-def test_on_kafka_as_avro(database: str, broker: Broker, registry: Registry, tmp_path: Path, seed: int) -> None:
+def test_a_migration_on_kafka_as_avro(
+    database: str, broker: Broker, registry: Registry, tmp_path: Path, seed: int
+) -> None:
     site = Site(
         database,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Who may read what the service, its commands and its jobs write: the same under every umask."""
+"""The permissions of the files that the service, its commands and its jobs write are the same under every umask."""
 
 import os
 import stat
@@ -32,7 +32,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """What is in a folder, itself included, with the rights on it."""
+    """Returns the mode of everything in a folder, and of the folder itself as `.`."""
     return {
         path.relative_to(folder).as_posix(): stat.filemode(path.lstat().st_mode)
         for path in (folder, *folder.rglob("*"))
@@ -44,10 +44,10 @@ def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: 
     site = Site(database, tmp_path)
     site.sql(GUEST)
     monkeypatch.setenv("DATABASE_URL", database)
-    made = tmp_path / "made"
-    made.mkdir()
-    assert cli.main(["init", "--config", str(made / "changelog.toml"), "--name", site.name]) == 0
-    assert {name: mode for name, mode in modes(made).items() if name != "."} == {
+    project = tmp_path / "made"
+    project.mkdir()
+    assert cli.main(["init", "--config", str(project / "changelog.toml"), "--name", site.name]) == 0
+    assert {name: mode for name, mode in modes(project).items() if name != "."} == {
         "changelog.toml": "-rw-r-----",
         "schemas": "drwxr-xr-x",
         "schemas/guest.avsc": "-rw-r--r--",
@@ -55,14 +55,14 @@ def test_a_service_and_its_commands(database: str, tmp_path: Path, monkeypatch: 
     site.configure(ONE, path="deep/log")
     with site.running() as running:
         running.until(lambda: any((tmp_path / "deep").rglob("*.parquet")))
-    found = modes(tmp_path / "deep")
-    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-x---"}
-    assert {mode for mode in found.values() if mode.startswith("-")} == {"-rw-r-----"}
-    assert any(name.endswith(".parquet") for name in found)
+    deep_modes = modes(tmp_path / "deep")
+    assert {mode for mode in deep_modes.values() if mode.startswith("d")} == {"drwxr-x---"}
+    assert {mode for mode in deep_modes.values() if mode.startswith("-")} == {"-rw-r-----"}
+    assert any(name.endswith(".parquet") for name in deep_modes)
 
 
-def test_what_somebody_set_stays(tmp_path: Path) -> None:
-    """A group of readers, or a service of another user, may have been let in, or kept out."""
+def test_the_sink_keeps_the_mode_of_a_folder_that_exists(tmp_path: Path) -> None:
+    """An operator may have granted or denied access to a group of readers, or to a service of another user."""
     folder = tmp_path / "log"
     folder.mkdir()
     folder.chmod(0o701)
@@ -72,7 +72,7 @@ def test_what_somebody_set_stays(tmp_path: Path) -> None:
     assert modes(folder)["."] == "drwx-----x"
 
 
-def test_what_is_set_aside(tmp_path: Path) -> None:
+def test_the_folder_of_files_that_are_set_aside(tmp_path: Path) -> None:
     with closing(FileSink(tmp_path / "log")) as sink:
         sink.recover()
     (tmp_path / "log" / "log" / "strange").touch()
@@ -81,16 +81,18 @@ def test_what_is_set_aside(tmp_path: Path) -> None:
     assert modes(tmp_path / "log")["aside"] == "drwxr-x---"
 
 
-def test_what_jobs_write_themselves(tmp_path: Path) -> None:
-    """What Spark writes is Spark's, and Hadoop's `fs.permissions.umask-mode` says who may read it."""
-    made = report(1, {"order": entity(changed=1)})
-    write(tmp_path / "reports", finish(made, {"order": Policy()}, [], folder=tmp_path / "reports"))
-    found = modes(tmp_path / "reports")
-    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-x---"}
-    assert {mode for name, mode in found.items() if name.endswith(("json", "html"))} == {"-rw-r-----"}
+def test_files_that_jobs_write_themselves(tmp_path: Path) -> None:
+    """This does not include the files that Spark writes for a job. Hadoop's `fs.permissions.umask-mode` sets their
+    permissions.
+    """
+    drift_report = report(1, {"order": entity(changed=1)})
+    write(tmp_path / "reports", finish(drift_report, {"order": Policy()}, [], folder=tmp_path / "reports"))
+    folder_modes = modes(tmp_path / "reports")
+    assert {mode for mode in folder_modes.values() if mode.startswith("d")} == {"drwxr-x---"}
+    assert {mode for name, mode in folder_modes.items() if name.endswith(("json", "html"))} == {"-rw-r-----"}
     write_metrics(tmp_path / "job.prom", {"job": "archive", "verdict": "done"})
     assert modes(tmp_path)["job.prom"] == "-rw-r--r--"
     manifest.commit(local_store.local(tmp_path / "archive"), lambda before: before, at=datetime.now(UTC))
-    found = modes(tmp_path / "archive")
-    assert {mode for mode in found.values() if mode.startswith("d")} == {"drwxr-xr-x"}
-    assert {mode for mode in found.values() if mode.startswith("-")} == {"-rw-r--r--"}
+    folder_modes = modes(tmp_path / "archive")
+    assert {mode for mode in folder_modes.values() if mode.startswith("d")} == {"drwxr-xr-x"}
+    assert {mode for mode in folder_modes.values() if mode.startswith("-")} == {"-rw-r--r--"}

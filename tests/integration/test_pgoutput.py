@@ -1,6 +1,7 @@
-"""The decoder on everything that a real server sends, in its newest protocol: plain, streamed and two-phase.
+"""The decoder on every kind of message that a real server sends: plain, streamed and two-phase, in the newest protocol.
 
-`python -m tests.integration.test_pgoutput` writes down what the newest server sends, for the unit tests.
+`python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
+read.
 """
 
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def prepared_server(request: pytest.FixtureRequest, starts_servers: None) -> Ite
         yield running
 
 
-def test_all_that_a_server_sends_is_read_and_written_alike(prepared_server: Server) -> None:
+def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_bytes(prepared_server: Server) -> None:
     version = work(prepared_server.dsn())
     kinds = set()
     for streaming in ("off", "on" if version < 16 else "parallel"):
@@ -67,11 +68,11 @@ def test_all_that_a_server_sends_is_read_and_written_alike(prepared_server: Serv
             assert encode(message, xid=_xid(payload, block)) == payload
             block = _block(message, block)
             kinds.add(chr(payload[0]))
-    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # 15 streams large transactions only
+    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # 15 streams only large transactions
 
 
 def work(dsn: str) -> int:
-    """Does WORK; gives the server's major version."""
+    """Runs the statements of WORK. Returns the server's major version."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in filter(None, (part.strip() for part in WORK.split(";"))):
             connection.execute(statement.encode())
@@ -79,22 +80,22 @@ def work(dsn: str) -> int:
 
 
 def sent(dsn: str, streaming: str) -> list[bytes]:
-    """What the slot sends, which keeps it."""
+    """Returns the messages that the slot sends, without advancing the slot."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         version = connection.info.server_version // 10_000
         if streaming != "off" and version >= 16:
             name = "logical_replication_mode" if version == 16 else "debug_logical_replication_streaming"
             connection.execute(f"SET {name} = 'immediate'".encode())
-        found = connection.execute(
+        cursor = connection.execute(
             "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', %s,"
             " 'publication_names', 'captured', 'messages', 'true', 'streaming', %s)",
             [SLOT, "3" if version < 16 else "4", streaming],
         )
-        return [bytes(data) for (data,) in found]
+        return [bytes(data) for (data,) in cursor]
 
 
 def _xid(payload: bytes, block: int | None) -> int | None:
-    """The id that a change inside a block carries: the transaction's or a subtransaction's."""
+    """Returns the id that a change inside a block carries: that of the transaction or of a subtransaction."""
     return int.from_bytes(payload[1:5]) if block is not None else None
 
 
@@ -105,21 +106,21 @@ def _block(message: Decoded, block: int | None) -> int | None:
 
 
 def _capture(path: Path) -> None:
-    """Writes one message of each shape: how it stood, its bytes, and what they say."""
-    written: dict[tuple[object, ...], str] = {}
+    """Writes one message of each shape to `path`: whether it was streamed, its bytes, and the decoded message."""
+    texts: dict[tuple[object, ...], str] = {}
     with temporary_server(settings=TWO_PHASE) as running:
         work(running.dsn())
         for streaming in ("off", "parallel"):
             block: int | None = None
             for payload in sent(running.dsn(), streaming):
                 message = decode(payload, streaming=block is not None)
-                where = "plain" if block is None else "streamed"
-                shape = (where, type(message), getattr(message, "old_kind", None), getattr(message, "relid", None))
-                text = f"{where} {payload.hex()}\n{message!r}"
+                mode = "plain" if block is None else "streamed"
+                shape = (mode, type(message), getattr(message, "old_kind", None), getattr(message, "relid", None))
+                text = f"{mode} {payload.hex()}\n{message!r}"
                 if len(text) < 2000:
-                    written.setdefault(shape, text)
+                    texts.setdefault(shape, text)
                 block = _block(message, block)
-    path.write_text("\n\n".join(written.values()) + "\n")
+    path.write_text("\n\n".join(texts.values()) + "\n")
 
 
 if __name__ == "__main__":

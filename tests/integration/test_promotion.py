@@ -1,4 +1,6 @@
-"""A standby takes over while the service runs: nothing is lost or repeated; what it lacks is refused."""
+"""A standby is promoted while the service runs. No change is lost or repeated, and a standby that lacks published
+changes is refused.
+"""
 
 import contextlib
 import json
@@ -39,10 +41,10 @@ listen = "127.0.0.1:0"
 
 
 class Pair:
-    """A primary, and a standby that has its slots."""
+    """A primary, and a standby with copies of the primary's slots."""
 
     def __init__(self, primary: Server, *, careful: bool) -> None:
-        """`careful`: logical slots give nothing that the standby has not."""
+        """With `careful`, logical slots send only changes that the standby has, too."""
         self.primary = primary
         folder = primary.data_dir.parent / "standby"
         source = make_conninfo(primary.dsn(), application_name="standby")
@@ -66,7 +68,7 @@ class Pair:
 
     @property
     def dsn(self) -> str:
-        """Whichever of the two can be written to."""
+        """A connection string for the server that accepts writes."""
         ports = f"{self.primary.port},{self.standby.port}"
         return make_conninfo(
             host="127.0.0.1,127.0.0.1",
@@ -77,40 +79,42 @@ class Pair:
         )
 
     def wait_synchronised(self, *slots: str) -> None:
-        """Until the standby could go on with the slots."""
+        """Waits until the standby has usable copies of the slots."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            found = execute(self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary")
-            if {name for (name,) in found} >= set(slots):
+            synchronised = execute(
+                self.standby, "SELECT slot_name FROM pg_replication_slots WHERE synced AND NOT temporary"
+            )
+            if {name for (name,) in synchronised} >= set(slots):
                 return
             execute(self.primary, "SELECT pg_log_standby_snapshot()")
             time.sleep(0.1)
         raise AssertionError("the slots were not synchronised")
 
     def promote(self) -> None:
-        """The primary is gone for good."""
+        """Kills the primary for good, and promotes the standby."""
         self.primary.kill()
         execute(self.standby, "SELECT pg_promote()")
 
 
 def execute(server: Server, *statements: str) -> list[tuple[object, ...]]:
-    """Runs the statements; gives the rows of the last."""
+    """Runs the statements. Returns the rows of the last one."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        found: list[tuple[object, ...]] = []
+        rows_of_last: list[tuple[object, ...]] = []
         for statement in statements:
             cursor = connection.execute(statement.encode())
-            found = cursor.fetchall() if cursor.description else []
-        return found
+            rows_of_last = cursor.fetchall() if cursor.description else []
+        return rows_of_last
 
 
 @contextlib.contextmanager
 def pair(*, careful: bool) -> Iterator[Pair]:
     with temporary_server(settings={"fsync": "off"}) as primary:
-        found = Pair(primary, careful=careful)
+        servers = Pair(primary, careful=careful)
         try:
-            yield found
+            yield servers
         finally:
-            found.standby.stop("immediate")
+            servers.standby.stop("immediate")
 
 
 @pytest.fixture
@@ -125,7 +129,7 @@ def begin(servers: Pair, folder: Path) -> Service:
     return Service(config)
 
 
-def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, seed: int) -> None:
+def test_a_promotion_under_load_loses_nothing_and_starts_a_new_epoch(folder: Path, seed: int) -> None:
     log = folder / "changelog"
     with pair(careful=True) as servers:
         prepare(servers.dsn, 1_000)
@@ -134,7 +138,7 @@ def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, 
         load = Load(servers.dsn, SCALE, seed)
         try:
             service.start()
-            since = service.slot_made(servers.dsn, "promoted")
+            slot_lsn = service.slot_made(servers.dsn, "promoted")
             load.start()
             servers.wait_synchronised("promoted", "oracle")
             service.until(log, is_read, PATIENCE_S)
@@ -142,23 +146,23 @@ def test_a_promotion_under_load_loses_nothing_and_begins_an_epoch(folder: Path, 
             time.sleep(2.0)
             load.stop()
             end = last_write(servers.dsn)
-            service.until(log, lambda found: through_lsn(found) > end, PATIENCE_S)
+            service.until(log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
             oracle.wait(end, PATIENCE_S)
             service.stop()
         finally:
             service.kill()
             oracle.stop()
-        judge(servers.dsn, log, oracle.expected(since))
-        [(fork,)] = execute(
+        judge(servers.dsn, log, oracle.expected(slot_lsn))
+        [(timeline,)] = execute(
             servers.standby, "SELECT (pg_split_walfile_name(pg_walfile_name(pg_current_wal_lsn()))).timeline_id"
         )
-    assert fork == 2
+    assert timeline == 2
     epochs = [row.position[:8] for row in rows(log)]
     assert set(epochs) == {"00000001", "00000002"}
     assert epochs == sorted(epochs)
 
 
-def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> None:
+def test_a_standby_that_lacks_published_changes_is_refused(folder: Path) -> None:
     log = folder / "changelog"
     with pair(careful=False) as servers:
         prepare(servers.dsn, 100)
@@ -169,7 +173,7 @@ def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> Non
             servers.wait_synchronised("promoted")
             servers.standby.stop()
             end = last_write(servers.primary.dsn())
-            service.until(log, lambda found: through_lsn(found) > end, PATIENCE_S)
+            service.until(log, lambda stored: through_lsn(stored) > end, PATIENCE_S)
             published = sum(1 for _ in rows(log))
             servers.primary.kill()
             servers.standby.start()
@@ -180,7 +184,7 @@ def test_a_standby_that_lacks_what_was_published_is_refused(folder: Path) -> Non
             assert service.exit_code == 3, service.said()[-1000:]
         finally:
             service.kill()
-        said = json.loads(service.said().strip().splitlines()[-1])["error"]
-        assert said.startswith("the changelog reaches ")
-        assert "it lacks commits that were published" in said
+        message = json.loads(service.said().strip().splitlines()[-1])["error"]
+        assert message.startswith("the changelog reaches ")
+        assert "it lacks commits that were published" in message
         assert sum(1 for _ in rows(log)) == published

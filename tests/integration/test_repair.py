@@ -1,4 +1,7 @@
-"""Signals have the service read tables again: some keys, a whole table, and what the table lacks is deleted."""
+"""Signals make the service read some keys or a whole table again, and delete the changelog's rows that the table lacks.
+
+A *ghost* is such a row: the changelog holds its key, but the table does not.
+"""
 
 from pathlib import Path
 
@@ -18,7 +21,7 @@ def site(database: str, tmp_path: Path) -> Site:
     return items(database, tmp_path)
 
 
-def test_asked_keys_are_read_again_and_nothing_else(site: Site) -> None:
+def test_a_republish_of_keys_reads_only_these_keys_again(site: Site) -> None:
     begun(site)
     plant(site, ("7", {"id": 7, "name": "forged", "amount": 0}), ("8", None))
     before = len(site.messages("item"))
@@ -28,7 +31,7 @@ def test_asked_keys_are_read_again_and_nothing_else(site: Site) -> None:
     assert site.state("item") == table(site)
 
 
-def test_asked_keys_that_the_table_lacks_are_deleted_once(site: Site) -> None:
+def test_a_republish_deletes_keys_that_the_table_lacks_once(site: Site) -> None:
     begun(site)
     ghost = {"id": 99, "name": "ghost", "amount": 1}
     plant(site, ("99", ghost))
@@ -59,7 +62,7 @@ def test_a_rebuild_makes_the_changelog_equal_to_the_table(site: Site) -> None:
     assert site.state("item") == table(site)
 
 
-def test_a_table_published_again_keeps_what_it_lacks(site: Site) -> None:
+def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
     begun(site)
     plant(site, ("7", {"id": 7, "name": "forged", "amount": 0}), ("99", {"id": 99, "name": "ghost", "amount": 1}))
     with site.running() as service:
@@ -68,7 +71,7 @@ def test_a_table_published_again_keeps_what_it_lacks(site: Site) -> None:
 
 
 def test_keys_of_every_type_find_their_rows(site: Site) -> None:
-    """Also those of which no value can be made: then the whole table is looked through."""
+    """Some keys cannot be converted to a value of their type. The service then searches the whole table for them."""
     site.sql(
         "CREATE EXTENSION citext", "CREATE TYPE mood AS ENUM ('so so', 'it''s')", "CREATE DOMAIN code AS varchar(9)"
     )
@@ -121,24 +124,24 @@ def test_keys_of_every_type_find_their_rows(site: Site) -> None:
         assert sorted(ops) == sorted([("read", key) for key in before[name]] * 2), name
         assert site.state(name) == before[name], name
     assert len(before["pair"]) == 3
-    assert [len(before[f"e{number}"]) for number in range(len(kinds))] == [len(each) for each in kinds.values()]
+    assert [len(before[f"e{number}"]) for number in range(len(kinds))] == [len(literals) for literals in kinds.values()]
 
 
-def test_more_keys_than_are_kept_have_the_whole_table_read(site: Site) -> None:
+def test_a_republish_of_very_many_keys_reads_the_whole_table(site: Site) -> None:
     begun(site)
     ghost = {"id": 999, "name": "ghost", "amount": 1}
     plant(site, ("999", ghost))
     before = len(site.messages("item"))
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         for number in (0, 1):
-            keys = tuple(str(10_000 * number + each) for each in range(9_000))
+            keys = tuple(str(10_000 * number + offset) for offset in range(9_000))
             send(connection, Signal(do="republish", id=f"s{number}", entity="item", keys=keys), None)
     with site.running() as service:
         service.until(lambda: ended(site, "s0") and ended(site, "s1"))
     assert sorted(site.ops("item")[before:]) == [("delete", "999"), *sorted([("read", key) for key in table(site)])]
 
 
-def test_what_is_stale_is_not_any_more_once_the_table_is_published_again(site: Site) -> None:
+def test_columns_are_no_longer_stale_after_the_table_is_published_again(site: Site) -> None:
     site.configure(ENTITIES + '[schemas]\non_restated = "ask"\n')
     with site.running() as service:
         service.until(site.is_read)
@@ -151,7 +154,7 @@ def test_what_is_stale_is_not_any_more_once_the_table_is_published_again(site: S
     assert site.state("item") == table(site)
 
 
-def test_a_ghost_from_before_its_columns_changed_is_deleted_with_what_still_fits(site: Site) -> None:
+def test_a_ghost_that_is_older_than_the_present_columns_is_deleted_with_the_values_that_still_fit(site: Site) -> None:
     site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')
     begun(site)
     plant(site, ("999", {"id": 999, "name": "ghost", "amount": 1}))
@@ -160,13 +163,13 @@ def test_a_ghost_from_before_its_columns_changed_is_deleted_with_what_still_fits
         site.sql("INSERT INTO item VALUES (201, 'new', 1)")
         service.until(lambda: "201" in site.state("item"))
         repaired(site, service, "rebuild")
-    [deleted] = [each["value"] for each in site.messages("item") if each["key"] == "999"][1:]
+    [deleted] = [message["value"] for message in site.messages("item") if message["key"] == "999"][1:]
     assert deleted["original"] == {"id": 999, "name": "ghost"}
     assert deleted["provenance"]["source"]["unavailableOriginal"] == ["stock"]
     assert site.state("item") == table(site)
 
 
-def test_an_immutable_entity_keeps_what_its_table_forgot(site: Site) -> None:
+def test_an_immutable_entity_keeps_rows_that_its_table_no_longer_has(site: Site) -> None:
     site.configure(ENTITIES + 'immutable = true\non_change_of_immutable = "ignore"\n')
     with site.running() as service:
         service.until(site.is_read)
@@ -176,7 +179,7 @@ def test_an_immutable_entity_keeps_what_its_table_forgot(site: Site) -> None:
         assert site.state("item").keys() == {str(number) for number in range(1, ROWS + 1)}
 
 
-def test_a_truncate_leaves_nothing_to_delete(site: Site) -> None:
+def test_after_a_truncate_a_rebuild_deletes_nothing(site: Site) -> None:
     site.configure(ENTITIES + 'on_truncate = "publish"\npartitions = 3\n')
     with site.running() as service:
         service.until(site.is_read)
@@ -204,7 +207,7 @@ def test_a_partitioned_table_is_repaired(site: Site) -> None:
     assert len(site.state("place")) == 20
 
 
-def test_a_table_that_the_publication_left_out_for_a_while_is_rebuilt(site: Site) -> None:
+def test_a_table_that_was_temporarily_not_in_the_publication_is_rebuilt(site: Site) -> None:
     begun(site)
     site.sql(
         f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
@@ -219,25 +222,25 @@ def test_a_table_that_the_publication_left_out_for_a_while_is_rebuilt(site: Site
     assert site.state("item") == table(site)
 
 
-def test_a_changelog_that_cannot_be_read_ends_the_sweep_and_not_the_service(site: Site) -> None:
+def test_a_damaged_changelog_fails_the_sweep_but_does_not_stop_the_service(site: Site) -> None:
     begun(site)
     for key in ("998", "999"):
         plant(site, (key, {"id": int(key), "name": "ghost", "amount": 1}))
-    damaged = log_file(site.log, sequences(site.log)[-2])
-    kept = damaged.read_bytes()
+    damaged_file = log_file(site.log, sequences(site.log)[-2])
+    contents = damaged_file.read_bytes()
     with site.running() as service:
-        damaged.write_bytes(kept[:-100])
+        damaged_file.write_bytes(contents[:-100])
         repaired(site, service, "rebuild")
         assert Repairs.parse(site.checkpoint.repairs).ended == {"s": "failed"}
         assert service.said("the sweep cannot read the changelog")
-        told = site.refused("rebuild", "item")
-        assert "searching the changelog for keys that it lacks failed" in told
-        damaged.write_bytes(kept)
+        error = site.refused("rebuild", "item")
+        assert "searching the changelog for keys that it lacks failed" in error
+        damaged_file.write_bytes(contents)
         repaired(site, service, "rebuild", id_="again")
     assert site.state("item") == table(site)
 
 
-def test_a_ghost_that_is_no_object_is_deleted_all_the_same(site: Site) -> None:
+def test_a_ghost_that_is_not_a_json_object_is_deleted_too(site: Site) -> None:
     begun(site)
     plant(site, ("998", "no object"), ("999", [1]))
     with site.running() as service:

@@ -1,4 +1,8 @@
-"""A repair whose service is killed at each named place in turn, under writes: in the end it is done, and done once."""
+"""A repair under writes, whose service is killed at each fail point in turn. In the end the repair is done, and done
+only once.
+
+A *ghost* is a row that the changelog holds and the table lacks.
+"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -26,79 +30,85 @@ REBUILD = (
     "reading:complete",  # the table is read
     "sweep:read",
     "sweep:found",
-    "window:marked",  # the ghosts are looked up
+    "window:marked",  # while the ghosts are looked up in the table
     "sweep:published",
-    "reading:complete",  # and deleted
+    "reading:complete",  # the ghosts are deleted
 )
 REPUBLISH = (
     "window:marked",
-    "reading:complete",  # the keys are looked up
-    "sweep:published",  # those that are not there are deleted
+    "reading:complete",  # the keys are looked up in the table
+    "sweep:published",  # the keys that the table lacks are deleted
 )
-"""Where the service crashes, `:N` at the N-th time; then it is started again, to crash at the next place."""
+"""Fail points at which the service is killed, one after the other. It is restarted in between. `:N` means the N-th time
+that the service passes the fail point.
+"""
 
 pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def alone(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own: other tests' transactions would hold its chunks up."""
+def own_server(starts_servers: None) -> Iterator[Server]:
+    """A server of this module's own. On a shared server, the service's snapshots would wait for other tests'
+    transactions.
+    """
     with temporary_server(settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
-def pair(alone: Server, tmp_path: Path) -> Iterator[Pair]:
-    """A changelog that has its table; the service is stopped."""
-    with fresh_database(alone) as dsn:
-        found = Pair("places", dsn, tmp_path, ROWS, pages=2, workers=1)
+def pair(own_server: Server, tmp_path: Path) -> Iterator[Pair]:
+    """A stopped service whose changelog holds the whole table."""
+    with fresh_database(own_server) as dsn:
+        stopped_pair = Pair("places", dsn, tmp_path, ROWS, pages=2, workers=1)
         try:
-            found.begin(PATIENCE_S)
-            found.service.stop()
-            yield found
+            stopped_pair.begin(PATIENCE_S)
+            stopped_pair.service.stop()
+            yield stopped_pair
         finally:
-            found.service.kill()
+            stopped_pair.service.kill()
 
 
-def test_every_place_is_tried() -> None:
-    assert {place.removesuffix(":2") for place in REBUILD} == set(FAIL_POINTS)
+def test_every_fail_point_of_a_repair_is_tested() -> None:
+    assert {point.removesuffix(":2") for point in REBUILD} == set(FAIL_POINTS)
 
 
-@pytest.mark.parametrize(("do", "places"), [("rebuild", REBUILD), ("republish", REPUBLISH)])
-def test_a_repair_is_ended_whatever_place_it_is_killed_at(pair: Pair, do: Do, places: Sequence[str], seed: int) -> None:
+@pytest.mark.parametrize(("do", "points"), [("rebuild", REBUILD), ("republish", REPUBLISH)])
+def test_a_repair_is_completed_after_a_crash_at_each_fail_point(
+    pair: Pair, do: Do, points: Sequence[str], seed: int
+) -> None:
     rng = random.Random(seed)
-    spoilt = pair.spoil(rng)
-    ghosts = [key for key in spoilt if int(key) >= 10 * ROWS]
-    begun = pair.position
+    spoiled_keys = pair.spoil(rng)
+    ghosts = [key for key in spoiled_keys if int(key) >= 10 * ROWS]
+    start = pair.position
     with written_to(pair, rng.randrange(1 << 32), pause_s=0.1):
-        keys = None if do == "rebuild" else tuple(spoilt)
-        asked = pair.ask([Signal(do=do, id="asked", entity="row", keys=keys)])
-        for place in places:
-            pair.service.start(place)
-            assert pair.service.wait(PATIENCE_S), f"{place} was not reached"
-            pair.orderly(begun)
+        keys = None if do == "rebuild" else tuple(spoiled_keys)
+        ids = pair.ask([Signal(do=do, id="asked", entity="row", keys=keys)])
+        for point in points:
+            pair.service.start(point)
+            assert pair.service.wait(PATIENCE_S), f"{point} was not reached"
+            pair.orderly(start)
         pair.service.start()
-        pair.until_ended(asked, PATIENCE_S)
-    pair.until_ended(asked, PATIENCE_S)
-    assert pair.judge(begun) >= len(ghosts) > 0
+        pair.until_ended(ids, PATIENCE_S)
+    pair.until_ended(ids, PATIENCE_S)
+    assert pair.judge(start) >= len(ghosts) > 0
     pair.service.stop()
 
 
-def test_a_sweep_does_not_delete_again_what_a_truncate_has_emptied(pair: Pair, seed: int) -> None:
-    """The TRUNCATE is delivered after the changelog was looked through, and before its keys are looked up."""
+def test_a_sweep_does_not_delete_keys_that_a_truncate_has_removed(pair: Pair, seed: int) -> None:
+    """The TRUNCATE arrives after the sweep has read the changelog, and before it looks the keys up in the table."""
     pair.spoil(random.Random(seed))
-    asked = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
+    ids = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")
     assert pair.service.wait(PATIENCE_S)
     with psycopg.connect(pair.dsn) as holder, psycopg.connect(pair.dsn, autocommit=True) as writer:
         holder.execute("SELECT pg_current_xact_id()")
         pair.service.start()
         pair.service.until_said("snapshot waits for older transactions to end", PATIENCE_S)
-        emptied = pair.position
+        truncated_at = pair.position
         writer.execute("TRUNCATE row")
         writer.execute("INSERT INTO row VALUES (1, nextval('versions'), 'again')")
         holder.commit()
-        pair.until_ended(asked, PATIENCE_S)
-    ops = {op for rows in read_log(pair.path, after=emptied) for op in rows.column("op").to_pylist()}
+        pair.until_ended(ids, PATIENCE_S)
+    ops = {op for rows in read_log(pair.path, after=truncated_at) for op in rows.column("op").to_pylist()}
     assert ops == {"truncate", "create", "update"}
     pair.service.stop()

@@ -1,4 +1,4 @@
-"""Keys that no row can have: whatever a signal names, the service goes on, and finds the rows that there are."""
+"""Signals may name keys that no row can have. The service continues, and finds the rows of all other keys."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from tests.unit.postgres.messages import entity as make_entity
 
 EXTENSIONS = ("citext", "ltree", "hstore", "isn", "seg", "cube")
 
-MADE = """
+OWN_TYPES = """
 CREATE TYPE mood AS ENUM ('so so', 'it''s');
 CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0);
 CREATE TYPE pair AS (a int, b text)
@@ -34,7 +34,7 @@ WHERE t.typtype IN ('b', 'e', 'd', 'r', 'm') AND t.typcategory <> 'A'
     AND t.typnamespace <> 'information_schema'::regnamespace
 ORDER BY 1
 """
-"""All but arrays, of which three stand for the rest."""
+"""All types except arrays. Three array types are added below, as examples of the others."""
 
 VALUES = (
     "2", "a", "pg_class", "so so", "2026-01-02", "12:00", "1 day", "10.0.0.1", "08:00:2b:01:02:03",
@@ -43,7 +43,7 @@ VALUES = (
     "english", "simple", "postgres", "now()", "pg_catalog", "+(integer,integer)", "abs(integer)", "a=>1",
     "978-0-11-000222-4", "9790060115615", "1436-4522", "036000291452", "9771436452006", "\\x00",
 )  # fmt: skip
-"""A row's key is the first of these that its type takes."""
+"""The key of a table's row is the first of these values that the type accepts."""
 
 HOSTILE = (
     "", " ", "garbage", "no_such", "'", '"', '""', '"a', "\\", "\0", "a\0b", "a.b.c.d.e", "public.no_such", "no.such",
@@ -51,28 +51,30 @@ HOSTILE = (
     "'); DROP TABLE t0; --",
 )  # fmt: skip
 
-SOME = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
-"""Of these, what a service with a table of every type is asked for: each costs it some queries."""
+HOSTILE_SAMPLE = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
+"""A part of HOSTILE, for the service with a table of every type. It needs several queries for each key."""
 
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 
 
 @pytest.fixture
 def kinds(database: str) -> dict[str, str]:
-    """Tables of this name by every type that can be a key, and the extensions' types that are at hand."""
-    made: dict[str, str] = {}
+    """Creates a table for each type that can be a key, also the types of the installed extensions. Returns the types by
+    table name.
+    """
+    type_of_table: dict[str, str] = {}
     with psycopg.connect(database, autocommit=True) as connection:
         for extension in EXTENSIONS:
             connection.execute(f"CREATE EXTENSION {extension}".encode())
-        connection.execute(MADE.encode())
+        connection.execute(OWN_TYPES.encode())
         types = [kind for (kind,) in connection.execute(TYPES)]
         for kind in (*types, "int[]", "regclass[]", "text[]", "pair"):
-            table = f"t{len(made)}"
+            table = f"t{len(type_of_table)}"
             try:
                 connection.execute(f"CREATE TABLE {table} (id {kind} PRIMARY KEY, name text)".encode())
-            except psycopg.Error:  # it has no order, by which an index could be made
+            except psycopg.Error:  # the type has no order, so it cannot have an index
                 continue
-            made[table] = kind
+            type_of_table[table] = kind
             connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL".encode())
             for value in VALUES:
                 try:
@@ -80,39 +82,39 @@ def kinds(database: str) -> dict[str, str]:
                     break
                 except psycopg.Error:
                     continue
-    return made
+    return type_of_table
 
 
-def test_a_signal_with_keys_that_are_none_of_their_type_ends_no_service(
+def test_a_signal_with_invalid_keys_does_not_stop_the_service(
     kinds: dict[str, str], database: str, tmp_path: Path
 ) -> None:
     site = Site(database, tmp_path)
     site.configure("".join(f'[entities.{table}]\ntable = "public.{table}"\n' for table in kinds))
     with site.running() as service:
         service.until(site.is_read)
-        held = {table: tuple(site.state(table)) for table in kinds}
+        keys_of_table = {table: tuple(site.state(table)) for table in kinds}
         with psycopg.connect(site.dsn, autocommit=True) as connection:
-            for table, keys in held.items():
-                send(connection, Signal(do="republish", id=table, entity=table, keys=(*SOME, *keys)), None)
-        for table in kinds:  # each in its time: there are many
+            for table, keys in keys_of_table.items():
+                send(connection, Signal(do="republish", id=table, entity=table, keys=(*HOSTILE_SAMPLE, *keys)), None)
+        for table in kinds:  # one wait per table, because all together would take too long
             service.until(partial(_is_done, site, service, table))
-        assert _told(service) == set(kinds)
-    for table, keys in held.items():
+        assert _with_absent_keys(service) == set(kinds)
+    for table, keys in keys_of_table.items():
         assert site.ops(table) == [("read", key) for key in keys] * 2, kinds[table]
-    empty = [kinds[table] for table, keys in held.items() if not keys]
-    assert all(kind.startswith("pg_") for kind in empty), empty  # statistics of the planner, of which no input is taken
+    without_rows = [kinds[table] for table, keys in keys_of_table.items() if not keys]
+    assert all(kind.startswith("pg_") for kind in without_rows), without_rows  # these types accept no input
 
 
 def _is_done(site: Site, service: Running, table: str) -> bool:
-    return table in _told(service) and table not in Repairs.parse(site.checkpoint.repairs).open
+    return table in _with_absent_keys(service) and table not in Repairs.parse(site.checkpoint.repairs).open
 
 
-def _told(service: Running) -> set[str]:
-    """The entities of which the log says that no row has some of the keys."""
+def _with_absent_keys(service: Running) -> set[str]:
+    """Returns the entities for which the service logged that the hostile keys have no row."""
     return {
-        str(each["entity"])
-        for each in service.events()
-        if each["event"] == "requested keys are not in the table" and each["keys"] == len(SOME)
+        str(event["entity"])
+        for event in service.events()
+        if event["event"] == "requested keys are not in the table" and event["keys"] == len(HOSTILE_SAMPLE)
     }
 
 
@@ -126,26 +128,28 @@ def test_keys_of_any_form_and_length_are_looked_up_in_every_type(kinds: dict[str
             assert rows.gone.to_pylist() == [*HOSTILE, *HUGE], kind
 
 
-def test_a_stored_repair_of_such_keys_is_done_at_the_next_start(stored: Site) -> None:
-    with stored.running() as service:
-        service.until(lambda: Repairs.parse(stored.checkpoint.repairs).ended == {"s": "done, 2 absent"})
-    assert stored.ops("item") == [("read", "pg_class")] * 2
+def test_a_stored_repair_with_invalid_keys_is_done_at_the_next_start(site_with_repair: Site) -> None:
+    with site_with_repair.running() as service:
+        service.until(lambda: Repairs.parse(site_with_repair.checkpoint.repairs).ended == {"s": "done, 2 absent"})
+    assert site_with_repair.ops("item") == [("read", "pg_class")] * 2
 
 
-def test_repairs_are_cancelled_while_the_service_is_stopped(stored: Site) -> None:
-    assert stored.call("republish", "item", "--keys", "waits_in_the_log") == (0, [])
-    assert stored.call("signal", "cancel") == (0, [])
-    repairs = Repairs.parse(stored.checkpoint.repairs)
+def test_repairs_are_cancelled_while_the_service_is_stopped(site_with_repair: Site) -> None:
+    assert site_with_repair.call("republish", "item", "--keys", "waits_in_the_log") == (0, [])
+    assert site_with_repair.call("signal", "cancel") == (0, [])
+    repairs = Repairs.parse(site_with_repair.checkpoint.repairs)
     assert not repairs.open
     assert repairs.ended["s"] == "cancelled"
-    with stored.running() as service:
-        service.until(lambda: list(Repairs.parse(stored.checkpoint.repairs).ended.values()).count("cancelled") == 2)
-    assert stored.ops("item") == [("read", "pg_class")]
+    with site_with_repair.running() as service:
+        service.until(
+            lambda: list(Repairs.parse(site_with_repair.checkpoint.repairs).ended.values()).count("cancelled") == 2
+        )
+    assert site_with_repair.ops("item") == [("read", "pg_class")]
 
 
 @pytest.fixture
-def stored(database: str, tmp_path: Path) -> Site:
-    """A table whose keys are names of tables, and a checkpoint with a repair of some that there are not."""
+def site_with_repair(database: str, tmp_path: Path) -> Site:
+    """A table whose keys are names of tables, and a checkpoint with a repair of keys, two of which do not exist."""
     site = Site(database, tmp_path)
     site.sql("CREATE TABLE item (id regclass PRIMARY KEY)", "INSERT INTO item VALUES ('pg_class')")
     site.configure('[entities.item]\ntable = "public.item"\n')

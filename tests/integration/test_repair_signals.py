@@ -1,4 +1,6 @@
-"""Signals that pause, resume and cancel, signals that are not obeyed, and the commands that send them."""
+"""Signals that pause, resume and cancel repairs, signals that the service ignores, and the commands that
+send signals.
+"""
 
 import contextlib
 import io
@@ -22,11 +24,11 @@ def site(database: str, tmp_path: Path) -> Site:
     return items(database, tmp_path)
 
 
-def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Site) -> None:
+def test_invalid_and_foreign_signals_are_counted_and_ignored(site: Site) -> None:
     secret = "sixteen characters"
     site.configure(ENTITIES + f'[signals]\nsecret = "{secret}"\n')
     good = Signal(do="republish", id="good", entity="item", keys=("5",))
-    bad = [
+    rejected = [
         encode(replace(good, id="unsigned"), None),
         encode(replace(good, id="wrong"), Signing(secret=b"another secret of 16", cluster="1", transaction=1)),
         encode(replace(good, id="copied"), Signing(secret=secret.encode(), cluster="1", transaction=1)),
@@ -41,7 +43,7 @@ def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Si
         service.until(site.is_read)
         before = len(site.messages("item"))
         with psycopg.connect(site.dsn, autocommit=True) as connection:
-            for content in (*bad, b"0" * 32):
+            for content in (*rejected, b"0" * 32):
                 connection.execute("SELECT pg_logical_emit_message(true, 'changelog', %s)", [content])
             connection.execute("SELECT pg_logical_emit_message(false, 'changelog', %s)", [encode(good, None)])
             send(connection, replace(good, id="other", service="somebody else"), secret.encode())
@@ -49,11 +51,11 @@ def test_what_is_no_signal_or_none_of_ours_is_counted_and_stops_nothing(site: Si
             send(connection, good, secret.encode())
             send(connection, good, secret.encode())
         service.until(lambda: ended(site, "good"))
-        service.until(lambda: f"changelog_signals_ignored_total {len(bad) + 1}.0" in service.get("metrics"))
+        service.until(lambda: f"changelog_signals_ignored_total {len(rejected) + 1}.0" in service.get("metrics"))
         assert "changelog_repairs_open 0.0" in service.get("metrics")
     assert site.ops("item")[before:] == [("read", "5")]
-    told = [each for each in service.events() if each["event"] == "signals ignored"]
-    assert 0 < len(told) < len(bad)
+    warnings = [event for event in service.events() if event["event"] == "signals ignored"]
+    assert 0 < len(warnings) < len(rejected)
     assert secret not in str(service.events())
 
 
@@ -87,7 +89,7 @@ def status(site: Site) -> str:
     return out.getvalue()
 
 
-def test_the_first_reading_of_a_table_can_be_paused_and_not_cancelled(site: Site) -> None:
+def test_the_first_read_of_a_table_can_be_paused_but_not_cancelled(site: Site) -> None:
     begun(site)
     site.sql(
         "CREATE TABLE late (id int PRIMARY KEY)",
@@ -95,25 +97,25 @@ def test_the_first_reading_of_a_table_can_be_paused_and_not_cancelled(site: Site
         f'ALTER PUBLICATION "{site.name}" ADD TABLE ONLY late',
     )
     site.configure(ENTITIES + '[entities.late]\ntable = "public.late"\n')
-    with psycopg.connect(site.dsn) as lingering:
-        lingering.execute("SELECT pg_current_xact_id()")  # chunks wait for who runs when the service starts
+    with psycopg.connect(site.dsn) as open_transaction:
+        open_transaction.execute("SELECT pg_current_xact_id()")  # no chunk is read before this transaction ends
         with site.running() as service:
             service.until(lambda: "late" in site.checkpoint.windows)
             signal(site, "pause", "late", id_="p")
             signal(site, "cancel", "late", id_="c")
             service.until(lambda: ended(site, "c") and service.said("opening the source again"))
-            lingering.rollback()
+            open_transaction.rollback()
             site.sql("INSERT INTO item VALUES (60, 'streamed', 1)")
             service.until(lambda: "60" in site.state("item"))
             assert not site.checkpoint.windows["late"]["complete"]
-            assert "late" not in {each["entity"] for each in site.messages()}
+            assert "late" not in {message["entity"] for message in site.messages()}
             signal(site, "rebuild", "late", id_="r")
             signal(site, "resume", "late", id_="u")
             service.until(lambda: ended(site, "r"))
             assert site.ops("late") == [("read", "1"), ("read", "2"), ("read", "3")]
 
 
-def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     begun(site)
     ghost = {"id": 999, "name": "ghost", "amount": 1}
     plant(site, ("999", ghost), ("7", {"id": 7, "name": "forged", "amount": 0}))
@@ -136,8 +138,13 @@ def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytes
         assert capsys.readouterr().out.splitlines() == ["cancel all: done", "resume item: done"]
         for file in (report, keys):
             assert site.call("republish", "item", "--report", str(file), "--json")[0] == 0
-            told = json.loads(capsys.readouterr().out)
-            assert (told["do"], told["entity"], told["keys"], told["outcome"]) == ("republish", "item", 1, "done")
+            result = json.loads(capsys.readouterr().out)
+            assert (result["do"], result["entity"], result["keys"], result["outcome"]) == (
+                "republish",
+                "item",
+                1,
+                "done",
+            )
         assert site.ops("item")[before:] == [("read", "7")] * 2
         assert site.call("republish", "item", "--keys", "7", "no such", "nor this")[0] == 0
         assert capsys.readouterr().out == "republish item: done; 2 of 3 keys are not in the table\n"
@@ -148,7 +155,7 @@ def test_the_commands_ask_wait_and_say_what_came_of_it(site: Site, capsys: pytes
         assert site.call("status", "--json")[0] == 0
         assert json.loads(capsys.readouterr().out)["repairs"] == {"open": {}, "paused": []}
         site.configure(ENTITIES + '[signals]\nsecret = "not the one it has"\n')
-        assert site.call("rebuild", "item")[0] == 0  # the service has no secret, and takes a signed one, too
+        assert site.call("rebuild", "item")[0] == 0  # the service has no secret, so it obeys any signal
     assert site.state("item") == table(site)
     report.write_text("{}")
     assert "does not belong to a drift report" in site.refused("republish", "item", "--report", str(report), code=2)
@@ -159,32 +166,34 @@ def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None
     with site.running() as service:
         service.until(site.is_read)
         site.configure(ENTITIES)
-        write = threading.Thread(target=_write_after_an_ignored_signal, args=(site, service))
-        write.start()
-        told = site.refused("republish", "item", "--keys", "7")
-        write.join()
-        assert "did not obey it" in told
-        assert "[signals] secret" in told
+        writer = threading.Thread(target=_write_after_an_ignored_signal, args=(site, service))
+        writer.start()
+        error = site.refused("republish", "item", "--keys", "7")
+        writer.join()
+        assert "did not obey it" in error
+        assert "[signals] secret" in error
     assert site.ops("item")[ROWS:] == [("create", "60")]
 
 
 def _write_after_an_ignored_signal(site: Site, service: Running) -> None:
-    """With this row, the changelog is past the signal."""
+    """Writes a row after the service has ignored the signal. With this row, the changelog's position
+    passes the signal.
+    """
     service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
     site.sql("INSERT INTO item VALUES (60, 'stored behind the signal', 1)")
 
 
-def test_check_asks_for_a_secret_where_others_may_log_in(
+def test_check_asks_for_a_secret_if_other_roles_may_log_in(
     site: Site, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    def told() -> tuple[str, str | None]:
+    def signals_finding() -> tuple[str, str | None]:
         site.call("check", "--json")
-        [found] = [each for each in json.loads(capsys.readouterr().out) if each["name"] == "signals"]
-        return found["status"], found["hint"]
+        [finding] = [entry for entry in json.loads(capsys.readouterr().out) if entry["name"] == "signals"]
+        return finding["status"], finding["hint"]
 
     role = f"other_{site.name}"
     site.sql(f'CREATE ROLE "{role}" LOGIN')
     request.addfinalizer(lambda: site.sql(f'DROP ROLE "{role}"'))
-    assert told() == ("warn", 'set [signals] secret = "env:NAME"')
+    assert signals_finding() == ("warn", 'set [signals] secret = "env:NAME"')
     site.configure(ENTITIES + '[signals]\nsecret = "sixteen characters"\n')
-    assert told() == ("ok", None)
+    assert signals_finding() == ("ok", None)

@@ -1,4 +1,6 @@
-"""A signed signal is obeyed once: whoever copies it from the log, and whenever, cannot have it obeyed again."""
+"""The service obeys a signed signal once. A copy of it from the log is refused, however late it is sent, and by
+whatever role.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,16 +21,16 @@ CAPTURED = "SELECT data FROM pg_logical_slot_get_changes('spy_{name}', NULL, NUL
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """A table, a service that obeys signed signals, and somebody who reads the log beside it."""
-    found = Site(database, tmp_path)
-    found.sql("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
-    found.configure(f'[entities.item]\ntable = "public.item"\n[signals]\nsecret = "{SECRET}"\n')
-    return found
+    """A table, and a service that obeys only signed signals."""
+    new_site = Site(database, tmp_path)
+    new_site.sql("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    new_site.configure(f'[entities.item]\ntable = "public.item"\n[signals]\nsecret = "{SECRET}"\n')
+    return new_site
 
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """A role that may log in, and nothing else."""
+    """A role that may only log in. It copies signals from the database's log, through a slot of its own."""
     role = f"stranger_{site.name}"
     site.sql(
         f'CREATE ROLE "{role}" LOGIN', f"SELECT pg_create_logical_replication_slot('spy_{site.name}', 'test_decoding')"
@@ -43,12 +45,12 @@ def signal(site: Site, do: Do, id_: str) -> None:
 
 
 def captured(site: Site) -> str:
-    """The content of the one signal since the last call."""
+    """Returns the content of the only signal that was sent after the last call."""
     [(data,)] = site.sql(CAPTURED.format(name=site.name))
     return str(data).partition("content:")[2]
 
 
-def test_a_captured_signal_is_refused_however_long_ago_it_was(site: Site, stranger: str) -> None:
+def test_a_copied_signal_is_refused_however_old_it_is(site: Site, stranger: str) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(f"SELECT pg_replication_slot_advance('spy_{site.name}', pg_current_wal_lsn())")
@@ -63,7 +65,7 @@ def test_a_captured_signal_is_refused_however_long_ago_it_was(site: Site, strang
             connection.execute("SELECT pg_logical_emit_message(true, 'changelog', %s)", [copy])
         service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
         assert not Repairs.parse(site.checkpoint.repairs).paused
-        [told] = [each for each in service.events() if each["event"] == "signals ignored"]
-        assert told["why"] == "a signal is signed for another transaction: somebody copied it"
+        [warning] = [event for event in service.events() if event["event"] == "signals ignored"]
+        assert warning["why"] == "a signal is signed for another transaction: somebody copied it"
         signal(site, "pause", "meant")
         service.until(lambda: bool(Repairs.parse(site.checkpoint.repairs).paused))

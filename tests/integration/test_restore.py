@@ -1,4 +1,6 @@
-"""A server that was restored to an earlier point, on the same timeline and past all positions, is told from before."""
+"""The service notices that its server was restored to an earlier point, even if the timeline is the same and the
+server's log has since grown past all published positions.
+"""
 
 import os
 import shutil
@@ -31,25 +33,25 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
-    """A server of the version that a test asks for, 18 unless it does."""
+    """A server of the version that the test requests, by default 18."""
     with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def site(restorable: Server, tmp_path: Path, own_name: str) -> Site:
-    """A service that has read its table."""
+    """A service that has read its table and is stopped."""
     Site(restorable.dsn(), tmp_path).sql(f"CREATE DATABASE {own_name}")
-    made = Site(restorable.dsn(own_name), tmp_path)
-    made.sql(
+    new_site = Site(restorable.dsn(own_name), tmp_path)
+    new_site.sql(
         "CREATE TABLE orders (id int PRIMARY KEY, note text)",
         "ALTER TABLE orders REPLICA IDENTITY FULL",
         "CREATE TABLE other (id int)",
         "INSERT INTO orders VALUES (1, 'first')",
     )
-    made.configure(ORDERS)
-    publish(made, "1")
-    return made
+    new_site.configure(ORDERS)
+    publish(new_site, "1")
+    return new_site
 
 
 def publish(site: Site, key: str) -> None:
@@ -59,7 +61,7 @@ def publish(site: Site, key: str) -> None:
 
 
 def copied(server: Server) -> Path:
-    """A copy of the whole data folder, as a snapshot of its volume is."""
+    """Returns a copy of the whole data folder, like a snapshot of its volume."""
     server.stop()
     copy = server.data_dir.with_name("copy")
     shutil.copytree(server.data_dir, copy, symlinks=True)
@@ -77,14 +79,14 @@ def restore(server: Server, copy: Path) -> None:
 
 
 def pass_end(site: Site, lsn: int, statement: str) -> None:
-    """Has the server write log until it is past a position, transaction by transaction."""
+    """Runs the statement, one transaction after the other, until the server's log has passed a position."""
     reached = False
     while not reached:
         [(reached,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
 
 
 def go_over_gap(site: Site) -> None:
-    """As `changelog run --over-gap --yes` does before it runs."""
+    """Continues over the gap, as `changelog run --over-gap --yes` does before it starts the service."""
     settings = config.load(site.config, os.environ)
     gap = gaps.find(settings, accept_settings=False, reach=failpoints.nowhere)
     assert gap is not None
@@ -96,12 +98,12 @@ ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
 
 
 @pytest.mark.parametrize(
-    ("restorable", "then"),
+    ("restorable", "statement"),
     [(18, ELSEWHERE), (14, "INSERT INTO orders SELECT coalesce(max(id), 0) + 1 FROM orders")],
     indirect=["restorable"],
 )
-def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
-    restorable: Server, site: Site, then: str
+def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterwards(
+    restorable: Server, site: Site, statement: str
 ) -> None:
     copy = copied(restorable)
     site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
@@ -109,17 +111,17 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_was_written_since(
     stored, published = site.checkpoint, site.messages()
     restore(restorable, copy)
     assert site.sql("SELECT id FROM orders") == [(1,)]
-    pass_end(site, through_lsn(stored) + (1 << 16), then)
-    for _ in range(3):  # as a supervisor does
+    pass_end(site, through_lsn(stored) + (1 << 16), statement)
+    for _ in range(3):  # as often as a supervisor may restart it
         line = site.refused()
         assert line.startswith("the server's log lacks the last transaction of the changelog (")
         assert "`changelog run --over-gap`" in line
         assert "drop" not in line
         assert site.messages() == published
     go_over_gap(site)
-    kept = {str(key) for (key,) in site.sql("SELECT id FROM orders")}
+    keys = {str(key) for (key,) in site.sql("SELECT id FROM orders")}
     with site.running() as running:
-        running.until(lambda: site.state("orders").keys() == kept)
+        running.until(lambda: site.state("orders").keys() == keys)
 
 
 def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(restorable: Server, site: Site) -> None:
@@ -133,7 +135,7 @@ def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(rest
         assert running.ended().kind is Kind.DIVERGED
 
 
-def test_a_restore_that_lost_nothing_is_gone_on_with(restorable: Server, site: Site) -> None:
+def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Server, site: Site) -> None:
     site.sql("INSERT INTO orders VALUES (2, 'kept')")
     publish(site, "2")
     restore(restorable, copied(restorable))
@@ -142,8 +144,10 @@ def test_a_restore_that_lost_nothing_is_gone_on_with(restorable: Server, site: S
     assert [key for _, key in site.ops("orders")] == ["1", "2", "3"]
 
 
-def test_what_is_sent_again_is_not_obeyed_or_published_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a service that was killed, the server sends the last transaction again: a signal that has no row, say."""
+def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the service was killed, the server sends the last transaction again. Here that is a signal, which leaves no
+    row in the changelog.
+    """
     monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
     site.sql("INSERT INTO orders VALUES (2, 'second')")
     publish(site, "2")

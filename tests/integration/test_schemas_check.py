@@ -1,4 +1,4 @@
-"""`changelog schemas check` against real repositories, folders and a real registry."""
+"""`changelog schemas check` against git repositories, folders and a real registry."""
 
 import json
 import os
@@ -27,7 +27,7 @@ P = Primitive
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 AMOUNT = {"name": "amount", "type": ["null", "string"], "default": None}
-"""A field that may come and go."""
+"""A field that may be added and removed compatibly."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def own_logs() -> Iterator[None]:
 
 
 class Repository:
-    """A folder of schemas in git, and `changelog schemas check` in it."""
+    """A git repository with schemas."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--message", "a change")
 
     def write(self, entity: str, *fields: dict[str, Any], file: str | None = None, **more: Any) -> None:
-        """The file of an entity with a key `id` and these fields."""
+        """Writes the file of an entity with a key `id` and these fields."""
         columns = [{"name": "id", "type": "long"}, *fields]
         state = {"type": "record", "name": "State", "namespace": f"booking.{entity}", **more, "fields": columns}
         path = self.folder / (file or f"schemas/{entity}.avsc")
@@ -62,45 +62,47 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """With an order on its main branch, and a branch of our own checked out; the working folder is its root."""
+    """A repository whose main branch has the schema of `order`. The branch `mine` is checked out, and the working
+    folder is the repository's root.
+    """
     for variable in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.chdir(tmp_path)
-    found = Repository(tmp_path)
-    found.git("init", "--quiet", "--initial-branch", "main")
-    found.write("order", AMOUNT)
-    found.commit()
-    found.git("switch", "--quiet", "--create", "mine")
-    return found
+    new_repository = Repository(tmp_path)
+    new_repository.git("init", "--quiet", "--initial-branch", "main")
+    new_repository.write("order", AMOUNT)
+    new_repository.commit()
+    new_repository.git("switch", "--quiet", "--create", "mine")
+    return new_repository
 
 
 def check(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
-    """What `changelog schemas check WORDS` prints."""
+    """Returns the lines that `changelog schemas check WORDS` prints."""
     capsys.readouterr()
     assert cli.main(["schemas", "check", *words]) == code
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return printed.out.splitlines()
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out.splitlines()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 3) -> str:
-    """The one line with which `changelog schemas check WORDS` fails."""
+    """Returns the only line that `changelog schemas check WORDS` prints when it fails."""
     capsys.readouterr()
     assert cli.main(["schemas", "check", *words]) == code
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
     return line.removeprefix("changelog: ")
 
 
 def rules(lines: list[str]) -> list[tuple[str, str, str]]:
-    """File, rule and path of each finding."""
-    words = [line.split() for line in lines if ": ERROR " in line]
-    return [(each[0].rstrip(":"), each[2], each[3].rstrip(":")) for each in words]
+    """Returns file, rule and path of each finding."""
+    findings = [line.split() for line in lines if ": ERROR " in line]
+    return [(finding[0].rstrip(":"), finding[2], finding[3].rstrip(":")) for finding in findings]
 
 
-def test_what_did_not_change_is_clean(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unchanged_and_compatible_schemas_are_clean(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = check(capsys)
     assert line.startswith("1 schema against git:main (")
     assert line.endswith("): 1 unchanged")
@@ -109,11 +111,15 @@ def test_what_did_not_change_is_clean(repository: Repository, capsys: pytest.Cap
     assert check(capsys)[-1].endswith("): 1 compatible, 1 new")
 
 
-def test_a_break_is_said_as_a_compiler_would(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incompatible_change_is_reported_like_a_compiler_error(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     repository.write("order", {"name": "amount", "type": "string"}, {"name": "note", "type": "string"})
     first, second, note, summary = check(capsys, "--mode", "BACKWARD_TRANSITIVE", code=1)
-    head = "schemas/order.avsc: ERROR FIELD_NO_DEFAULT /fields/note: v2 cannot read v1 data (BACKWARD_TRANSITIVE): new"
-    assert second.startswith(head)
+    expected = (
+        "schemas/order.avsc: ERROR FIELD_NO_DEFAULT /fields/note: v2 cannot read v1 data (BACKWARD_TRANSITIVE): new"
+    )
+    assert second.startswith(expected)
     assert second.endswith('; give "note" a default')
     assert first.startswith("schemas/order.avsc: ERROR BRANCH_MISSING /fields/amount: v2 cannot read v1 data")
     assert note.startswith("schemas/order.avsc: note: v1 is commit ")
@@ -121,7 +127,7 @@ def test_a_break_is_said_as_a_compiler_would(repository: Repository, capsys: pyt
     assert rules(check(capsys, "--mode", "FORWARD")) == []
 
 
-def test_every_version_of_the_main_line_counts_but_not_what_stood_on_a_branch_only(
+def test_versions_of_the_main_line_count_and_versions_of_a_merged_branch_do_not(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository.write("order", {"name": "amount", "type": "bytes"})  # never on the main line
@@ -134,13 +140,13 @@ def test_every_version_of_the_main_line_counts_but_not_what_stood_on_a_branch_on
     repository.git("switch", "--quiet", "--create", "next")
     assert check(capsys)[-1].endswith(": 1 unchanged")
     repository.write("order", {"name": "amount", "type": ["null", "int"], "default": None})
-    found = check(capsys, code=1)
-    assert {each[2] for each in rules(found)} == {"/fields/amount"}
-    assert all("v3" in line and "v1" in line and "v2" not in line for line in found if "cannot read" in line)
+    lines = check(capsys, code=1)
+    assert {rule[2] for rule in rules(lines)} == {"/fields/amount"}
+    assert all("v3" in line and "v1" in line and "v2" not in line for line in lines if "cannot read" in line)
     assert rules(check(capsys, "--mode", "FULL")) == []
 
 
-def test_the_same_with_several_versions_is_said_once(
+def test_the_same_finding_about_several_versions_is_reported_once(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("b", "c"):
@@ -148,11 +154,11 @@ def test_the_same_with_several_versions_is_said_once(
         repository.commit()
     repository.git("branch", "--force", "main", "mine")
     repository.write("order", AMOUNT, {"name": "d", "type": "int"})
-    (found,) = [line for line in check(capsys, "--mode", "BACKWARD_TRANSITIVE", code=1) if "FIELD_NO_DEFAULT" in line]
-    assert "v4 cannot read v1, v2 and v3 data" in found
+    (finding,) = [line for line in check(capsys, "--mode", "BACKWARD_TRANSITIVE", code=1) if "FIELD_NO_DEFAULT" in line]
+    assert "v4 cannot read v1, v2 and v3 data" in finding
 
 
-def test_a_file_that_moved_is_followed_and_one_that_is_gone_is_an_error(
+def test_a_moved_file_is_followed_and_a_removed_file_is_an_error(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository.write("room", AMOUNT)
@@ -164,17 +170,19 @@ def test_a_file_that_moved_is_followed_and_one_that_is_gone_is_an_error(
     repository.commit()
     repository.git("branch", "--force", "main", "mine")
     repository.write("order", {"name": "amount", "type": "string"}, file="contracts/bookings.avsc")
-    found = check(capsys, "contracts", code=1)
-    assert rules(found)[0] == ("contracts/bookings.avsc", "BRANCH_MISSING", "/fields/amount")
-    assert check(capsys)[-1].endswith(": 1 unchanged")  # what is gone from elsewhere is not asked for
+    lines = check(capsys, "contracts", code=1)
+    assert rules(lines)[0] == ("contracts/bookings.avsc", "BRANCH_MISSING", "/fields/amount")
+    assert check(capsys)[-1].endswith(": 1 unchanged")  # files that are missing in other folders do not matter
     repository.git("rm", "--quiet", "schemas/room.avsc")
     assert rules(check(capsys, "schemas/room.avsc", code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
     repository.git("restore", "--staged", "--worktree", "schemas/room.avsc")
-    repository.write("hall", AMOUNT, file="schemas/room.avsc")  # another subject in its place
+    repository.write("hall", AMOUNT, file="schemas/room.avsc")  # the file now has another subject
     assert rules(check(capsys, code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
 
 
-def test_a_subject_that_promised_nothing_may_go(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_subject_with_the_mode_none_may_be_removed(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
     repository.write("order", AMOUNT, compatibility="NONE")
     repository.write("room")
     repository.commit()
@@ -205,23 +213,23 @@ def test_a_file_chooses_its_own_mode(repository: Repository, capsys: pytest.Capt
         (b'{"type": "record", "name": "X"}', "INVALID_AVRO", "is not an Avro schema: a record has no fields"),
     ],
 )
-def test_what_is_no_schema_is_a_line_beside_the_others(
+def test_a_file_that_is_not_a_schema_is_reported_next_to_the_other_files(
     repository: Repository, capsys: pytest.CaptureFixture[str], content: bytes, rule: str, text: str
 ) -> None:
     (repository.folder / "schemas" / "bad.avsc").write_bytes(content)
     (repository.folder / "schemas" / "lost.avsc").symlink_to("nowhere")
-    bad, lost, summary = check(capsys, code=3)
+    bad, dangling, summary = check(capsys, code=3)
     assert bad.startswith(f"schemas/bad.avsc: ERROR {rule} /: {text}")
-    assert lost == "schemas/lost.avsc: ERROR UNREADABLE /: cannot be read: No such file or directory"
+    assert dangling == "schemas/lost.avsc: ERROR UNREADABLE /: cannot be read: No such file or directory"
     assert summary.endswith(": 2 invalid, 1 unchanged")
     repository.commit()
     repository.git("branch", "--force", "main", "mine")
-    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # what was no schema was no version
+    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # the invalid file does not count as a version
     (repository.folder / "schemas" / "lost.avsc").unlink()
     assert rules(check(capsys)) == []
 
 
-def test_without_anything_to_compare_with_it_says_so(
+def test_nothing_to_compare_with_is_an_error(
     repository: Repository, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     assert refused(capsys, "--against", "git:nothing", code=2).startswith("git has no commit nothing; fetch it")
@@ -231,8 +239,8 @@ def test_without_anything_to_compare_with_it_says_so(
         assert refused(capsys, *words, code=2).startswith("nowhere: there are no schemas")
     outside = tmp_path_factory.mktemp("outside")
     Repository(outside).write("order", file="order.avsc")
-    said = refused(capsys, "schemas", str(outside), code=2)
-    assert said.startswith(f"{outside}/order.avsc is not in the repository ")
+    error = refused(capsys, "schemas", str(outside), code=2)
+    assert error.startswith(f"{outside}/order.avsc is not in the repository ")
     repository.git("branch", "--move", "main", "trunk")
     assert refused(capsys) == (
         "git has no main branch here: neither origin/HEAD nor main nor master; fetch it, or say --against git:REF"
@@ -245,7 +253,7 @@ def test_without_anything_to_compare_with_it_says_so(
     assert refused(capsys).startswith("git has no common commit of HEAD and main; say --against git:REF")
 
 
-def test_outside_of_git_and_without_it(
+def test_outside_a_repository_and_without_git(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -256,7 +264,7 @@ def test_outside_of_git_and_without_it(
     assert refused(capsys).startswith("git is not installed; install it, or say")
 
 
-def test_in_a_hook_of_git_it_is_the_repository_of_the_files_that_counts(
+def test_in_a_git_hook_the_repository_of_the_files_is_used(
     repository: Repository, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"GIT_DIR": ".git", "GIT_INDEX_FILE": ".git/index", "GIT_PREFIX": "schemas/"}.items():
@@ -264,18 +272,18 @@ def test_in_a_hook_of_git_it_is_the_repository_of_the_files_that_counts(
     assert check(capsys)[-1].endswith(": 1 unchanged")
 
 
-def test_a_repository_of_other_hashes(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repository_with_sha256_hashes(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(repository.folder / ".git")
     repository.git("init", "--quiet", "--initial-branch", "main", "--object-format", "sha256")
     repository.commit()
     repository.git("mv", "schemas/order.avsc", "schemas/bill.avsc")
     repository.commit()
     repository.write("order", {"name": "amount", "type": "int"}, file="schemas/bill.avsc")
-    found = set(rules(check(capsys, "--mode", "BACKWARD", code=1)))
-    assert found == {("schemas/bill.avsc", "BRANCH_MISSING", "/fields/amount")}
+    findings = set(rules(check(capsys, "--mode", "BACKWARD", code=1)))
+    assert findings == {("schemas/bill.avsc", "BRANCH_MISSING", "/fields/amount")}
 
 
-def test_a_shallow_clone_compares_with_what_it_has_and_says_so(
+def test_a_shallow_clone_compares_the_commits_that_it_has_and_says_so(
     repository: Repository,
     capsys: pytest.CaptureFixture[str],
     tmp_path_factory: pytest.TempPathFactory,
@@ -296,23 +304,23 @@ def test_a_shallow_clone_compares_with_what_it_has_and_says_so(
 def test_against_a_folder(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     repository.write("order", {"name": "amount", "type": "string"}, file="released/bookings.avsc")
     repository.write("room", file="released/room.avsc")
-    found = check(capsys, "--against", "released", code=1)
-    assert ("released/room.avsc", "SUBJECT_REMOVED", "/") in rules(found)
-    assert "schemas/order.avsc: note: v1 is file released/bookings.avsc" in found
-    assert found[-1] == "2 schemas against released: 1 incompatible, 1 removed"
+    lines = check(capsys, "--against", "released", code=1)
+    assert ("released/room.avsc", "SUBJECT_REMOVED", "/") in rules(lines)
+    assert "schemas/order.avsc: note: v1 is file released/bookings.avsc" in lines
+    assert lines[-1] == "2 schemas against released: 1 incompatible, 1 removed"
 
 
 def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     repository.write("order", {"name": "amount", "type": "string"})
     repository.write("room", file="schemas/a,b: 50%.avsc")
     (repository.folder / "schemas" / "bad.avsc").write_text("{", "utf-8")
-    told = json.loads(check(capsys, "--format", "json", code=3)[0])
-    assert json.loads(check(capsys, "--json", code=3)[0]) == told
-    assert (told["clean"], {each["file"]: each["state"] for each in told["verdicts"]}) == (
+    result = json.loads(check(capsys, "--format", "json", code=3)[0])
+    assert json.loads(check(capsys, "--json", code=3)[0]) == result
+    assert (result["clean"], {verdict["file"]: verdict["state"] for verdict in result["verdicts"]}) == (
         False,
         {"schemas/a,b: 50%.avsc": "new", "schemas/bad.avsc": "invalid", "schemas/order.avsc": "incompatible"},
     )
-    finding = told["verdicts"][2]["findings"][0]
+    finding = result["verdicts"][2]["findings"][0]
     text = (repository.folder / "schemas" / "order.avsc").read_text("utf-8").splitlines()
     assert '"name": "amount"' in text[finding["line"] - 1]
     assert (finding["rule"], finding["against"], finding["breaks"]) == ("BRANCH_MISSING", ["v1"], "new readers")
@@ -320,7 +328,7 @@ def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> 
     assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
         "tests": "3", "failures": "1", "errors": "1",
     }  # fmt: skip
-    assert [case.get("name") for case in suite.iter("testcase")] == [each["file"] for each in told["verdicts"]]
+    assert [case.get("name") for case in suite.iter("testcase")] == [verdict["file"] for verdict in result["verdicts"]]
     assert [fault.get("type") for fault in suite.iter("failure")] == ["BRANCH_MISSING"]
     bad, order, _ = check(capsys, "--format", "github", code=3)
     assert bad.startswith("::error file=schemas/bad.avsc,line=1,title=INVALID_JSON /::is not JSON")
@@ -331,7 +339,7 @@ def test_formats(repository: Repository, capsys: pytest.CaptureFixture[str]) -> 
     assert "file=schemas/a%2Cb%3A 50%25.avsc," in check(capsys, "--format", "github", code=3)[0]
 
 
-def test_what_acts_on_a_terminal_or_breaks_xml_is_spelled_out(
+def test_control_characters_and_characters_that_xml_forbids_are_escaped(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository.folder / "schemas" / "a\x1b[31m\ufffe\uffff\n::error::.avsc").write_text("{", "utf-8")
@@ -355,30 +363,28 @@ def test_against_a_registry(registry: Server, repository: Repository, capsys: py
         write(("amount", P.STRING))
         against = ("schemas/order.avsc", "--against", f"registry:{registry.url}")
         assert check(capsys, *against)[-1] == f"1 schema against registry:{registry.url}: 1 new"
-        for each in (shape, Struct(fields=shape.fields[:1])):
-            client.register(f"{prefix}.order-value", avro.value_schema("order", each, ["id"], prefix))
+        for version in (shape, Struct(fields=shape.fields[:1])):
+            client.register(f"{prefix}.order-value", avro.value_schema("order", version, ["id"], prefix))
     assert check(capsys, *against)[-1].endswith(": 1 compatible")
     write(("amount", P.INT), doc="what people add is not registered", aliases=["price"])
-    found = check(capsys, *against, code=1)
-    assert {each[:2] for each in rules(found)} == {("schemas/order.avsc", "BRANCH_MISSING")}
-    assert "/fields/current/fields/amount: v3 cannot read v1 data (FULL_TRANSITIVE)" in found[0]
-    assert "schemas/order.avsc: note: v1 is version 1 in the registry" in found
+    lines = check(capsys, *against, code=1)
+    assert {rule[:2] for rule in rules(lines)} == {("schemas/order.avsc", "BRANCH_MISSING")}
+    assert "/fields/current/fields/amount: v3 cannot read v1 data (FULL_TRANSITIVE)" in lines[0]
+    assert "schemas/order.avsc: note: v1 is version 1 in the registry" in lines
     (verdict,) = json.loads(check(capsys, *against, "--format", "json", code=1)[0])["verdicts"]
     text = (repository.folder / "schemas" / "order.avsc").read_text("utf-8").splitlines()
     assert '"name": "amount"' in text[verdict["findings"][0]["line"] - 1]
     repository.write("room", {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["a"]}})
     notes = check(capsys, "schemas/room.avsc", *against[1:])
     assert notes[0] == "note: schemas/room.avsc was not compared: it is not the schema of an entity's columns"
-    down = refused(capsys, "--against", f"registry:http://user:secret@127.0.0.1:{free_port()}")
-    assert "127.0.0.1" in down
-    assert "secret" not in down
+    unreachable = refused(capsys, "--against", f"registry:http://user:secret@127.0.0.1:{free_port()}")
+    assert "127.0.0.1" in unreachable
+    assert "secret" not in unreachable
     missing = refused(capsys, "--against", "registry:", code=2)
     assert missing.startswith("changelog.toml: no such file")
 
 
-def test_what_the_documentation_shows_is_what_is_printed(
-    repository: Repository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_in_the_documentation_is_correct(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     docs = (SCHEMAS.parent / "docs" / "how-to" / "schemas.md").read_text("utf-8")
     assert f"```json\n{(SCHEMAS / 'session.avsc').read_text('utf-8')}```" in docs
     for entity in booking.COMPARED:
@@ -391,7 +397,7 @@ def test_what_the_documentation_shows_is_what_is_printed(
     fields["amount"]["type"][1] |= {"precision": 12, "scale": 4}
     order["fields"].insert(5, {"name": "currency", "type": "string"})
     (repository.folder / "schemas" / "order.avsc").write_text(json.dumps(order), "utf-8")
-    shown = docs.split("$ changelog schemas check\n")[1].split("```")[0]
+    documented_output = docs.split("$ changelog schemas check\n")[1].split("```")[0]
     commits = re.compile(r"commit [0-9a-f]+ of [0-9-]+|\([0-9a-f]{7}\)")
-    printed = "\n".join(check(capsys, code=1)) + "\n"
-    assert commits.sub("…", printed) == commits.sub("…", shown)
+    output = "\n".join(check(capsys, code=1)) + "\n"
+    assert commits.sub("…", output) == commits.sub("…", documented_output)

@@ -1,4 +1,6 @@
-"""`changelog schemas generate` against real tables: a file for each entity, and what people added to it."""
+"""`changelog schemas generate` against real tables: it writes a file for each entity, and keeps what people added to
+the file.
+"""
 
 import json
 from collections.abc import Iterator
@@ -24,31 +26,31 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A database with orders; the working folder is that of its configuration."""
+    """A database with two tables. The working folder is that of the configuration."""
     monkeypatch.chdir(tmp_path)
-    found = Site(database, tmp_path)
-    found.sql(
+    new_site = Site(database, tmp_path)
+    new_site.sql(
         "CREATE TABLE orders (id bigint PRIMARY KEY, guest_id int NOT NULL, amount numeric(10,2), secret text)",
         "CREATE TABLE rooms (no text PRIMARY KEY, doors int[])",
     )
-    found.configure(
+    new_site.configure(
         '[entities.rooms]\ntable = "rooms"\n'
         '[entities.order]\ntable = "orders"\npartition_by = ["guest_id"]\nmask = { secret = "drop" }\n'
     )
-    return found
+    return new_site
 
 
-def told(site: Site, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
-    """What `changelog schemas WORDS` prints."""
+def output(site: Site, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list[str]:
+    """Returns the lines that `changelog schemas WORDS` prints."""
     capsys.readouterr()
-    found, lines = site.call("schemas", *words)
-    assert found == code, lines
+    exit_code, lines = site.call("schemas", *words)
+    assert exit_code == code, lines
     return capsys.readouterr().out.splitlines()
 
 
 def schema(site: Site, entity: str = "order") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((site.folder / "schemas" / f"{entity}.avsc").read_text("utf-8"))
-    return found
+    contents: dict[str, Any] = json.loads((site.folder / "schemas" / f"{entity}.avsc").read_text("utf-8"))
+    return contents
 
 
 def put(site: Site, changed: dict[str, Any], entity: str = "order") -> Path:
@@ -58,7 +60,7 @@ def put(site: Site, changed: dict[str, Any], entity: str = "order") -> Path:
     return file
 
 
-def test_the_demos_files_are_those_of_its_tables(
+def test_the_demos_schema_files_match_its_tables(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
@@ -71,10 +73,10 @@ def test_the_demos_files_are_those_of_its_tables(
     ]
 
 
-def test_a_file_an_entity_and_no_difference_where_nothing_changed(
+def test_one_file_per_entity_is_written_and_not_changed_without_need(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told(site, capsys, "generate") == ["schemas/order.avsc: written", "schemas/rooms.avsc: written"]
+    assert output(site, capsys, "generate") == ["schemas/order.avsc: written", "schemas/rooms.avsc: written"]
     order = schema(site)
     assert (order["namespace"], order["key"], order["partitionBy"]) == (
         f"{site.name}.order",
@@ -84,38 +86,47 @@ def test_a_file_an_entity_and_no_difference_where_nothing_changed(
     assert [field["name"] for field in order["fields"]] == ["id", "guest_id", "amount"]
     files = {file: file.read_bytes() for file in (site.folder / "schemas").iterdir()}
     assert all(content.endswith(b"}\n") for content in files.values())
-    assert told(site, capsys, "generate") == ["schemas/order.avsc: unchanged", "schemas/rooms.avsc: unchanged"]
+    assert output(site, capsys, "generate") == ["schemas/order.avsc: unchanged", "schemas/rooms.avsc: unchanged"]
     assert {file: file.read_bytes() for file in (site.folder / "schemas").iterdir()} == files
-    assert told(site, capsys, "generate", "rooms", "--out", "a/b") == ["a/b/rooms.avsc: written"]
+    assert output(site, capsys, "generate", "rooms", "--out", "a/b") == ["a/b/rooms.avsc: written"]
 
 
-def test_a_look_writes_nothing_and_finds_what_would_change(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    told(site, capsys, "generate")
+def test_the_option_check_writes_nothing_and_reports_the_files_that_would_change(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(site, capsys, "generate")
     before = (site.folder / "schemas" / "order.avsc").read_bytes()
-    assert told(site, capsys, "generate", "--check")[0] == "schemas/order.avsc: unchanged"
+    assert output(site, capsys, "generate", "--check")[0] == "schemas/order.avsc: unchanged"
     site.sql("ALTER TABLE orders ADD note text")
-    assert told(site, capsys, "generate", "--check", code=1) == [
+    assert output(site, capsys, "generate", "--check", code=1) == [
         "schemas/order.avsc: would change",
         "schemas/rooms.avsc: unchanged",
         "",
         "nothing was written; `changelog schemas generate` does it",
     ]
     assert (site.folder / "schemas" / "order.avsc").read_bytes() == before
-    (found,) = json.loads(told(site, capsys, "generate", "order", "--json")[0])
-    assert found == {"entity": "order", "file": "schemas/order.avsc", "state": "written"}
+    (result,) = json.loads(output(site, capsys, "generate", "order", "--json")[0])
+    assert result == {"entity": "order", "file": "schemas/order.avsc", "state": "written"}
     assert schema(site)["fields"][-1]["name"] == "note"
 
 
-def test_what_people_added_stays_unless_it_contradicts(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    told(site, capsys, "generate")
-    mine = schema(site)
-    mine |= {"doc": "What a guest booked.", "compatibility": "BACKWARD", "key": ["amount"], "namespace": "elsewhere.x"}
-    fields = {field["name"]: field for field in mine["fields"]}
+def test_additions_by_people_are_kept_unless_they_contradict_the_table(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output(site, capsys, "generate")
+    edited = schema(site)
+    edited |= {
+        "doc": "What a guest booked.",
+        "compatibility": "BACKWARD",
+        "key": ["amount"],
+        "namespace": "elsewhere.x",
+    }
+    fields = {field["name"]: field for field in edited["fields"]}
     fields["id"] |= {"doc": "of the booking", "default": 0, "owner": "billing"}
     fields["amount"] |= {"aliases": ["price", "guest_id"], "type": "string"}
-    mine["fields"].append({"name": "gone", "type": "int"})
-    put(site, mine)
-    assert told(site, capsys, "generate")[0] == "schemas/order.avsc: written"
+    edited["fields"].append({"name": "gone", "type": "int"})
+    put(site, edited)
+    assert output(site, capsys, "generate")[0] == "schemas/order.avsc: written"
     order = schema(site)
     assert (order["doc"], order["compatibility"]) == ("What a guest booked.", "BACKWARD")
     assert (order["key"], order["namespace"]) == (["id"], f"{site.name}.order")
@@ -124,27 +135,27 @@ def test_what_people_added_stays_unless_it_contradicts(site: Site, capsys: pytes
     assert order["fields"][2]["type"][0] == "null"
     assert [field["name"] for field in order["fields"]] == ["id", "guest_id", "amount"]
     assert list(order)[-1] == "fields"
-    assert told(site, capsys, "generate")[0] == "schemas/order.avsc: unchanged"
+    assert output(site, capsys, "generate")[0] == "schemas/order.avsc: unchanged"
 
 
-def test_what_people_said_of_a_composite_stays(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_descriptions_of_a_composite_are_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.sql("CREATE TYPE bed AS (width int, soft bool)", "ALTER TABLE rooms ADD beds bed[]")
-    told(site, capsys, "generate")
-    mine = schema(site, "rooms")
-    bed = mine["fields"][2]["type"][1]["items"][1]
+    output(site, capsys, "generate")
+    edited = schema(site, "rooms")
+    bed = edited["fields"][2]["type"][1]["items"][1]
     assert bed["name"] == "State_x002F_beds"
     bed["doc"] = "A place to sleep."
     bed["fields"][0]["doc"] = "in cm"
-    put(site, mine, "rooms")
-    told(site, capsys, "generate")
-    assert schema(site, "rooms") == mine
+    put(site, edited, "rooms")
+    output(site, capsys, "generate")
+    assert schema(site, "rooms") == edited
 
 
-def test_a_file_without_an_entity_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    told(site, capsys, "generate")
+def test_a_file_without_an_entity_is_reported(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    output(site, capsys, "generate")
     put(site, {**schema(site), "namespace": f"{site.name}.bill"}, "bill")
     put(site, {**schema(site), "namespace": "another.bill"}, "other")
-    assert told(site, capsys, "generate", "--check") == [
+    assert output(site, capsys, "generate", "--check") == [
         "schemas/order.avsc: unchanged",
         "schemas/rooms.avsc: unchanged",
         "schemas/bill.avsc: warning: there is no entity bill; remove the file once nobody reads its topic",
@@ -163,18 +174,18 @@ def test_a_file_without_an_entity_is_named(site: Site, capsys: pytest.CaptureFix
         ),
     ],
 )
-def test_a_file_that_is_in_the_way_is_left_alone(site: Site, content: str, trouble: str) -> None:
+def test_a_file_that_is_not_a_schema_of_an_entity_is_not_overwritten(site: Site, content: str, trouble: str) -> None:
     file = site.folder / "schemas" / "rooms.avsc"
     file.parent.mkdir()
     file.write_text(content, "utf-8")
-    said = site.refused("schemas", "generate")
-    assert said.startswith("schemas/rooms.avsc ")
-    assert trouble in said
+    error = site.refused("schemas", "generate")
+    assert error.startswith("schemas/rooms.avsc ")
+    assert trouble in error
     assert file.read_text("utf-8") == content
     assert not (file.parent / "order.avsc").exists()
 
 
-def test_generate_refuses_what_is_no_entity_and_what_cannot_be_written(site: Site) -> None:
+def test_generate_refuses_an_unknown_entity_and_a_folder_that_cannot_be_written(site: Site) -> None:
     assert "there is no entity nothing; there are: order, rooms" in site.refused(
         "schemas", "generate", "nothing", code=2
     )

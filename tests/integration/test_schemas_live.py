@@ -1,4 +1,4 @@
-"""`changelog schemas check --live`: the files of entities against the tables as they are now."""
+"""`changelog schemas check --live` compares the schema files of entities with the present tables."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,33 +27,33 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    """Two tables, and their files as they were generated."""
-    made = Site(database, tmp_path)
-    made.sql(*TABLES)
-    made.configure(CONFIG)
-    assert made.call("schemas", "generate", "--out", str(tmp_path / "schemas"))[0] == 0
-    return made
+    """Two tables, and the files that were generated from them."""
+    new_site = Site(database, tmp_path)
+    new_site.sql(*TABLES)
+    new_site.configure(CONFIG)
+    assert new_site.call("schemas", "generate", "--out", str(tmp_path / "schemas"))[0] == 0
+    return new_site
 
 
 @pytest.fixture
 def check(site: Site, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """Runs it with these options; what it says as JSON, whose exit code fits."""
+    """Runs the command with these options. Returns its JSON, after a check of the exit code."""
 
     def run(*options: str, code: int | None = None) -> dict[str, Any]:
         capsys.readouterr()
-        found, lines = site.call("schemas", "check", "--live", "--format", "json", *options)
-        said: dict[str, Any] = json.loads(capsys.readouterr().out)
-        assert found == (code if code is not None else int(not said["clean"])), lines
-        return said
+        exit_code, lines = site.call("schemas", "check", "--live", "--format", "json", *options)
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert exit_code == (code if code is not None else int(not result["clean"])), lines
+        return result
 
     return run
 
 
-def findings(said: dict[str, Any], entity: str = "orders") -> list[str]:
-    """What is said of one file, each as line, rule and path; the others are as they should be."""
-    [verdict] = [each for each in said["verdicts"] if Path(each["file"]).stem == entity]
-    assert all(each["state"] == "unchanged" for each in said["verdicts"] if each is not verdict)
-    return [f"{each['line']}: {each['rule']} {each['path']}" for each in verdict["findings"]]
+def findings(result: dict[str, Any], entity: str = "orders") -> list[str]:
+    """Returns the findings about one file, each as line, rule and path. Checks that the other files are unchanged."""
+    [verdict] = [other for other in result["verdicts"] if Path(other["file"]).stem == entity]
+    assert all(other["state"] == "unchanged" for other in result["verdicts"] if other is not verdict)
+    return [f"{finding['line']}: {finding['rule']} {finding['path']}" for finding in verdict["findings"]]
 
 
 def line_of(site: Site, text: str) -> int:
@@ -61,13 +61,13 @@ def line_of(site: Site, text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
-def test_generated_files_are_as_they_should_be(site: Site, check: Callable[..., dict[str, Any]]) -> None:
-    said = check()
-    assert (said["clean"], said["against"], said["notes"]) == (True, "the live tables", [])
-    assert [each["state"] for each in said["verdicts"]] == ["unchanged", "unchanged"]
+def test_generated_files_match_their_tables(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+    result = check()
+    assert (result["clean"], result["against"], result["notes"]) == (True, "the live tables", [])
+    assert [verdict["state"] for verdict in result["verdicts"]] == ["unchanged", "unchanged"]
 
 
-def test_what_people_wrote_is_no_difference(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_additions_by_people_are_not_differences(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     file = site.folder / "schemas" / "orders.avsc"
     schema = json.loads(file.read_text("utf-8"))
     schema["fields"][4] |= {"doc": "what the guest said", "aliases": ["remark"]}
@@ -102,35 +102,35 @@ CASES: dict[str, tuple[str, list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tables_that_went_on(site: Site, check: Callable[..., dict[str, Any]], case: str) -> None:
+def test_tables_that_were_altered(site: Site, check: Callable[..., dict[str, Any]], case: str) -> None:
     statements, rules, state = CASES[case]
     site.sql(*statements.split("; "))
-    said = check()
-    assert [found.partition(": ")[2] for found in findings(said)] == rules
-    [verdict] = [each for each in said["verdicts"] if each["findings"]]
+    result = check()
+    assert [line.partition(": ")[2] for line in findings(result)] == rules
+    [verdict] = [other for other in result["verdicts"] if other["findings"]]
     assert (verdict["state"], verdict["mode"]) == (state, "FULL_TRANSITIVE")
-    assert all(("compatible (" in each["text"]) == (state == "compatible") for each in verdict["findings"][:1])
+    assert all(("compatible (" in finding["text"]) == (state == "compatible") for finding in verdict["findings"][:1])
     if "COLUMN_GONE /fields/note" in rules:
-        assert f"{line_of(site, 'note')}: COLUMN_GONE /fields/note" in findings(said)
+        assert f"{line_of(site, 'note')}: COLUMN_GONE /fields/note" in findings(result)
     assert site.call("schemas", "generate", "--out", str(site.folder / "schemas"))[0] == 0
     assert check()["clean"]
 
 
 def test_another_key_and_another_partition_key(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     site.configure(CONFIG.replace('key = ["id"]', 'key = ["id"]\npartition_by = ["guest_id"]'))
-    assert [found.partition(": ")[2] for found in findings(check())] == ["PARTITION_DIFFERS /", "PARTITION_CHANGED /"]
+    assert [line.partition(": ")[2] for line in findings(check())] == ["PARTITION_DIFFERS /", "PARTITION_CHANGED /"]
     site.sql("CREATE UNIQUE INDEX ON orders (guest_id)")
     site.configure(CONFIG.replace('key = ["id"]', 'key = ["guest_id"]'))
-    rules = [found.split()[1] for found in findings(check())]
+    rules = [line.split()[1] for line in findings(check())]
     assert rules[:2] == ["KEY_DIFFERS", "PARTITION_DIFFERS"]
     assert "KEY_CHANGED" in rules
 
 
-def test_the_mode_decides_whom_it_breaks(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_the_mode_decides_whether_a_change_is_compatible(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     site.sql("ALTER TABLE orders ALTER nights TYPE bigint")
-    said = check("--mode", "BACKWARD")
-    assert [found.partition(": ")[2] for found in findings(said)] == ["COLUMN_TYPE /fields/nights"]
-    [verdict] = [each for each in said["verdicts"] if each["findings"]]
+    result = check("--mode", "BACKWARD")
+    assert [line.partition(": ")[2] for line in findings(result)] == ["COLUMN_TYPE /fields/nights"]
+    [verdict] = [other for other in result["verdicts"] if other["findings"]]
     assert verdict["state"] == "compatible"
 
 
@@ -138,10 +138,10 @@ def test_an_entity_without_a_file_and_a_file_without_an_entity(
     site: Site, check: Callable[..., dict[str, Any]]
 ) -> None:
     site.sql("ALTER TABLE guest RENAME TO visitor")
-    said = check()
-    missing = findings(said, "visitor")
+    result = check()
+    missing = findings(result, "visitor")
     assert missing == ["1: FILE_MISSING /"]
-    [note] = said["notes"]
+    [note] = result["notes"]
     assert Path(note.split()[0]).name == "guest.avsc"
     assert "has no entity" in note
 
@@ -151,29 +151,29 @@ def test_names_that_avro_does_not_allow(site: Site, check: Callable[..., dict[st
     assert findings(check(), "guest") == ["1: COLUMN_MISSING /fields/second_x0020_name"]
 
 
-def test_named_files_alone(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_only_the_named_files_are_checked(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     (site.folder / "schemas" / "guest.avsc").unlink()
     file = site.folder / "schemas" / "orders.avsc"
-    said = check(str(file))
-    assert [each["file"] for each in said["verdicts"]] == [str(file)]
-    assert said["clean"]
+    result = check(str(file))
+    assert [verdict["file"] for verdict in result["verdicts"]] == [str(file)]
+    assert result["clean"]
     assert site.refused("schemas", "check", "--live", str(site.folder / "none.avsc"), code=2).startswith(
         f"{site.folder / 'none.avsc'}: no such file"
     )
 
 
-def test_files_of_others_are_passed_over(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_schema_files_of_other_applications_are_not_compared(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     (site.folder / "schemas" / "theirs.avsc").write_text('{"type": "record", "name": "T", "fields": []}', "utf-8")
-    said = check()
-    assert said["clean"]
-    assert "theirs.avsc was not compared" in said["notes"][0]
+    result = check()
+    assert result["clean"]
+    assert "theirs.avsc was not compared" in result["notes"][0]
 
 
 @pytest.mark.parametrize("content", ["{", '{"type": "record", "name": "State", "namespace": "NAME.orders"}'])
-def test_files_that_are_no_schemas(site: Site, check: Callable[..., dict[str, Any]], content: str) -> None:
+def test_a_file_that_is_not_a_schema_is_invalid(site: Site, check: Callable[..., dict[str, Any]], content: str) -> None:
     (site.folder / "schemas" / "orders.avsc").write_text(content.replace("NAME", site.name), "utf-8")
-    said = check(code=3)
-    assert sorted((Path(each["file"]).stem, each["state"]) for each in said["verdicts"]) == [
+    result = check(code=3)
+    assert sorted((Path(verdict["file"]).stem, verdict["state"]) for verdict in result["verdicts"]) == [
         ("guest", "unchanged"),
         ("orders", "invalid"),
     ]
@@ -183,8 +183,8 @@ def test_no_files_at_all(site: Site, check: Callable[..., dict[str, Any]]) -> No
     for file in (site.folder / "schemas").iterdir():
         file.unlink()
     (site.folder / "schemas").rmdir()
-    said = check()
-    assert [each["findings"][0]["rule"] for each in said["verdicts"]] == ["FILE_MISSING", "FILE_MISSING"]
+    result = check()
+    assert [verdict["findings"][0]["rule"] for verdict in result["verdicts"]] == ["FILE_MISSING", "FILE_MISSING"]
 
 
 def test_bad_usage(site: Site) -> None:
@@ -196,29 +196,29 @@ def test_bad_usage(site: Site) -> None:
 def test_the_other_formats(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.sql("ALTER TABLE orders ADD extra int", "ALTER TABLE orders DROP note")
     file = site.folder / "schemas" / "orders.avsc"
-    said = {}
+    outputs = {}
     for name in ("text", "github", "junit"):
         capsys.readouterr()
         assert site.call("schemas", "check", "--live", "--format", name)[0] == 1
-        said[name] = capsys.readouterr().out
-    rest = "compatible (FULL_TRANSITIVE); `changelog schemas generate` writes what the table has"
-    assert said["text"].splitlines() == [
-        f'{file}: ERROR COLUMN_MISSING /fields/extra: the table has a column "extra" that the file lacks: {rest}',
-        f'{file}: ERROR COLUMN_GONE /fields/note: the file has a column "note" that the table lacks: {rest}',
+        outputs[name] = capsys.readouterr().out
+    advice = "compatible (FULL_TRANSITIVE); `changelog schemas generate` writes what the table has"
+    assert outputs["text"].splitlines() == [
+        f'{file}: ERROR COLUMN_MISSING /fields/extra: the table has a column "extra" that the file lacks: {advice}',
+        f'{file}: ERROR COLUMN_GONE /fields/note: the file has a column "note" that the table lacks: {advice}',
         "2 schemas against the live tables: 1 compatible, 1 unchanged",
     ]
-    assert f"::error file={file},line={line_of(site, 'note')},title=COLUMN_GONE /fields/note::" in said["github"]
-    assert ElementTree.fromstring(said["junit"]).get("failures") == "1"
+    assert f"::error file={file},line={line_of(site, 'note')},title=COLUMN_GONE /fields/note::" in outputs["github"]
+    assert ElementTree.fromstring(outputs["junit"]).get("failures") == "1"
 
 
-def test_nothing_is_locked_and_nothing_is_left(site: Site, check: Callable[..., dict[str, Any]]) -> None:
+def test_the_check_waits_for_no_lock_and_creates_nothing(site: Site, check: Callable[..., dict[str, Any]]) -> None:
     with psycopg.connect(site.dsn) as other:
         other.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
         assert check()["clean"]
     assert site.sql("SELECT count(*) FROM pg_publication") == [(0,)]
 
 
-def test_what_the_documentation_shows_is_what_is_printed(
+def test_the_output_in_the_documentation_is_correct(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(database, tmp_path)

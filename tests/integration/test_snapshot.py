@@ -1,4 +1,4 @@
-"""The threads that read tables, against a real server."""
+"""The threads that read tables in chunks, on a real server."""
 
 import time
 from functools import partial
@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_S
 from tests.unit.postgres.messages import entity as make_entity
 
 
-def test_a_table_that_is_renamed_before_it_is_bound_is_planned_again(database: str) -> None:
+def test_a_table_that_is_renamed_before_its_first_chunk_asks_for_a_new_plan(database: str) -> None:
     with connect(database, settings=SETTINGS) as connection:
         connection.execute("CREATE TABLE public.hall (id int PRIMARY KEY)")
         connection.execute("ALTER TABLE public.hall RENAME TO lobby")
@@ -28,12 +28,12 @@ def test_a_table_that_is_renamed_before_it_is_bound_is_planned_again(database: s
     assert caught.value.kind is Kind.ALTERED
 
 
-def _unasked(_: Connection, entity: str) -> ReadTable:
+def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
     raise AssertionError(f"{entity} has no leaf to be bound for")
 
 
-def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
-    """Dropped or renamed: only the catalogue says where its rows are now."""
+def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str) -> None:
+    """The leaf was dropped or renamed. Only the catalogue says where its rows are now."""
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
     leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
@@ -42,7 +42,7 @@ def test_a_leaf_that_is_gone_has_its_table_planned_anew(database: str) -> None:
         Windows({"place": table}, horizon=0, nonces=nonce),
         {"place": ("public", "place")},
         Origin(connector="postgres", name="test", database="test"),
-        bind=_unasked,
+        bind=_unexpected_bind,
         connect=partial(connect, database, settings=SETTINGS),
         workers=1,
     )

@@ -1,4 +1,6 @@
-"""What the page on stamps says is what comes of it: its SQL and its psycopg are run as they stand there."""
+"""Runs the SQL and the psycopg code of the page on stamps, and checks that the page describes their
+effects correctly.
+"""
 
 import json
 import re
@@ -29,12 +31,12 @@ def by_sql(connection: psycopg.Connection[Any]) -> None:
 
 def by_psycopg(connection: psycopg.Connection[Any]) -> None:
     names: dict[str, Any] = {}
-    exec(blocks("python")[0], names)  # what the page shows
+    exec(blocks("python")[0], names)  # this is the code that the page shows
     names["pay"](connection, 42, "req-8f1c", "u-17")
 
 
 @pytest.mark.parametrize("change", [by_sql, by_psycopg])
-def test_what_the_page_shows_stamps_the_change(
+def test_the_code_on_the_page_stamps_the_change(
     database: str, tmp_path: Path, change: Callable[[psycopg.Connection[Any]], None]
 ) -> None:
     site = Site(database, tmp_path)
@@ -64,20 +66,22 @@ def test_a_context_is_published_as_it_was_written(shop: Site, capsys: pytest.Cap
         shop.sql(blocks("sql")[1], *(f"BEGIN; {EMIT} '{stamp}'); {CHANGE}; COMMIT" for stamp in stamps), CHANGE)
         service.until(lambda: len(rows(shop)) == 4 + len(HOSTILE_CONTEXTS))
         service.until(lambda: service.said("provenance stamps not valid"))
-        [told] = [event for event in service.events() if event["event"] == "provenance stamps not valid"]
-    assert (told["why"], told["last_transaction"]) == ("context is not an object", rows(shop)[-2]["transaction"])
+        [warning] = [event for event in service.events() if event["event"] == "provenance stamps not valid"]
+    assert (warning["why"], warning["last_transaction"]) == ("context is not an object", rows(shop)[-2]["transaction"])
     [page] = re.findall(r'"context": (\{.*\})\}', blocks("sql")[1])
-    written = [None, page, *HOSTILE_CONTEXTS, None, None]
-    assert [row["context"] for row in rows(shop)] == written
+    contexts = [None, page, *HOSTILE_CONTEXTS, None, None]
+    assert [row["context"] for row in rows(shop)] == contexts
     capsys.readouterr()
     assert shop.call("tail", "--json", "--no-follow", "-n", "99") == (0, [])
-    printed = [json.loads(line)["value"]["provenance"] for line in capsys.readouterr().out.splitlines()]
-    assert [told.get("context") for told in printed] == [None if text is None else json.loads(text) for text in written]
+    provenances = [json.loads(line)["value"]["provenance"] for line in capsys.readouterr().out.splitlines()]
+    assert [provenance.get("context") for provenance in provenances] == [
+        None if text is None else json.loads(text) for text in contexts
+    ]
     services = ["unknown", "order-api", *["shop"] * (len(HOSTILE_CONTEXTS) + 1), "unknown"]
-    assert [told["serviceName"] for told in printed] == services
+    assert [provenance["serviceName"] for provenance in provenances] == services
     assert shop.call("history", "orders", "42") == (0, [])
-    shown = " ".join(capsys.readouterr().out.split())  # a narrow terminal wraps it
-    assert 'context user "u-17" reason "goodwill" ticket {"id": 5510}' in shown
+    history = " ".join(capsys.readouterr().out.split())  # a narrow terminal wraps the lines
+    assert 'context user "u-17" reason "goodwill" ticket {"id": 5510}' in history
 
 
 def rows(site: Site) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A server that holds changes back for a standby: it is waited for, and the server's reason is told."""
+"""A server holds changes back until its standby has them. The service waits, and reports the server's reason."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,42 +28,46 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server waits for is asked often."""
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the service ask often what the server waits for."""
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
 
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
 def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
-    """A server of its own: what it holds back, it holds back from all."""
+    """A server of the test's own, because it holds changes back from every reader."""
     with temporary_server(postgres_bin(request.param), settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def site(server: Server, tmp_path: Path) -> Site:
-    """A service with a slot for failover, over one row; the slot of a standby is there, and nobody reads it."""
-    made = Site(server.dsn(), tmp_path)
-    made.sql(
+    """A service over one row, whose slot is enabled for failover. The slot of a standby exists, but no standby reads
+    it.
+    """
+    new_site = Site(server.dsn(), tmp_path)
+    new_site.sql(
         "CREATE TABLE guest (id int PRIMARY KEY)",
         "INSERT INTO guest VALUES (1)",
         f"SELECT pg_create_physical_replication_slot('{AWAY}', true)",
     )
-    made.configure(ENTITIES)
-    made.config.write_text(
-        made.config.read_text("utf-8").replace('kind = "postgres"', 'kind = "postgres", failover = true')
+    new_site.configure(ENTITIES)
+    new_site.config.write_text(
+        new_site.config.read_text("utf-8").replace('kind = "postgres"', 'kind = "postgres", failover = true')
     )
-    return made
+    return new_site
 
 
 def hold_back_for(site: Site, slot: str) -> None:
-    """What is written from now on waits for the standby of this slot."""
+    """Makes the server hold back all new changes until the standby of this slot has them."""
     standbys_are(site, slot)
     until(lambda: is_held_back(site), "the server holds nothing back")
 
 
 def is_held_back(site: Site) -> bool:
-    """Whether the stream waits for a standby. It does only if there is something to send, so this writes a message."""
+    """Returns whether the stream waits for a standby. It waits only if there is something to send, so this function
+    writes a message.
+    """
     site.sql("SELECT pg_logical_emit_message(true, 'probe', '')")
     return bool(site.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"))
 
@@ -75,11 +79,11 @@ def standbys_are(site: Site, slots: str) -> None:
 
 
 def says(running: Running, reason: str) -> Callable[[], bool]:
-    """Whether the service told why nothing comes, in its log and where it is asked."""
+    """Returns a function that says whether the service reports this reason, in its log and on `/live`."""
 
     def reached() -> bool:
-        logged = [each["why"] for each in running.events() if each["event"] == "the server sends nothing yet"]
-        if not any(reason in why for why in logged):
+        logged = [event["why"] for event in running.events() if event["event"] == "the server sends nothing yet"]
+        if not any(reason in logged_reason for logged_reason in logged):
             return False
         alive = json.loads(running.get("live"))
         return alive["ok"] and reason in alive.get("waiting", "")
@@ -87,7 +91,7 @@ def says(running: Running, reason: str) -> Callable[[], bool]:
     return reached
 
 
-def test_a_standby_that_is_away_is_waited_for(site: Site, server: Server) -> None:
+def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Server) -> None:
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, AWAY)
@@ -102,8 +106,8 @@ def test_a_standby_that_is_away_is_waited_for(site: Site, server: Server) -> Non
         running.until(lambda: site.state("guest").keys() == {"1", "2"} and running.phase == "streaming")
 
 
-def test_a_slot_that_is_not_there_is_named(site: Site) -> None:
-    """As it is after a promotion, where the former primary's setting was taken over."""
+def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None:
+    """This happens after a promotion, if the new primary has taken over the setting of the former one."""
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)

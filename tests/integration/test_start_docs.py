@@ -1,4 +1,4 @@
-"""docs/start.md is followed, block by block, by somebody who has a PostgreSQL and nothing else."""
+"""Follows docs/start.md, block by block, like a reader who has only a PostgreSQL."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def blocks(step: str, language: str) -> list[str]:
 
 
 class Newcomer:
-    """Does what the page says, in an empty folder, with a database of their own."""
+    """Runs the blocks of the page in an empty folder, with a database of its own."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn = dsn
@@ -36,11 +36,11 @@ class Newcomer:
         self.environment = {**os.environ, "DATABASE_URL": dsn, "CHANGELOG__SERVICE__LISTEN": "127.0.0.1:0"}
 
     def shell(self, step: str) -> str:
-        """What the step's commands print; `changelog` is the one that is tested."""
+        """Runs the step's commands with the `changelog` of this checkout. Returns their output."""
         lines = "".join(blocks(step, "sh")).splitlines()
-        ours = [line for line in lines if not line.startswith("export DATABASE_URL=")]
-        spelt = [re.sub(r"^changelog", f"{sys.executable} -m changelog", line) for line in ours]
-        return self._run("sh", "-ec", "\n".join(spelt))
+        commands = [line for line in lines if not line.startswith("export DATABASE_URL=")]
+        with_python = [re.sub(r"^changelog", f"{sys.executable} -m changelog", line) for line in commands]
+        return self._run("sh", "-ec", "\n".join(with_python))
 
     def python(self, step: str) -> str:
         [block] = blocks(step, "python")
@@ -52,18 +52,18 @@ class Newcomer:
                 connection.execute(block.encode())
 
     def wait_for(self, op: str) -> None:
-        """Until the page's order has a change of this kind."""
+        """Waits until the page's order has a change of this kind."""
         deadline = time.monotonic() + PATIENCE_S
         while (op, "42") not in self.site.ops("orders"):
             assert time.monotonic() < deadline, (self.folder / "service.log").read_text("utf-8")
             time.sleep(0.1)
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(
+        process = subprocess.run(
             command, check=False, cwd=self.folder, env=self.environment, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert process.returncode == 0, process.stdout + process.stderr
+        return process.stdout
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def newcomer(server: Server, tmp_path: Path) -> Iterator[Newcomer]:
         yield Newcomer(dsn, tmp_path)
 
 
-def test_a_newcomer_gets_what_the_page_shows(newcomer: Newcomer) -> None:
+def test_a_newcomer_gets_the_results_on_the_page(newcomer: Newcomer) -> None:
     newcomer.sql("Create a table to play with")
     assert "can run" in newcomer.shell("Configure and check").splitlines()[-1]
     [command] = blocks("Run", "sh")
@@ -85,12 +85,12 @@ def test_a_newcomer_gets_what_the_page_shows(newcomer: Newcomer) -> None:
         newcomer.wait_for("read")
         newcomer.sql("Change something")
         newcomer.wait_for("update")
-        shown = newcomer.shell("Read the changelog")
-        assert 'amount  "12.50" → "13.50"' in shown
-        assert "by order-api v2  req-8f1c" in shown
-        assert '"original":{"id":42,"status":"NEW","amount":"12.50"}' in shown
-        *_, last = newcomer.python("Read the changelog").splitlines()
-        assert last.endswith('update order-api {"id":42,"status":"PAID","amount":"13.50"}')
+        output = newcomer.shell("Read the changelog")
+        assert 'amount  "12.50" → "13.50"' in output
+        assert "by order-api v2  req-8f1c" in output
+        assert '"original":{"id":42,"status":"NEW","amount":"12.50"}' in output
+        *_, last_line = newcomer.python("Read the changelog").splitlines()
+        assert last_line.endswith('update order-api {"id":42,"status":"PAID","amount":"13.50"}')
     finally:
         service.send_signal(signal.SIGINT)
         assert service.wait(PATIENCE_S) == 0

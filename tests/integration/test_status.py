@@ -1,4 +1,4 @@
-"""`changelog status` where something is wrong: what is known is shown, and what is not is named."""
+"""`changelog status` when something is wrong: it shows what it knows, and names what it cannot find out."""
 
 import json
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture
-def begun(database: str, tmp_path: Path) -> Site:
-    """A service that has read its table of one row, and was stopped."""
+def stopped_site(database: str, tmp_path: Path) -> Site:
+    """A service that has read its table of one row and is stopped."""
     site = Site(database, tmp_path)
     site.sql("CREATE TABLE guest (id int PRIMARY KEY)", "INSERT INTO guest VALUES (1)")
     site.configure(GUEST)
@@ -34,38 +34,40 @@ def begun(database: str, tmp_path: Path) -> Site:
 
 
 def status(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, dict[str, Any]]:
-    """The exit code, what a person sees, and the JSON."""
+    """Returns the exit code, the output for people, and the JSON."""
     capsys.readouterr()
     code = cli.main(["status", "--config", str(path)])
     text = capsys.readouterr().out
     assert cli.main(["status", "--config", str(path), "--json"]) == code
-    said = capsys.readouterr()
-    return code, text + said.err, json.loads(said.out)
+    output = capsys.readouterr()
+    return code, text + output.err, json.loads(output.out)
 
 
-def test_status_without_its_database_tells_the_rest(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    begun.configure(GUEST, dsn=make_conninfo(begun.dsn, port=1))
-    code, text, state = status(begun.config, capsys)
+def test_status_without_its_database_shows_the_rest(stopped_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_site.configure(GUEST, dsn=make_conninfo(stopped_site.dsn, port=1))
+    code, text, state = status(stopped_site.config, capsys)
     assert code == 3
     assert "● stopped" in text
     assert "cannot connect to PostgreSQL" in text
-    assert state["position"] == str(begun.checkpoint.position)
+    assert state["position"] == str(stopped_site.checkpoint.position)
     assert state["entities"]["guest"]["read"] == 1
     assert state["lag"] == {"bytes": None, "seconds": None, "xids": None}
 
 
-def test_status_says_running_while_the_service_reconnects(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    begun.configure(GUEST, dsn=make_conninfo(begun.dsn, port=1))
-    begun.config.write_text(begun.config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{free_port()}"))
-    with begun.running() as running:
+def test_status_says_running_while_the_service_reconnects(
+    stopped_site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped_site.configure(GUEST, dsn=make_conninfo(stopped_site.dsn, port=1))
+    stopped_site.config.write_text(stopped_site.config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{free_port()}"))
+    with stopped_site.running() as running:
         running.until(lambda: running.said("connection lost"))
-        code, text, state = status(begun.config, capsys)
+        code, text, state = status(stopped_site.config, capsys)
     assert (code, state["service"]["running"], state["service"]["phase"]) == (3, True, "reconnecting")
     assert "● reconnecting" in text
 
 
-def test_status_of_a_slot_that_is_gone_names_the_way_on(begun: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    begun.sql("SELECT pg_drop_replication_slot(current_database())")
-    code, text, state = status(begun.config, capsys)
+def test_status_of_a_missing_slot_says_how_to_continue(stopped_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_site.sql("SELECT pg_drop_replication_slot(current_database())")
+    code, text, state = status(stopped_site.config, capsys)
     assert (code, state["slot"], state["slot_lost"]) == (0, None, True)
     assert "slot is gone, so the changelog cannot continue; `changelog run --over-gap`" in " ".join(text.split())

@@ -1,4 +1,7 @@
-"""Changes that the log does not tell: edits of the publication, keys, and tables that take each other's names."""
+"""Changes that the database's log does not show: edits of the publication, changes of keys, and tables that swap names.
+
+The service notices these by *looks* at the catalogue, at intervals and at some events of the stream.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ ITEM = """
 table = "public.item"
 """
 
-PASS = """
+PUBLISH_INCOMPATIBLE = """
 schemas = { on_incompatible = "publish" }
 """
 
@@ -24,24 +27,24 @@ ROWS = 20
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> Site:
-    found = Site(database, tmp_path)
-    found.sql(
+    new_site = Site(database, tmp_path)
+    new_site.sql(
         "CREATE TABLE item (id int PRIMARY KEY, name text)",
         "ALTER TABLE item REPLICA IDENTITY FULL",
         f"INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, {ROWS}) AS n",
     )
-    found.configure(ITEM)
-    return found
+    new_site.configure(ITEM)
+    return new_site
 
 
 def begun(site: Site) -> None:
-    """A changelog that has the table, and no service."""
+    """Runs a service until the changelog holds the table, and stops it."""
     with site.running() as service:
         service.until(site.is_read)
 
 
 def same(site: Site, entity: str = "item") -> bool:
-    """Whether the changelog says what the table does."""
+    """Returns whether the changelog has the same rows as the table."""
     table = {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {entity} AS t")}
     return site.state(entity) == table
 
@@ -50,7 +53,7 @@ def until_repaired(site: Site, service: Running, entity: str = "item") -> None:
     service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and same(site, entity))
 
 
-def told(service: Running) -> list[dict[str, Any]]:
+def warnings(service: Running) -> list[dict[str, Any]]:
     return [event for event in service.events() if event["event"] == "changes may be missing from the log"]
 
 
@@ -60,7 +63,7 @@ def log_end(site: Site) -> int:
 
 
 def hide(site: Site) -> None:
-    """Changes while the table is off the publication, which then is as it was."""
+    """Takes the table off the publication, changes some of its rows, and adds the table again."""
     site.sql(
         f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
         "UPDATE item SET name = 'hidden' WHERE id < 5",
@@ -81,11 +84,11 @@ def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(
         with looks.held():
             hide(site)
         after = log_end(site)
-        if not trigger:  # else the statement itself asks for a look; so does a row, whose table is described again
+        if not trigger:  # without the trigger, the next row causes a look, because its table is described again
             site.sql("INSERT INTO item VALUES (50, 'seen')")
         until_repaired(site, service)
-        [change] = told(service)
-    bounds = parse_lsn(change["since"]), parse_lsn(change["until"])
+        [warning] = warnings(service)
+    bounds = parse_lsn(warning["since"]), parse_lsn(warning["until"])
     assert bounds[0] <= after
     assert bounds[1] > before
     if trigger:
@@ -102,16 +105,16 @@ def test_an_edit_while_the_service_is_stopped_is_noticed(site: Site, trigger: bo
     after = log_end(site)
     with site.running() as service:
         until_repaired(site, service)
-        [change] = told(service)
+        [warning] = warnings(service)
     if trigger:
-        assert before <= parse_lsn(change["since"]) < parse_lsn(change["until"]) <= after
+        assert before <= parse_lsn(warning["since"]) < parse_lsn(warning["until"]) <= after
     with site.running() as service:
         site.sql("INSERT INTO item VALUES (50, 'seen')")
         service.until(lambda: same(site))
-        assert told(service) == []
+        assert warnings(service) == []
 
 
-def test_a_row_filter_of_others_stops_the_service_until_it_is_gone(site: Site) -> None:
+def test_a_foreign_row_filter_stops_the_service_until_it_is_removed(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql(
@@ -120,26 +123,26 @@ def test_a_row_filter_of_others_stops_the_service_until_it_is_gone(site: Site) -
             "DELETE FROM item WHERE id = 20",
             "UPDATE item SET name = 'seen' WHERE id = 1",
         )
-        stopped = str(service.ended())
-    assert "disagree on the row filter of public.item" in stopped
-    assert "may be missing" in stopped
+        error = str(service.ended())
+    assert "disagree on the row filter of public.item" in error
+    assert "may be missing" in error
     assert "disagree on the row filter" in site.refused()
     site.sql(f'ALTER PUBLICATION "{site.name}" SET TABLE ONLY item')
     with site.running() as service:
         until_repaired(site, service)
 
 
-def test_what_the_policy_says_is_done(site: Site) -> None:
+def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
     site.configure(ITEM + 'on_unlogged = "stop"\n')
     begun(site)
     hide(site)
     for _ in range(2):
-        stopped = site.refused()
-        assert "the table was taken off the publication and added again" in stopped
-        assert 'set on_unlogged = "rebuild" in [entities.item]' in stopped
+        error = site.refused()
+        assert "the table was taken off the publication and added again" in error
+        assert 'set on_unlogged = "rebuild" in [entities.item]' in error
     site.configure(ITEM + 'on_unlogged = "ignore"\n')
     with site.running() as service:
-        service.until(lambda: bool(told(service)))
+        service.until(lambda: bool(warnings(service)))
         site.sql("INSERT INTO item VALUES (50, 'seen')")
         service.until(lambda: "50" in site.state("item"))
         assert not same(site)
@@ -147,10 +150,10 @@ def test_what_the_policy_says_is_done(site: Site) -> None:
     with site.running() as service:
         site.sql("INSERT INTO item VALUES (51, 'seen')")
         service.until(lambda: "51" in site.state("item"))
-        assert told(service) == []  # it was let pass
+        assert warnings(service) == []  # the ignored edit is not reported again
 
 
-def test_edits_that_hide_nothing_are_let_pass(site: Site) -> None:
+def test_edits_that_hide_no_change_are_not_reported(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         reads = len(site.ops("item"))
@@ -172,15 +175,15 @@ def test_edits_that_hide_nothing_are_let_pass(site: Site) -> None:
         service.until(lambda: "50" in site.state("item"))
         site.sql("ANALYZE item", "INSERT INTO item VALUES (51, 'seen')")
         service.until(lambda: "51" in site.state("item"))
-    with site.running() as again:
+    with site.running() as restarted:
         site.sql("INSERT INTO item VALUES (52, 'seen')")
-        again.until(lambda: "52" in site.state("item"))
-    assert told(service) == told(again) == []
+        restarted.until(lambda: "52" in site.state("item"))
+    assert warnings(service) == warnings(restarted) == []
     assert site.ops("item")[reads:] == [("create", "50"), ("create", "51"), ("create", "52")]
     site.sql(f'REASSIGN OWNED BY "{site.name}_owner" TO CURRENT_USER', f'DROP ROLE "{site.name}_owner"')
 
 
-def test_a_table_that_had_another_name_for_a_while(site: Site, looks: Looks) -> None:
+def test_a_table_that_temporarily_had_another_name(site: Site, looks: Looks) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with looks.held():
@@ -191,10 +194,10 @@ def test_a_table_that_had_another_name_for_a_while(site: Site, looks: Looks) -> 
                 "INSERT INTO item VALUES (50, 'seen')",
             )
         until_repaired(site, service)
-        assert [change["why"] for change in told(service)] == ["the table had another name or schema for a while"]
+        assert [warning["why"] for warning in warnings(service)] == ["the table had another name or schema for a while"]
 
 
-def test_a_publication_that_sent_less_for_a_while(site: Site, looks: Looks) -> None:
+def test_a_publication_that_temporarily_left_out_some_changes(site: Site, looks: Looks) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with looks.held():
@@ -205,11 +208,11 @@ def test_a_publication_that_sent_less_for_a_while(site: Site, looks: Looks) -> N
                 "INSERT INTO item VALUES (50, 'seen')",
             )
         until_repaired(site, service)
-        assert [change["why"] for change in told(service)] == ["the publication was edited or made again"]
+        assert [warning["why"] for warning in warnings(service)] == ["the publication was edited or made again"]
 
 
 @pytest.mark.parametrize("trigger", [False, True])
-def test_a_key_that_nothing_keeps_unique_stops_before_its_next_row(site: Site, trigger: bool) -> None:
+def test_a_key_without_a_unique_index_stops_the_service_before_the_next_row(site: Site, trigger: bool) -> None:
     if trigger:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
@@ -225,7 +228,7 @@ def test_a_key_that_nothing_keeps_unique_stops_before_its_next_row(site: Site, t
         until_repaired(site, service)
 
 
-def test_a_primary_key_that_was_away_while_the_service_was(site: Site) -> None:
+def test_a_primary_key_that_was_missing_while_the_service_was_stopped(site: Site) -> None:
     begun(site)
     site.sql(
         "ALTER TABLE item DROP CONSTRAINT item_pkey",
@@ -235,12 +238,12 @@ def test_a_primary_key_that_was_away_while_the_service_was(site: Site) -> None:
     )
     with site.running() as service:
         until_repaired(site, service)
-        assert len(told(service)) == 1
+        assert len(warnings(service)) == 1
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_key_column_of_another_type_leaves_no_keys_of_the_old_one(site: Site, running: bool) -> None:
-    site.configure(ITEM + PASS)
+def test_after_a_change_of_the_keys_type_no_old_keys_remain(site: Site, running: bool) -> None:
+    site.configure(ITEM + PUBLISH_INCOMPATIBLE)
     statements = ("ALTER TABLE item ALTER id TYPE numeric(6, 2)", "INSERT INTO item VALUES (50, 'seen')")
     if not running:
         begun(site)
@@ -254,13 +257,13 @@ def test_a_key_column_of_another_type_leaves_no_keys_of_the_old_one(site: Site, 
 
 
 def test_a_key_that_grows_to_bigint_is_not_read_again(site: Site) -> None:
-    site.configure(ITEM + PASS)
+    site.configure(ITEM + PUBLISH_INCOMPATIBLE)
     with site.running() as service:
         service.until(site.is_read)
         before = len(site.ops("item"))
         site.sql("ALTER TABLE item ALTER id TYPE bigint", "INSERT INTO item VALUES (50, 'seen')")
         service.until(lambda: "50" in site.state("item"))
-        assert told(service) == []
+        assert warnings(service) == []
     assert site.ops("item")[before:] == [("create", "50")]
 
 
@@ -290,8 +293,8 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks
         until_repaired(site, service, "other")
 
 
-def test_the_event_trigger_lets_every_statement_pass(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """`init` prints it."""
+def test_the_event_trigger_prevents_no_statement(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trigger is the one that `init --event-trigger` prints."""
     role = f"{site.name}_app"
     assert site.call("init", "--event-trigger") == (0, [])
     site.sql(

@@ -1,4 +1,6 @@
-"""Partitions that are truncated, detached, dropped or attached: the log tells none of it under their table's name."""
+"""Partitions that are truncated, detached, dropped or attached. The log shows none of this under the name of the
+partitioned table.
+"""
 
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from changelog.connectors.sources.postgres.admin import ddl
 from tests.integration.looks import Looks
 from tests.integration.site import Running, Site
-from tests.integration.test_unlogged import begun, told
+from tests.integration.test_unlogged import begun, warnings
 
 CONFIGURATION = """
 [entities.event]
@@ -33,10 +35,10 @@ FULL = "ALTER TABLE {} REPLICA IDENTITY FULL"
 
 @pytest.fixture(params=["database", "database_14"])
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Site:
-    found = Site(request.getfixturevalue(request.param), tmp_path)
-    found.sql(*PARTITIONED, *(FULL.format(name) for name in ("event", "event_1", "event_2a", "event_3", "event_4")))
-    found.configure(CONFIGURATION)
-    return found
+    new_site = Site(request.getfixturevalue(request.param), tmp_path)
+    new_site.sql(*PARTITIONED, *(FULL.format(name) for name in ("event", "event_1", "event_2a", "event_3", "event_4")))
+    new_site.configure(CONFIGURATION)
+    return new_site
 
 
 def same(site: Site) -> bool:
@@ -72,7 +74,7 @@ ATTACHED_AGAIN = (
         pytest.param(ATTACHED_AGAIN, 9, 1, id="attached again"),
     ],
 )
-def test_a_partition_that_changes_is_all_that_is_read(
+def test_only_the_changed_partition_is_read_again(
     site: Site, looks: Looks, running: bool, statements: tuple[str, ...], read: int, deleted: int
 ) -> None:
     with site.running() as service:
@@ -90,7 +92,7 @@ def test_a_partition_that_changes_is_all_that_is_read(
     assert (ops.count("read"), ops.count("delete")) == (read, deleted)
 
 
-def test_partitions_that_are_rewritten_or_made_are_not_read(site: Site) -> None:
+def test_partitions_that_are_rewritten_or_new_are_not_read(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         before = len(site.ops("event"))
@@ -106,10 +108,10 @@ def test_partitions_that_are_rewritten_or_made_are_not_read(site: Site) -> None:
         site.sql("INSERT INTO event VALUES (1, 50, 'seen')")
         service.until(lambda: same(site))
     site.sql("VACUUM FULL event_1", "REINDEX TABLE event_1", "VACUUM FREEZE event_1")
-    with site.running() as again:
+    with site.running() as restarted:
         site.sql("INSERT INTO event VALUES (2, 50, 'seen')")
-        again.until(lambda: same(site))
-    assert told(service) == told(again) == []
+        restarted.until(lambda: same(site))
+    assert warnings(service) == warnings(restarted) == []
     assert [op for op, _ in site.ops("event")[before:]] == ["create", "create", "create", "create"]
 
 
@@ -126,7 +128,7 @@ def test_partitions_filled_in_the_transaction_that_attaches_them_are_read(site: 
         until_repaired(site, service)
 
 
-def test_a_new_partition_that_may_not_be_read_stops_nothing(site: Site) -> None:
+def test_a_new_partition_without_read_permission_does_not_stop_the_service(site: Site) -> None:
     role = f"{site.name}_run"
     site.configure(CONFIGURATION)
     begun(site)
@@ -146,29 +148,31 @@ def test_a_new_partition_that_may_not_be_read_stops_nothing(site: Site) -> None:
                 "INSERT INTO event VALUES (2, 50, 'seen')",
             )
             service.until(lambda: same(site))
-            assert told(service) == []
+            assert warnings(service) == []
     finally:
         site.sql(f'DROP OWNED BY "{role}"', f'DROP ROLE "{role}"')
 
 
-def test_a_partition_that_is_locked_is_looked_at_later(site: Site) -> None:
+def test_the_look_at_a_locked_partition_is_repeated_later(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         with psycopg.connect(site.dsn) as connection:
             connection.execute("LOCK TABLE event_1 IN ACCESS EXCLUSIVE MODE")
             site.sql("DROP TABLE event_2", "INSERT INTO event VALUES (1, 40, 'its description asks for a look')")
-            waiting = (
+            waiting_since = (
                 "SELECT waitstart FROM pg_locks WHERE NOT granted AND relation = 'event_1'::regclass"
                 " AND waitstart IS NOT NULL"
             )
-            service.until(lambda: bool(site.sql(waiting)))
-            first = site.sql(waiting)
-            service.until(lambda: site.sql(waiting) not in ([], first))  # it gave up, and tries again
+            service.until(lambda: bool(site.sql(waiting_since)))
+            first_wait = site.sql(waiting_since)
+            service.until(
+                lambda: site.sql(waiting_since) not in ([], first_wait)
+            )  # the first look has timed out, and the next one waits
         until_repaired(site, service)
         assert not service.said("connection lost")
 
 
-def test_a_stop_names_the_partitions(site: Site) -> None:
+def test_the_error_of_a_stop_counts_the_changed_partitions(site: Site) -> None:
     site.configure(CONFIGURATION + 'on_unlogged = "stop"\n')
     with site.running() as service:
         service.until(site.is_read)
@@ -181,20 +185,22 @@ def test_a_stop_names_the_partitions(site: Site) -> None:
         until_repaired(site, service)
 
 
-def test_check_says_what_changed_since_the_changelog_looked(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_partitions_that_changed_after_the_last_look(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     with site.running() as service:
         service.until(site.is_read)
     assert site.call("check") == (0, [])
     assert "edits are noticed by comparing the catalogue" in capsys.readouterr().out
     site.sql(ddl.SCRIPT, "TRUNCATE event_1", *ATTACHED)
     assert site.call("check")[0] == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "partitions changed: 1 attached, 1 truncated after log position" in said
-    assert "the event trigger is installed" in said
-    assert "ready:" not in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "partitions changed: 1 attached, 1 truncated after log position" in output
+    assert "the event trigger is installed" in output
+    assert "ready:" not in output
 
 
-def test_a_truncate_of_the_whole_table_is_told_by_the_log(site: Site) -> None:
+def test_a_truncate_of_the_whole_table_is_in_the_log(site: Site) -> None:
     site.configure(CONFIGURATION + 'on_truncate = "publish"\non_unlogged = "stop"\n')
     with site.running() as service:
         service.until(site.is_read)

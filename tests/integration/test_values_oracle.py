@@ -1,4 +1,4 @@
-"""The server is the oracle: it reads back the JSON value of every value it printed, and finds the same value."""
+"""The server is the oracle: it parses the JSON value of each value that it has printed, and gets the same value."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ ALTER TYPE outer_row DROP ATTRIBUTE gone;
 CREATE TYPE textrange AS RANGE (subtype = text, multirange_type_name = textspan);
 """
 
-# What an administrator may have set, and SETTINGS must win over.
+# Settings that an administrator may have changed. SETTINGS must override them.
 HOSTILE = {
     "DateStyle": "German",
     "TimeZone": "Asia/Kolkata",
@@ -44,13 +44,13 @@ HOSTILE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """A database to ask, and what its catalogue says of types."""
+    """A connection to a server, and the types of the server's catalogue."""
 
     connection: psycopg.Connection
     catalog: TypeCatalog
 
     def read(self, sql_type: str, inputs: Sequence[str]) -> tuple[PgType, int, list[bytes]]:
-        """Type, modifier and the text that the server prints for each input."""
+        """Returns the type, its modifier, and the text that the server prints for each input."""
         cursor = self.connection.execute(
             f"SELECT i::{sql_type} FROM unnest(%s::text[]) WITH ORDINALITY AS t (i, n) ORDER BY n", [list(inputs)]
         )
@@ -60,7 +60,7 @@ class Oracle:
         return self.catalog.resolve(result.ftype(0)), result.fmod(0), [text for text in texts if text is not None]
 
     def unequal(self, sql_type: str, left: Sequence[str], right: Sequence[str]) -> list[tuple[Any, ...]]:
-        """The pairs that are not the same value, bit by bit."""
+        """Returns the pairs of texts that are not the same value, compared bit by bit."""
         return self.connection.execute(
             f"SELECT a, b FROM unnest(%s::text[], %s::text[]) AS t (a, b)"
             f" WHERE record_image_ne(ROW(a::{sql_type}), ROW(b::{sql_type}))",
@@ -68,7 +68,7 @@ class Oracle:
         ).fetchall()
 
     def supports(self, sql_type: str, text: str) -> bool:
-        """Whether this server, as it was built, reads `text`."""
+        """Returns whether this build of the server accepts `text` as a value of the type."""
         try:
             self.connection.execute(f"SELECT %s::{sql_type}", [text])
         except psycopg.Error:
@@ -83,8 +83,11 @@ def oracle(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Ora
             admin.execute(DEFINITIONS.encode())
             for name, value in HOSTILE.items():
                 admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {name} = '{value}'".encode())
-        pinned = {**SETTINGS, "search_path": "pg_catalog,public"}  # so that this file need not qualify its types
-        options = " ".join(f"-c {name}={value}" for name, value in pinned.items())
+        session_settings = {
+            **SETTINGS,
+            "search_path": "pg_catalog,public",
+        }  # so that this file need not qualify its types
+        options = " ".join(f"-c {name}={value}" for name, value in session_settings.items())
         with psycopg.connect(make_conninfo(dsn, options=options), autocommit=True) as connection:
 
             def query(sql: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -94,14 +97,17 @@ def oracle(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Ora
 
 
 def is_list(type_: PgType | None) -> bool:
-    """Whether one value of the type is a JSON array, or may be one."""
+    """Returns whether a value of the type is, or may be, a JSON array."""
     while type_ and type_.kind == "domain":
         type_ = type_.base
     return type_ is not None and (type_.kind in ("array", "multirange") or type_.name in ("json", "jsonb"))
 
 
 def literal(value: bytes, type_: PgType) -> str:
-    """The server's input text for a published value: the way back, written independently of the way there."""
+    """Returns the server's input text for a published value.
+
+    It is the inverse of the conversion under test, and was written independently of it.
+    """
     if type_.kind == "domain" and type_.base:
         return literal(value, type_.base)
     if type_.name in ("json", "jsonb"):
@@ -182,8 +188,8 @@ def test_the_server_reads_back_an_equal_value(oracle: Oracle, sql_type: str, dat
 def test_the_server_reads_back_an_equal_array(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
     if sql_type == "xml" and not oracle.supports("xml", "<a/>"):
         pytest.skip("this server was built without XML")
-    flat = sql_type in ("json", "jsonb", "bag") or "multirange" in sql_type or sql_type == "textspan"
-    elements = arrays(CASES[sql_type], ";" if sql_type == "box" else ",", flat=flat)
+    one_dimensional = sql_type in ("json", "jsonb", "bag") or "multirange" in sql_type or sql_type == "textspan"
+    elements = arrays(CASES[sql_type], ";" if sql_type == "box" else ",", flat=one_dimensional)
     check(oracle, f"{sql_type}[]", data.draw(st.lists(elements, min_size=1, max_size=5)))
 
 
@@ -192,18 +198,18 @@ def test_the_server_reads_back_an_equal_array(oracle: Oracle, sql_type: str, dat
 )
 @few
 @given(data=st.data())
-def test_the_servers_own_json_is_the_same(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
-    one = CASES[sql_type.removesuffix("[]")]
-    strategy = arrays(one, ",", flat="json" in sql_type) if sql_type.endswith("[]") else one
+def test_the_server_converts_a_value_to_the_same_json(oracle: Oracle, sql_type: str, data: st.DataObject) -> None:
+    element = CASES[sql_type.removesuffix("[]")]
+    strategy = arrays(element, ",", flat="json" in sql_type) if sql_type.endswith("[]") else element
     inputs = data.draw(st.lists(strategy, min_size=1, max_size=10))
     type_, typmod, texts = oracle.read(sql_type, inputs)
     convert = "hstore_to_json" if sql_type == "hstore" else "to_json"
-    _, _, theirs = oracle.read("text", [row[0] for row in oracle.connection.execute(
+    _, _, server_json = oracle.read("text", [row[0] for row in oracle.connection.execute(
         f"SELECT {convert}(i::{sql_type})::text FROM unnest(%s::text[]) WITH ORDINALITY AS t (i, n) ORDER BY n",
         [inputs],
     )])  # fmt: skip
     to_json = codec_for(type_, typmod).to_json
-    assert [json.loads(to_json(text)) for text in texts] == [json.loads(text) for text in theirs]
+    assert [json.loads(to_json(text)) for text in texts] == [json.loads(text) for text in server_json]
 
 
 def test_infinite_intervals(oracle: Oracle) -> None:
@@ -212,7 +218,7 @@ def test_infinite_intervals(oracle: Oracle) -> None:
     check(oracle, "interval", ["infinity", "-infinity"])
 
 
-def test_arrays_with_bounds_of_their_own_stay_text(oracle: Oracle) -> None:
+def test_arrays_with_explicit_bounds_stay_text(oracle: Oracle) -> None:
     check(oracle, "int[]", ["[0:2]={1,2,NULL}", "[-1:0][2:2]={{1},{2}}", "{}", "{{{{{{1}}}}}}"])
 
 
@@ -221,13 +227,13 @@ def test_a_quoted_char_above_ascii(oracle: Oracle) -> None:
     assert codec_for(type_, typmod).to_json(texts[0]) == b'"\\\\303"'
 
 
-def test_a_type_that_is_gone_is_unknown(oracle: Oracle) -> None:
+def test_a_dropped_type_is_unknown(oracle: Oracle) -> None:
     oracle.connection.execute("CREATE TYPE public.gone AS ENUM ('a')")
     oid = oracle.read("gone", ["a"])[0].oid
     oracle.connection.execute("DROP TYPE public.gone")
     assert oracle.catalog.resolve(oid).kind == "enum"
-    later = TypeCatalog(lambda query, values: oracle.connection.execute(query.encode(), values).fetchall())
-    assert later.resolve(oid) == PgType(oid=oid, name=str(oid), kind="unknown")
+    new_catalog = TypeCatalog(lambda query, values: oracle.connection.execute(query.encode(), values).fetchall())
+    assert new_catalog.resolve(oid) == PgType(oid=oid, name=str(oid), kind="unknown")
 
 
 def test_every_type_of_the_catalogue_resolves(oracle: Oracle) -> None:
@@ -272,8 +278,8 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_what_a_type_prints_is_known_for_its_own(oracle: Oracle, name: str) -> None:
-    """As an attribute of a composite, where texts are proved to be of their types."""
+def test_texts_that_a_type_prints_are_recognised_as_its_values(oracle: Oracle, name: str) -> None:
+    """The texts are attributes of a composite, because only there the codec checks that a text belongs to its type."""
     oracle.connection.execute(f"CREATE TYPE public.one_{name} AS (a {name})")
     type_, typmod, texts = oracle.read(f"one_{name}", [f"({quoted(text)})" for text in ATTRIBUTES[name]])
     codec = codec_for(type_, typmod)

@@ -1,4 +1,6 @@
-"""The whole service on every supported version of PostgreSQL; the golden files hold the details of its messages."""
+"""The whole service on every supported version of PostgreSQL. The golden files of other tests hold its messages in
+detail.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
