@@ -42,7 +42,7 @@ def table(site: Site) -> dict[str, Any]:
     return {str(row["id"]): row for (row,) in site.sql("SELECT to_json(item) FROM item")}
 
 
-def begun(site: Site) -> None:
+def begin(site: Site) -> None:
     """Runs a service until the changelog holds the table, and stops it."""
     with site.running() as service:
         service.until(site.is_read)
@@ -86,6 +86,7 @@ def ended(site: Site, id_: str = "s") -> bool:
     return id_ in Repairs.parse(site.checkpoint.repairs).ended
 
 
-def repaired(site: Site, service: Running, do: Do, keys: tuple[str, ...] | None = None, id_: str = "s") -> None:
+def repair(site: Site, service: Running, do: Do, keys: tuple[str, ...] | None = None, id_: str = "s") -> None:
+    """Sends the signal, and waits until the service has done what it requests."""
     signal(site, do, keys=keys, id_=id_)
     service.until(lambda: ended(site, id_))

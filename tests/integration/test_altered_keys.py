@@ -41,7 +41,7 @@ def key(number: int, name: str = "x") -> str:
     return f'{{"{name}":"a","y":{number}}}' if name < "y" else f'{{"y":{number},"{name}":"a"}}'
 
 
-def renamed(first: int, last: int, n: int) -> dict[str, Any]:
+def expected_rows(first: int, last: int, n: int) -> dict[str, Any]:
     """Returns the expected rows, by key, after the rename."""
     return {key(k, "later"): {"c": {"later": "a", "y": k}, "n": n} for k in range(first, last + 1)}
 
@@ -51,9 +51,9 @@ def test_rows_have_only_their_new_keys(site: Site) -> None:
         service.until(site.is_read)
         assert set(site.state("item")) == {key(k) for k in range(1, 6)}
         site.sql("UPDATE item SET n = 1", RENAME, "UPDATE item SET n = 2")
-        service.until(lambda: site.is_read() and site.state("item") == renamed(1, 5, 2))
+        service.until(lambda: site.is_read() and site.state("item") == expected_rows(1, 5, 2))
         site.sql("DELETE FROM item WHERE (c).y > 3", "UPDATE item SET n = 3")
-        service.until(lambda: site.state("item") == renamed(1, 3, 3))
+        service.until(lambda: site.state("item") == expected_rows(1, 3, 3))
 
 
 def test_a_type_that_was_altered_while_the_service_was_away(site: Site) -> None:
@@ -61,7 +61,7 @@ def test_a_type_that_was_altered_while_the_service_was_away(site: Site) -> None:
         service.until(site.is_read)
     site.sql("UPDATE item SET n = 1", RENAME, "UPDATE item SET n = 2", "DELETE FROM item WHERE (c).y > 3")
     with site.running() as service:
-        service.until(lambda: site.is_read() and site.state("item") == renamed(1, 3, 2))
+        service.until(lambda: site.is_read() and site.state("item") == expected_rows(1, 3, 2))
 
 
 def test_an_attribute_is_renamed_and_renamed_back(site: Site) -> None:

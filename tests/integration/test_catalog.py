@@ -406,7 +406,7 @@ def test_a_slot_that_is_missing_although_a_changelog_exists_is_a_gap(
     assert slot_state(conn, slot) is None
 
 
-def test_a_slot_that_is_not_a_permanent_pgoutput_slot_is_refused(
+def test_a_slot_that_is_not_a_plain_pgoutput_slot_is_refused(
     conn: Connection, replication: ReplicationConnection, slot: str
 ) -> None:
     for creation in (

@@ -16,7 +16,7 @@ import pytest
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._service import Service, is_read
-from tests.integration.repairs import repaired
+from tests.integration.repairs import repair
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
 
@@ -84,7 +84,7 @@ def test_large_rows_that_are_republished_by_key_are_read_in_parts(site: Site) ->
     fill(site, 1, 40 * MIB, first=5)
     with site.running() as service:
         service.until(site.is_read)
-        repaired(site, service, "republish", ("1", "2", "3", "4", "5"))
+        repair(site, service, "republish", ("1", "2", "3", "4", "5"))
         assert not service.said("connection lost")
     assert sorted(site.ops("item")[-5:]) == [("read", str(key)) for key in range(1, 6)]
     assert published(site) == table(site)
@@ -98,7 +98,7 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
     fill(site, rows, 5 * MIB)
     service = Service(site.config)
     try:
-        with written_to(site, rows, seed):
+        with writing_to(site, rows, seed):
             while not inside_a_page(site):
                 service.start("files:stored:1")
                 assert service.wait(PATIENCE_S), service.said()[-2000:]
@@ -151,7 +151,7 @@ def inside_a_page(site: Site) -> bool:
 
 
 @contextmanager
-def written_to(site: Site, rows: int, seed: int) -> Iterator[None]:
+def writing_to(site: Site, rows: int, seed: int) -> Iterator[None]:
     """While the body runs, a thread increments the note of random rows."""
     stopping, rng = threading.Event(), random.Random(seed)
 

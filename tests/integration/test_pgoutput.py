@@ -63,7 +63,7 @@ def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_byt
     kinds = set()
     for streaming in ("off", "on" if version < 16 else "parallel"):
         block: int | None = None
-        for payload in sent(prepared_server.dsn(), streaming):
+        for payload in peek(prepared_server.dsn(), streaming):
             message = decode(payload, streaming=block is not None)
             assert encode(message, xid=_xid(payload, block)) == payload
             block = _block(message, block)
@@ -79,7 +79,7 @@ def work(dsn: str) -> int:
         return connection.info.server_version // 10_000
 
 
-def sent(dsn: str, streaming: str) -> list[bytes]:
+def peek(dsn: str, streaming: str) -> list[bytes]:
     """Returns the messages that the slot sends, without advancing the slot."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         version = connection.info.server_version // 10_000
@@ -112,7 +112,7 @@ def _capture(path: Path) -> None:
         work(running.dsn())
         for streaming in ("off", "parallel"):
             block: int | None = None
-            for payload in sent(running.dsn(), streaming):
+            for payload in peek(running.dsn(), streaming):
                 message = decode(payload, streaming=block is not None)
                 mode = "plain" if block is None else "streamed"
                 shape = (mode, type(message), getattr(message, "old_kind", None), getattr(message, "relid", None))

@@ -12,7 +12,7 @@ from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.sinks.files.layout import log_file, sequences
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.envelope.signal import Signal
-from tests.integration.repairs import ENTITIES, ROWS, begun, ended, items, plant, repaired, table
+from tests.integration.repairs import ENTITIES, ROWS, begin, ended, items, plant, repair, table
 from tests.integration.site import Site
 
 
@@ -22,23 +22,23 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def test_a_republish_of_keys_reads_only_these_keys_again(site: Site) -> None:
-    begun(site)
+    begin(site)
     plant(site, ("7", {"id": 7, "name": "forged", "amount": 0}), ("8", None))
     before = len(site.messages("item"))
     with site.running() as service:
-        repaired(site, service, "republish", ("7", "8", "7"))
+        repair(site, service, "republish", ("7", "8", "7"))
     assert site.ops("item")[before:] == [("read", "7"), ("read", "8")]
     assert site.state("item") == table(site)
 
 
 def test_a_republish_deletes_keys_that_the_table_lacks_once(site: Site) -> None:
-    begun(site)
+    begin(site)
     ghost = {"id": 99, "name": "ghost", "amount": 1}
     plant(site, ("99", ghost))
     before = len(site.messages("item"))
     with site.running() as service:
-        repaired(site, service, "republish", ("99", "100", "not a number", "9" * 50, "\0", ""))
-        repaired(site, service, "republish", ("99", "5"), "again")
+        repair(site, service, "republish", ("99", "100", "not a number", "9" * 50, "\0", ""))
+        repair(site, service, "republish", ("99", "5"), "again")
     assert site.ops("item")[before:] == [("delete", "99"), ("read", "5")]
     deleted = site.messages("item")[before]["value"]
     assert (deleted["original"], deleted["current"]) == (ghost, None)
@@ -46,7 +46,7 @@ def test_a_republish_deletes_keys_that_the_table_lacks_once(site: Site) -> None:
 
 
 def test_a_rebuild_makes_the_changelog_equal_to_the_table(site: Site) -> None:
-    begun(site)
+    begin(site)
     plant(
         site,
         ("7", {"id": 7, "name": "forged", "amount": 0}),
@@ -55,7 +55,7 @@ def test_a_rebuild_makes_the_changelog_equal_to_the_table(site: Site) -> None:
     )
     before = len(site.messages("item"))
     with site.running() as service:
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
         site.sql("INSERT INTO item VALUES (1005, 'real', 2)")
         service.until(lambda: "1005" in site.state("item"))
     assert [op for op, _ in site.ops("item")[before:]] == ["read"] * ROWS + ["delete"] * 30 + ["create"]
@@ -63,10 +63,10 @@ def test_a_rebuild_makes_the_changelog_equal_to_the_table(site: Site) -> None:
 
 
 def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
-    begun(site)
+    begin(site)
     plant(site, ("7", {"id": 7, "name": "forged", "amount": 0}), ("99", {"id": 99, "name": "ghost", "amount": 1}))
     with site.running() as service:
-        repaired(site, service, "republish")
+        repair(site, service, "republish")
     assert site.state("item") == {**table(site), "99": {"id": 99, "name": "ghost", "amount": 1}}
 
 
@@ -128,7 +128,7 @@ def test_keys_of_every_type_find_their_rows(site: Site) -> None:
 
 
 def test_a_republish_of_very_many_keys_reads_the_whole_table(site: Site) -> None:
-    begun(site)
+    begin(site)
     ghost = {"id": 999, "name": "ghost", "amount": 1}
     plant(site, ("999", ghost))
     before = len(site.messages("item"))
@@ -147,22 +147,22 @@ def test_columns_are_no_longer_stale_after_the_table_is_published_again(site: Si
         service.until(site.is_read)
         site.sql("ALTER TABLE item ADD COLUMN stock int DEFAULT 7", "INSERT INTO item VALUES (201, 'new', 1)")
         service.until(lambda: site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]})
-        repaired(site, service, "republish", ("3",), "k")
+        repair(site, service, "republish", ("3",), "k")
         assert site.checkpoint.windows["item"] == {"complete": True, "stale": ["stock"]}
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
         assert site.checkpoint.windows["item"] == {"complete": True}
     assert site.state("item") == table(site)
 
 
 def test_a_ghost_that_is_older_than_the_present_columns_is_deleted_with_the_values_that_still_fit(site: Site) -> None:
     site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')
-    begun(site)
+    begin(site)
     plant(site, ("999", {"id": 999, "name": "ghost", "amount": 1}))
     with site.running() as service:
         site.sql("ALTER TABLE item DROP COLUMN amount", "ALTER TABLE item ADD COLUMN stock int")
         site.sql("INSERT INTO item VALUES (201, 'new', 1)")
         service.until(lambda: "201" in site.state("item"))
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
     [deleted] = [message["value"] for message in site.messages("item") if message["key"] == "999"][1:]
     assert deleted["original"] == {"id": 999, "name": "ghost"}
     assert deleted["provenance"]["source"]["unavailableOriginal"] == ["stock"]
@@ -174,8 +174,8 @@ def test_an_immutable_entity_keeps_rows_that_its_table_no_longer_has(site: Site)
     with site.running() as service:
         service.until(site.is_read)
         site.sql("DELETE FROM item WHERE id = 7")
-        repaired(site, service, "rebuild")
-        repaired(site, service, "republish", ("7",), "k")
+        repair(site, service, "rebuild")
+        repair(site, service, "republish", ("7",), "k")
         assert site.state("item").keys() == {str(number) for number in range(1, ROWS + 1)}
 
 
@@ -184,8 +184,8 @@ def test_after_a_truncate_a_rebuild_deletes_nothing(site: Site) -> None:
     with site.running() as service:
         service.until(site.is_read)
         site.sql("TRUNCATE item", "INSERT INTO item VALUES (5, 'after', 1)")
-        repaired(site, service, "republish", ("5", "6"), "k")
-        repaired(site, service, "rebuild")
+        repair(site, service, "republish", ("5", "6"), "k")
+        repair(site, service, "rebuild")
     assert [op for op, _ in site.ops("item")[ROWS:]] == ["truncate"] * 3 + ["create", "read", "read"]
 
 
@@ -208,7 +208,7 @@ def test_a_partitioned_table_is_repaired(site: Site) -> None:
 
 
 def test_a_table_that_was_temporarily_not_in_the_publication_is_rebuilt(site: Site) -> None:
-    begun(site)
+    begin(site)
     site.sql(
         f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
         "INSERT INTO item VALUES (60, 'unheard of', 1)",
@@ -218,32 +218,32 @@ def test_a_table_that_was_temporarily_not_in_the_publication_is_rebuilt(site: Si
     assert "add it again and start the service" in site.refused()
     site.sql(f'ALTER PUBLICATION "{site.name}" ADD TABLE ONLY item')
     with site.running() as service:
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
     assert site.state("item") == table(site)
 
 
 def test_a_damaged_changelog_fails_the_sweep_but_does_not_stop_the_service(site: Site) -> None:
-    begun(site)
+    begin(site)
     for key in ("998", "999"):
         plant(site, (key, {"id": int(key), "name": "ghost", "amount": 1}))
     damaged_file = log_file(site.log, sequences(site.log)[-2])
     contents = damaged_file.read_bytes()
     with site.running() as service:
         damaged_file.write_bytes(contents[:-100])
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
         assert Repairs.parse(site.checkpoint.repairs).ended == {"s": "failed"}
         assert service.said("the sweep cannot read the changelog")
         error = site.refused("rebuild", "item")
         assert "searching the changelog for keys that it lacks failed" in error
         damaged_file.write_bytes(contents)
-        repaired(site, service, "rebuild", id_="again")
+        repair(site, service, "rebuild", id_="again")
     assert site.state("item") == table(site)
 
 
 def test_a_ghost_that_is_not_a_json_object_is_deleted_too(site: Site) -> None:
-    begun(site)
+    begin(site)
     plant(site, ("998", "no object"), ("999", [1]))
     with site.running() as service:
-        repaired(site, service, "rebuild")
+        repair(site, service, "rebuild")
     assert site.ops("item")[-2:] == [("delete", "998"), ("delete", "999")]
     assert site.state("item") == table(site)

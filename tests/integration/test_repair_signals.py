@@ -15,7 +15,7 @@ import pytest
 from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.envelope.signal import Signal, Signing, encode
-from tests.integration.repairs import ENTITIES, ROWS, begun, ended, items, plant, repaired, signal, table
+from tests.integration.repairs import ENTITIES, ROWS, begin, ended, items, plant, repair, signal, table
 from tests.integration.site import Running, Site
 
 
@@ -60,25 +60,25 @@ def test_invalid_and_foreign_signals_are_counted_and_ignored(site: Site) -> None
 
 
 def test_a_repair_is_paused_resumed_and_cancelled(site: Site) -> None:
-    begun(site)
+    begin(site)
     ghost = {"id": 999, "name": "ghost", "amount": 1}
     plant(site, ("999", ghost))
     before = len(site.messages("item"))
     with site.running() as service:
-        repaired(site, service, "pause", id_="p1")
+        repair(site, service, "pause", id_="p1")
         signal(site, "rebuild", id_="r1")
         service.until(lambda: Repairs.parse(site.checkpoint.repairs).knows("r1"))
         site.sql("INSERT INTO item VALUES (60, 'streamed', 1)")
         service.until(lambda: "60" in site.state("item"))
         assert site.ops("item")[before:] == [("create", "60")]
         assert "item: its table is not read until `changelog signal resume item`" in status(site)
-        repaired(site, service, "cancel", id_="c1")
+        repair(site, service, "cancel", id_="c1")
         assert Repairs.parse(site.checkpoint.repairs).ended["r1"] == "cancelled"
         assert site.is_read()
-        repaired(site, service, "resume", id_="u1")
-        repaired(site, service, "republish", ("3",), id_="k1")
+        repair(site, service, "resume", id_="u1")
+        repair(site, service, "republish", ("3",), id_="k1")
         assert site.ops("item")[before:] == [("create", "60"), ("read", "3")]
-        repaired(site, service, "rebuild", id_="r2")
+        repair(site, service, "rebuild", id_="r2")
     assert site.state("item") == table(site)
 
 
@@ -90,7 +90,7 @@ def status(site: Site) -> str:
 
 
 def test_the_first_read_of_a_table_can_be_paused_but_not_cancelled(site: Site) -> None:
-    begun(site)
+    begin(site)
     site.sql(
         "CREATE TABLE late (id int PRIMARY KEY)",
         "INSERT INTO late VALUES (1), (2), (3)",
@@ -116,7 +116,7 @@ def test_the_first_read_of_a_table_can_be_paused_but_not_cancelled(site: Site) -
 
 
 def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    begun(site)
+    begin(site)
     ghost = {"id": 999, "name": "ghost", "amount": 1}
     plant(site, ("999", ghost), ("7", {"id": 7, "name": "forged", "amount": 0}))
     assert "has no entity nobody; it has: item" in site.refused("rebuild", "nobody", code=2)

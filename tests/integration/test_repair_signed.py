@@ -44,7 +44,7 @@ def signal(site: Site, do: Do, id_: str) -> None:
         send(connection, Signal(do=do, id=id_), SECRET.encode())
 
 
-def captured(site: Site) -> str:
+def captured_signal(site: Site) -> str:
     """Returns the content of the only signal that was sent after the last call."""
     [(data,)] = site.sql(CAPTURED.format(name=site.name))
     return str(data).partition("content:")[2]
@@ -55,7 +55,7 @@ def test_a_copied_signal_is_refused_however_old_it_is(site: Site, stranger: str)
         service.until(site.is_read)
         site.sql(f"SELECT pg_replication_slot_advance('spy_{site.name}', pg_current_wal_lsn())")
         signal(site, "pause", "first")
-        copy = captured(site)
+        copy = captured_signal(site)
         assert '"do":"pause"' in copy
         for number in range(ENDED_MAX + 2):
             signal(site, "resume", f"later-{number}")

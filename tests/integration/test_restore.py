@@ -60,8 +60,8 @@ def publish(site: Site, key: str) -> None:
         running.until(lambda: key in site.state("orders"))
 
 
-def copied(server: Server) -> Path:
-    """Returns a copy of the whole data folder, like a snapshot of its volume."""
+def copy_data(server: Server) -> Path:
+    """Copies the server's whole data folder, like a snapshot of its volume. Returns the copy."""
     server.stop()
     copy = server.data_dir.with_name("copy")
     shutil.copytree(server.data_dir, copy, symlinks=True)
@@ -105,7 +105,7 @@ ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
 def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterwards(
     restorable: Server, site: Site, statement: str
 ) -> None:
-    copy = copied(restorable)
+    copy = copy_data(restorable)
     site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
     publish(site, "10")
     stored, published = site.checkpoint, site.messages()
@@ -125,7 +125,7 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterward
 
 
 def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(restorable: Server, site: Site) -> None:
-    copy = copied(restorable)
+    copy = copy_data(restorable)
     with site.running() as running:
         site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
         running.until(lambda: "10" in site.state("orders"))
@@ -138,7 +138,7 @@ def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(rest
 def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Server, site: Site) -> None:
     site.sql("INSERT INTO orders VALUES (2, 'kept')")
     publish(site, "2")
-    restore(restorable, copied(restorable))
+    restore(restorable, copy_data(restorable))
     site.sql("INSERT INTO orders VALUES (3, 'new')")
     publish(site, "3")
     assert [key for _, key in site.ops("orders")] == ["1", "2", "3"]

@@ -78,7 +78,7 @@ def standbys_are(site: Site, slots: str) -> None:
     reload(site.dsn)
 
 
-def says(running: Running, reason: str) -> Callable[[], bool]:
+def reports(running: Running, reason: str) -> Callable[[], bool]:
     """Returns a function that says whether the service reports this reason, in its log and on `/live`."""
 
     def reached() -> bool:
@@ -96,11 +96,11 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Server
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, AWAY)
         site.sql("INSERT INTO guest VALUES (2)")
-        running.until(says(running, f"nobody reads slot {AWAY}"))
+        running.until(reports(running, f"nobody reads slot {AWAY}"))
         server.stop("fast")  # it ends the stream with an error that names the standby
         running.until(lambda: running.said("connection lost"))
         server.start()
-        running.until(says(running, f"nobody reads slot {AWAY}"))
+        running.until(reports(running, f"nobody reads slot {AWAY}"))
         assert site.state("guest").keys() == {"1"}
         standbys_are(site, "")
         running.until(lambda: site.state("guest").keys() == {"1", "2"} and running.phase == "streaming")
@@ -112,8 +112,8 @@ def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)
         site.sql("INSERT INTO guest VALUES (2)")
-        running.until(says(running, f"there is no slot {GONE}"))
+        running.until(reports(running, f"there is no slot {GONE}"))
         site.sql(f"SELECT pg_create_physical_replication_slot('{GONE}', true)")
-        running.until(says(running, f"nobody reads slot {GONE}"))
+        running.until(reports(running, f"nobody reads slot {GONE}"))
         standbys_are(site, "")
         running.until(lambda: site.state("guest").keys() == {"1", "2"})

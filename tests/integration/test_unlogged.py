@@ -37,20 +37,20 @@ def site(database: str, tmp_path: Path) -> Site:
     return new_site
 
 
-def begun(site: Site) -> None:
+def begin(site: Site) -> None:
     """Runs a service until the changelog holds the table, and stops it."""
     with site.running() as service:
         service.until(site.is_read)
 
 
-def same(site: Site, entity: str = "item") -> bool:
+def is_same(site: Site, entity: str = "item") -> bool:
     """Returns whether the changelog has the same rows as the table."""
     table = {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {entity} AS t")}
     return site.state(entity) == table
 
 
 def until_repaired(site: Site, service: Running, entity: str = "item") -> None:
-    service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and same(site, entity))
+    service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and is_same(site, entity))
 
 
 def warnings(service: Running) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(
 def test_an_edit_while_the_service_is_stopped_is_noticed(site: Site, trigger: bool) -> None:
     if trigger:
         site.sql(ddl.SCRIPT)
-    begun(site)
+    begin(site)
     before = log_end(site)
     hide(site)
     after = log_end(site)
@@ -110,7 +110,7 @@ def test_an_edit_while_the_service_is_stopped_is_noticed(site: Site, trigger: bo
         assert before <= parse_lsn(warning["since"]) < parse_lsn(warning["until"]) <= after
     with site.running() as service:
         site.sql("INSERT INTO item VALUES (50, 'seen')")
-        service.until(lambda: same(site))
+        service.until(lambda: is_same(site))
         assert warnings(service) == []
 
 
@@ -134,7 +134,7 @@ def test_a_foreign_row_filter_stops_the_service_until_it_is_removed(site: Site) 
 
 def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
     site.configure(ITEM + 'on_unlogged = "stop"\n')
-    begun(site)
+    begin(site)
     hide(site)
     for _ in range(2):
         error = site.refused()
@@ -145,7 +145,7 @@ def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
         service.until(lambda: bool(warnings(service)))
         site.sql("INSERT INTO item VALUES (50, 'seen')")
         service.until(lambda: "50" in site.state("item"))
-        assert not same(site)
+        assert not is_same(site)
     site.configure(ITEM)
     with site.running() as service:
         site.sql("INSERT INTO item VALUES (51, 'seen')")
@@ -218,7 +218,7 @@ def test_a_key_without_a_unique_index_stops_the_service_before_the_next_row(site
     with site.running() as service:
         service.until(site.is_read)
         site.sql("INSERT INTO item VALUES (50, 'seen')")
-        service.until(lambda: same(site))
+        service.until(lambda: is_same(site))
         site.sql("ALTER TABLE item DROP CONSTRAINT item_pkey", "INSERT INTO item VALUES (1, 'twice')")
         assert "has no unique index on (id)" in str(service.ended())
     assert site.ops("item")[-1] == ("create", "50")
@@ -229,7 +229,7 @@ def test_a_key_without_a_unique_index_stops_the_service_before_the_next_row(site
 
 
 def test_a_primary_key_that_was_missing_while_the_service_was_stopped(site: Site) -> None:
-    begun(site)
+    begin(site)
     site.sql(
         "ALTER TABLE item DROP CONSTRAINT item_pkey",
         "INSERT INTO item VALUES (1, 'twice')",
@@ -246,7 +246,7 @@ def test_after_a_change_of_the_keys_type_no_old_keys_remain(site: Site, running:
     site.configure(ITEM + PUBLISH_INCOMPATIBLE)
     statements = ("ALTER TABLE item ALTER id TYPE numeric(6, 2)", "INSERT INTO item VALUES (50, 'seen')")
     if not running:
-        begun(site)
+        begin(site)
         site.sql(*statements)
     with site.running() as service:
         if running:
@@ -282,7 +282,7 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks
         "UPDATE item SET name = 'seen' WHERE id = 40",
     )
     if not running:
-        begun(site)
+        begin(site)
         site.sql(*swap)
     with site.running() as service:
         if running:

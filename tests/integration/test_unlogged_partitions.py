@@ -10,7 +10,7 @@ import pytest
 from changelog.connectors.sources.postgres.admin import ddl
 from tests.integration.looks import Looks
 from tests.integration.site import Running, Site
-from tests.integration.test_unlogged import begun, warnings
+from tests.integration.test_unlogged import begin, warnings
 
 CONFIGURATION = """
 [entities.event]
@@ -41,13 +41,13 @@ def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -
     return new_site
 
 
-def same(site: Site) -> bool:
+def is_same(site: Site) -> bool:
     table = {f'["{row["id"]}","{row["day"]}"]': row for (row,) in site.sql("SELECT to_json(t) FROM event AS t")}
     return site.state("event") == table
 
 
 def until_repaired(site: Site, service: Running) -> None:
-    service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and same(site))
+    service.until(lambda: site.is_read() and not site.checkpoint.repairs.get("open") and is_same(site))
 
 
 DROPPED = ("DROP TABLE event_1",)
@@ -104,19 +104,19 @@ def test_partitions_that_are_rewritten_or_new_are_not_read(site: Site) -> None:
             "CREATE TABLE event_6a PARTITION OF event_6 FOR VALUES IN (60, 61)",
             "INSERT INTO event VALUES (1, 60, 'filled before a look'), (1, 40, 'its description asks for a look')",
         )
-        service.until(lambda: same(site))
+        service.until(lambda: is_same(site))
         site.sql("INSERT INTO event VALUES (1, 50, 'seen')")
-        service.until(lambda: same(site))
+        service.until(lambda: is_same(site))
     site.sql("VACUUM FULL event_1", "REINDEX TABLE event_1", "VACUUM FREEZE event_1")
     with site.running() as restarted:
         site.sql("INSERT INTO event VALUES (2, 50, 'seen')")
-        restarted.until(lambda: same(site))
+        restarted.until(lambda: is_same(site))
     assert warnings(service) == warnings(restarted) == []
     assert [op for op, _ in site.ops("event")[before:]] == ["create", "create", "create", "create"]
 
 
 def test_partitions_filled_in_the_transaction_that_attaches_them_are_read(site: Site) -> None:
-    begun(site)
+    begin(site)
     site.sql(
         """
         BEGIN; CREATE TABLE event_5 (LIKE event INCLUDING ALL); SAVEPOINT filled;
@@ -131,7 +131,7 @@ def test_partitions_filled_in_the_transaction_that_attaches_them_are_read(site: 
 def test_a_new_partition_without_read_permission_does_not_stop_the_service(site: Site) -> None:
     role = f"{site.name}_run"
     site.configure(CONFIGURATION)
-    begun(site)
+    begin(site)
     site.sql(
         f'CREATE ROLE "{role}" LOGIN REPLICATION',
         f'GRANT SELECT ON event, event_1, event_2, event_2a, event_4 TO "{role}"',
@@ -147,7 +147,7 @@ def test_a_new_partition_without_read_permission_does_not_stop_the_service(site:
                 "VACUUM FULL event_1",
                 "INSERT INTO event VALUES (2, 50, 'seen')",
             )
-            service.until(lambda: same(site))
+            service.until(lambda: is_same(site))
             assert warnings(service) == []
     finally:
         site.sql(f'DROP OWNED BY "{role}"', f'DROP ROLE "{role}"')

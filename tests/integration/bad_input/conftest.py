@@ -46,7 +46,7 @@ def stopped_site(site: Site) -> Site:
 
 
 @pytest.fixture(scope="module")
-def spare(starts_servers: None) -> Iterator[Server]:
+def other_cluster(starts_servers: None) -> Iterator[Server]:
     """A server of another cluster, started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
         yield running

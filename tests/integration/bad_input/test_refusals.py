@@ -44,8 +44,8 @@ def test_a_wrong_password(site: Site, server: Server) -> None:
         site.sql("DROP ROLE locked")
 
 
-def test_a_server_without_logical_decoding(spare: Server, tmp_path: Path) -> None:
-    with fresh_database(spare) as dsn:
+def test_a_server_without_logical_decoding(other_cluster: Server, tmp_path: Path) -> None:
+    with fresh_database(other_cluster) as dsn:
         site = Site(dsn, tmp_path)
         site.sql(GUEST)
         site.configure(ONE)

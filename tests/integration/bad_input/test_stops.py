@@ -120,7 +120,7 @@ def test_a_stop_is_reported_and_passed(
         position = stop_position(site, case.message)
         assert position > last
         assert findings(site, capsys)["stop"] == ("fail", f"the service stopped at {position}: {case.message}")
-        refuses(site, position, case)
+        check_refusals(site, position, case)
         assert site.call("accept", position, "--as", decision)[0] == 0
         assert findings(site, capsys)["stop"][0] == "ok"
         last = position
@@ -146,7 +146,7 @@ def stop_position(site: Site, message: str) -> str:
     return str(position)
 
 
-def refuses(site: Site, position: str, case: Case) -> None:
+def check_refusals(site: Site, position: str, case: Case) -> None:
     """Checks that `accept` refuses decisions and positions that would have no effect."""
     for decision in set(ALL) - set(case.choices):
         line = site.refused("accept", position, "--as", decision, code=2)

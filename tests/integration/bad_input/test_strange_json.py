@@ -11,7 +11,7 @@ HALF = """'"\\ud800"'"""
 
 
 @pytest.fixture
-def strange(site: Site) -> Site:
+def site_with_strange_json(site: Site) -> Site:
     """A changelog in which such values were created, changed and deleted."""
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
@@ -43,11 +43,11 @@ def ops(site: Site) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("words", [("tail", "--no-follow"), ("history", "doc", "3")])
 def test_deep_nesting_and_unpaired_surrogates_are_shown(
-    strange: Site, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    site_with_strange_json: Site, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for options in ((), ("--json",)):
         capsys.readouterr()
-        assert cli.main([words[0], "--config", str(strange.config), *words[1:], *options]) == 0
+        assert cli.main([words[0], "--config", str(site_with_strange_json.config), *words[1:], *options]) == 0
         output = capsys.readouterr()
         assert output.err == ""
         assert "\\ud800" in output.out
@@ -56,10 +56,12 @@ def test_deep_nesting_and_unpaired_surrogates_are_shown(
             assert "deleted" in output.out
 
 
-def test_a_rebuild_deletes_a_deeply_nested_row_that_the_table_lacks(strange: Site) -> None:
-    strange.sql(f"ALTER PUBLICATION {strange.name} DROP TABLE doc", "DELETE FROM doc WHERE id = 2")
-    strange.sql(f"ALTER PUBLICATION {strange.name} ADD TABLE doc")
-    with strange.running() as running:
+def test_a_rebuild_deletes_a_deeply_nested_row_that_the_table_lacks(site_with_strange_json: Site) -> None:
+    site_with_strange_json.sql(
+        f"ALTER PUBLICATION {site_with_strange_json.name} DROP TABLE doc", "DELETE FROM doc WHERE id = 2"
+    )
+    site_with_strange_json.sql(f"ALTER PUBLICATION {site_with_strange_json.name} ADD TABLE doc")
+    with site_with_strange_json.running() as running:
         running.until(lambda: running.said("streaming"))
-        assert strange.call("rebuild", "doc")[0] == 0
-        running.until(lambda: ("delete", "2") in ops(strange))
+        assert site_with_strange_json.call("rebuild", "doc")[0] == 0
+        running.until(lambda: ("delete", "2") in ops(site_with_strange_json))

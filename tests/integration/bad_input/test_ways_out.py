@@ -39,11 +39,11 @@ def test_a_slot_that_lost_its_log(stopped_site: Site) -> None:
     assert f"slot {stopped_site.name} has lost its log (the server removed or invalidated it)" in line
 
 
-def test_another_cluster(stopped_site: Site, spare: Server) -> None:
-    spare.stop()
-    spare.settings["wal_level"] = "logical"
-    spare.start()
-    with fresh_database(spare) as dsn:
+def test_another_cluster(stopped_site: Site, other_cluster: Server) -> None:
+    other_cluster.stop()
+    other_cluster.settings["wal_level"] = "logical"
+    other_cluster.start()
+    with fresh_database(other_cluster) as dsn:
         upgraded = Site(dsn, stopped_site.folder)
         upgraded.sql(GUEST)
         stopped_site.configure(ONE, dsn=dsn)

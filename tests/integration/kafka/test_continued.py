@@ -62,7 +62,8 @@ def load(broker: Broker) -> None:
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     admin = client.admin()
     new_topics = [
-        NewTopic(name, topic["partitions"], 1, config=_lasting(topic["settings"])) for name, topic in topics.items()
+        NewTopic(name, topic["partitions"], 1, config=_without_compaction(topic["settings"]))
+        for name, topic in topics.items()
     ]
     for future in admin.create_topics(new_topics).values():
         future.result()
@@ -82,7 +83,7 @@ def load(broker: Broker) -> None:
             producer.abort_transaction(PATIENCE_S)
 
 
-def _lasting(settings: dict[str, str]) -> dict[str, str]:
+def _without_compaction(settings: dict[str, str]) -> dict[str, str]:
     """Returns the settings with compaction switched off. The messages are old, so Kafka could compact them during the
     test.
     """
@@ -102,7 +103,7 @@ def _send(producer: Producer, messages: Iterator[Message], new_ids: dict[str, st
     return message.outcome
 
 
-def written(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
+def contents(records: Sequence[Record]) -> list[tuple[str, str, bytes]]:
     """Returns position, key and current row of each record. The row is empty for a delete."""
     return [
         (str(record.envelope.provenance.source.position), record.place.key, bytes(record.envelope.current or b""))
@@ -149,7 +150,7 @@ def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repai
     for name, records in before.items():
         after = site.records(name)
         assert records
-        assert written(after)[: len(records)] == written(records)
+        assert contents(after)[: len(records)] == contents(records)
         positions = [record.envelope.provenance.source.position for record in after]
         assert positions == sorted(set(positions))
         assert site.state(name) == site.table(name)

@@ -47,7 +47,7 @@ def followed_to(site: Site) -> int:
 
 
 def test_each_of_many_tables_is_read_and_streamed(broker: Broker, database: str, tmp_path: Path) -> None:
-    """Each topic holds exactly the rows of its table and one later change, in order."""
+    """Each topic holds exactly the rows of its table and their later changes, in order."""
     names = [f"small_{number:04}" for number in range(FOLLOWED)]
     with psycopg.connect(database, autocommit=True) as connection:
         for name in names:

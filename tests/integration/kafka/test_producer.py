@@ -343,7 +343,7 @@ def test_a_closed_producer_refuses_events(opened: Open) -> None:
         producer.publish([event(1)])
 
 
-def test_an_instance_name_with_a_separator_is_refused() -> None:
+def test_an_instance_name_with_a_slash_is_refused() -> None:
     with pytest.raises(ChangelogError, match="instance should be made of"):
         ChangelogProducer("127.0.0.1:1", prefix="a", service_name="b", instance="c/d")
 
