@@ -89,6 +89,7 @@ class World:
 
     def judge(self) -> Gap:
         """Lets the service publish the rest, and checks that changelog, consumer and table agree.
+
         Returns the last gap.
         """
         with psycopg.connect(self.site.dsn) as connection:

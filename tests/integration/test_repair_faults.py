@@ -1,5 +1,5 @@
-"""A repair under writes, whose service is killed at each fail point in turn. In the end the repair is done, and done
-only once.
+"""A repair under writes, whose service is killed at each fail point in turn. In the end, the repair is done exactly
+once.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
