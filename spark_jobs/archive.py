@@ -23,7 +23,7 @@ from changelog.connectors.sinks.files.layout import sequences
 from changelog.connectors.wiring.sinks import extra_needed
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
-from changelog.spark_jobs.runner.arguments import place, positive
+from changelog.spark_jobs.runner.arguments import path_or_uri, positive
 from changelog.spark_jobs.runner.job import DONE, Job, main
 from changelog.spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, newest
 from changelog.spark_jobs.storage.open_store import is_local, store_of
@@ -46,7 +46,7 @@ LOOKS_S = 60
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive",
-        type=place,
+        type=path_or_uri,
         metavar="PATH",
         help="where to keep the archive of a changelog on Kafka: any folder or "
         "URI that Spark can write to (file:, s3a:, abfs:, hdfs:)",

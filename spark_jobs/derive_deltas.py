@@ -21,7 +21,7 @@ from changelog.connectors.config import Config, KafkaConfig
 from changelog.connectors.wiring.sinks import extra_needed
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.spark_jobs.runner.arguments import place, positive, seconds
+from changelog.spark_jobs.runner.arguments import path_or_uri, positive, seconds
 from changelog.spark_jobs.runner.job import DONE, Job, main
 from changelog.spark_jobs.storage.open_store import is_local, store_of
 
@@ -39,10 +39,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     files = parser.add_argument_group("for a file log or an archive")
     files.add_argument(
-        "--archive", type=place, metavar="PATH", help="read the archive at PATH instead of the configured changelog"
+        "--archive",
+        type=path_or_uri,
+        metavar="PATH",
+        help="read the archive at PATH instead of the configured changelog",
     )
     files.add_argument(
-        "--output", type=place, metavar="PATH", help="where to write deltas: any folder or URI that Spark can write to"
+        "--output",
+        type=path_or_uri,
+        metavar="PATH",
+        help="where to write deltas: any folder or URI that Spark can write to",
     )
     files.add_argument("--format", choices=("parquet", "jsonl"), help="the format of a new output (parquet)")
     files.add_argument(
@@ -50,7 +56,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument("--to", dest="last", type=_position, metavar="POSITION", help="end at this position, inclusive")
     kafka = parser.add_argument_group("for a changelog on Kafka")
-    kafka.add_argument("--checkpoint", type=place, metavar="PATH", help="where Spark notes the job's progress")
+    kafka.add_argument("--checkpoint", type=path_or_uri, metavar="PATH", help="where Spark notes the job's progress")
     kafka.add_argument("--continuous", action="store_true", help="run until stopped, not only up to the present end")
     kafka.add_argument(
         "--every",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.connectors.config import Config, FilesConfig
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs.runner.arguments import folder, moment, place, positive, seconds
+from changelog.spark_jobs.runner.arguments import folder, moment, path_or_uri, positive, seconds
 from changelog.spark_jobs.runner.job import Job, main
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="how long to wait until the changelog has caught up with the snapshot (%(default)s)",
     )
     parser.add_argument(
-        "--archive", type=place, metavar="PATH", help="compare the archive at PATH instead of the published changelog"
+        "--archive",
+        type=path_or_uri,
+        metavar="PATH",
+        help="compare the archive at PATH instead of the published changelog",
     )
     parser.add_argument("--partitions", type=positive, metavar="N", help="read the source in N tasks")
     other = parser.add_argument_group("for a source other than the service's database; such a comparison is not exact")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.spark_jobs.runner.arguments import folder, moment, place
+from changelog.spark_jobs.runner.arguments import folder, moment, path_or_uri
 from changelog.spark_jobs.runner.job import DONE, Job, main
 from changelog.spark_jobs.storage.open_store import store_of
 from changelog.spark_jobs.views import to_postgres
@@ -38,7 +38,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--view", metavar="NAME", help="build the view [views.NAME] of the configuration")
     parser.add_argument(
         "--to",
-        type=place,
+        type=path_or_uri,
         required=True,
         metavar="PATH|TABLE",
         help="any folder or URI; with --output postgres, [SCHEMA.]TABLE",
@@ -54,7 +54,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
     )
     parser.add_argument(
-        "--archive", type=place, metavar="PATH", help="read the archive at PATH instead of the configured changelog"
+        "--archive",
+        type=path_or_uri,
+        metavar="PATH",
+        help="read the archive at PATH instead of the configured changelog",
     )
     parser.add_argument("--schemas", type=folder, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
     parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")

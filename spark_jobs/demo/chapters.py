@@ -29,23 +29,23 @@ DELTAS, VIEW = "deltas", "views/order"
 
 
 DAMAGED_SHOWN: Final = 5
-
+"""How many orders that are still wrong are shown."""
 
 VALUE_CHARS: Final = 72
-
+"""The most characters of a patch's value that are shown, on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""Characters on a line beside a patch's value, which is cut to fit the screen."""
+"""Characters on a line that a patch's value cannot use, because the other columns need them."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:
-    """Many small files of the log become one sorted file of each entity and day."""
+    """Compacts many small files of the log into one sorted file for each entity and day."""
     story, path = scene.story, scene.story.folder / "data" / "changelog"
-    story.watch.say("The log has a file for each commit; the archive has one for each entity's day, sorted by key:")
+    story.watch.say("The log has a file for each commit; the archive has one for each entity and day, sorted by key:")
     rows = _rows(story.log)
     summary = scene.run(archive.JOB, "--compact", "all")
     if _rows(story.log) != rows:
-        raise ChangelogError(Kind.DIVERGED, "the changelog has other rows after its compaction")
+        raise ChangelogError(Kind.DIVERGED, "the number of rows in the changelog changed when it was compacted")
     table = columns("   file", ("rows", "right"), ("", "right"))
     for file in (newest(local(path)) or NOTHING).files:
         table.add_row(
@@ -53,14 +53,14 @@ def _archive(scene: Scene) -> Mapping[str, str]:
         )
     story.console.print(table)
     story.watch.lap(
-        f"{summary['archived_files']} files of the log, all but its two newest, are these now; readers see the same"
+        f"these replace {summary['archived_files']} files of the log, all but its two newest; readers see the same"
         f" {rows:,} changes"
     )
-    return {"data/changelog/archive/": "what of it was made fewer files, sorted by key"}
+    return {"data/changelog/archive/": "the compacted part of the changelog: fewer files, sorted by key"}
 
 
 def _deltas(scene: Scene) -> Mapping[str, str]:
-    """Each change as a JSON Patch; folded, they are the rows again."""
+    """Derives a JSON Patch from each change. Folding the patches gives the rows again."""
     from changelog.spark_jobs.deltas.files import read_deltas  # noqa: PLC0415
 
     story = scene.story
@@ -76,19 +76,19 @@ def _deltas(scene: Scene) -> Mapping[str, str]:
     states = {key: canonical.parse(text) for key, text in story.states["order"].items()}
     if canonical.text_of(folded) != canonical.text_of(states):
         raise ChangelogError(Kind.DIVERGED, "orders differ between deltas and changelog")
-    story.watch.lap(f"{summary['deltas']:,} deltas; folded, they are the {len(states):,} orders as they stand")
-    return {f"{DELTAS}/": "a JSON Patch a change, as Parquet"}
+    story.watch.lap(f"{summary['deltas']:,} deltas; folded, they are the {len(states):,} orders as they are now")
+    return {f"{DELTAS}/": "a JSON Patch for each change, as Parquet"}
 
 
 def _view(scene: Scene) -> Mapping[str, str]:
-    """The orders as they were before a batch job changed what it should not have."""
+    """Rebuilds the orders as they were before a faulty batch job changed them."""
     story = scene.story
     changes = list(_changes(story.log))
     batch = [change for change in changes if change.service == booking.AUDIT]
     first = Position.parse(batch[0].position)
     story.watch.say(
-        f"{booking.AUDIT} {batch[0].identifier} put a tax on {len(batch):,} orders that do not owe it. Those as of just"
-        " before:"
+        f"{booking.AUDIT} {batch[0].identifier} put a tax on {len(batch):,} orders that do not owe it. Here are the"
+        " orders as of just before:"
     )
     before = str(Position(first.epoch, first.commit, 0))
     scene.run(rebuild_view.JOB, "--entity", "order", "--as-of", before, "--to", str(story.folder / VIEW))
@@ -97,17 +97,17 @@ def _view(scene: Scene) -> Mapping[str, str]:
     }
     _refuse_different(view, _states(change for change in changes if change.position < str(first)))
     now = _states(changes)
-    damage = _Damage(made=_states(batch), before=view, now=now)
+    damage = _Damage(by_batch=_states(batch), before=view, now=now)
     story.console.print(damage.table(str(story.order)))
     story.watch.lap(
-        f"{len(view):,} orders, as the changes up to there leave them; {len(damage.left):,} are still charged"
-        f" {damage.too_much():,.2f} too much"
+        f"{len(view):,} orders, rebuilt as of that moment; {len(damage.uncorrected):,} of them are still charged too"
+        f" much, {damage.excess():,.2f} in all"
     )
     return {f"{VIEW}/current/": f"the orders before {booking.AUDIT}, as Parquet"}
 
 
 CHAPTERS: Sequence[Chapter] = (_archive, _deltas, _view, drift)
-"""The chapters in order: the last one damages files that the first one wrote."""
+"""The chapters in their order. The last one must remain the last, because it damages files of the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class _Change:
 
 
 def _changes(log: Log) -> Iterator[_Change]:
-    """Changes of orders, by position, as a reader in plain Python sees them."""
+    """Reads the changes of orders in plain Python, by position."""
     columns = {name: name for name in ("position", "key", "identifier", "current", "original")}
     columns["service"] = "service_name"
     for rows in log.read(entity="order"):
@@ -130,7 +130,7 @@ def _changes(log: Log) -> Iterator[_Change]:
 
 
 def _states(changes: Iterator[_Change] | Sequence[_Change]) -> dict[str, dict[str, Any]]:
-    """The last state of each key."""
+    """Returns the last state of each key, without deleted keys."""
     last = {change.key: change.current for change in changes}
     return {key: msgspec.json.decode(current) for key, current in last.items() if current is not None}
 
@@ -140,35 +140,40 @@ def _rows(log: Log) -> int:
 
 
 def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str, Mapping[str, Any]]) -> None:
-    """A view's values are typed, a message's are JSON: their texts are compared."""
+    """Raises ChangelogError if the view differs from the states.
+
+    It compares values as texts, because values in a view have types, while values in messages are JSON.
+    """
     _, columns = booking.COMPARED["order"]
-    seen, due = ({key: [str(row[name]) for name in columns] for key, row in rows.items()} for rows in (view, states))
-    if seen != due:
+    actual, expected = (
+        {key: [str(row[name]) for name in columns] for key, row in rows.items()} for rows in (view, states)
+    )
+    if actual != expected:
         raise ChangelogError(Kind.DIVERGED, "orders differ between the view and the changelog up to its position")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damage:
-    """What a batch job did to orders, by key: the states it wrote, those before it, and those of now."""
+    """The damage that a batch job did to orders: the states that it wrote, those before, and those of now, by key."""
 
-    made: Mapping[str, Mapping[str, Any]]
+    by_batch: Mapping[str, Mapping[str, Any]]
     before: Mapping[str, Mapping[str, Any]]
     now: Mapping[str, Mapping[str, Any]]
 
     @property
-    def left(self) -> list[str]:
+    def uncorrected(self) -> list[str]:
         """The orders that still have the batch's amount."""
-        return [key for key, state in self.made.items() if self.now[key]["amount"] == state["amount"]]
+        return [key for key, state in self.by_batch.items() if self.now[key]["amount"] == state["amount"]]
 
-    def too_much(self) -> float:
-        """How much more these orders cost than before, in all."""
-        return sum(float(self.now[key]["amount"]) - float(self.before[key]["amount"]) for key in self.left)
+    def excess(self) -> float:
+        """Returns how much more the uncorrected orders cost than before the batch, in all."""
+        return sum(float(self.now[key]["amount"]) - float(self.before[key]["amount"]) for key in self.uncorrected)
 
     def table(self, order: str) -> Table:
-        """The amounts of one order, and of some that nobody has corrected."""
+        """Returns a table with the amounts of one order, and of some uncorrected orders."""
         table = columns("   order", ("before", "right"), ("by the batch", "right"), ("now", "right"), "")
-        for key in [order, *self.left[:DAMAGED_SHOWN]]:
-            amounts = [str(state[key]["amount"]) for state in (self.before, self.made, self.now)]
+        for key in [order, *self.uncorrected[:DAMAGED_SHOWN]]:
+            amounts = [str(state[key]["amount"]) for state in (self.before, self.by_batch, self.now)]
             right = amounts[0] == amounts[2]
             verdict = Text("set right" if right else "still wrong", style="green" if right else "red")
             table.add_row(f"   {key}", *amounts, verdict)
@@ -176,27 +181,31 @@ class _Damage:
 
 
 def _folded(deltas: Mapping[str, Sequence[Delta]], changes: Sequence[_Change]) -> dict[str, Value]:
-    """The states that result from deltas, by key.
+    """Folds each key's deltas into the key's state. Deleted keys are left out.
 
-    A row that changed while its table was first read has no read of its own: its deltas begin at the change's original.
+    A row that changed while its table was first read has no `read` message. Its deltas apply to the `original` of its
+    first change.
     """
-    first = {change.key: change.original for change in reversed(changes)}
+    first_original = {change.key: change.original for change in reversed(changes)}
     folded = {}
     for key, patches in deltas.items():
-        whole, original = list(foldable(patches)), first[key]
-        folded[key] = fold(whole) if whole or original is None else fold(patches, canonical.parse(original))
+        from_full_state, original = list(foldable(patches)), first_original[key]
+        if from_full_state or original is None:
+            folded[key] = fold(from_full_state)
+        else:
+            folded[key] = fold(patches, canonical.parse(original))
     return {key: state for key, state in folded.items() if state is not MISSING}
 
 
 def _patches(deltas: Sequence[Delta], room: int) -> Table:
-    """The deltas of one order: the service, and each operation with its value in at most `room` characters."""
+    """Returns a table of one order's deltas: services and operations. A value has at most `room` characters."""
     table = columns("   by", "op", "path", "value")
     for delta in deltas:
-        who = Text(f"   {safe(delta.provenance.stamp.service_name)}", style="blue")
+        service = Text(f"   {safe(delta.provenance.stamp.service_name)}", style="blue")
         for operation in delta.patch:
             value = canonical.dumps(operation["value"]).decode() if "value" in operation else ""
             style = "dim" if operation["op"] == "test" else "default"
             shown = Text(safe(value if len(value) <= room else f"{value[:room]}…"))
-            table.add_row(who, operation["op"], operation["path"] or "(all)", shown, style=style)
-            who = Text("")
+            table.add_row(service, operation["op"], operation["path"] or "(all)", shown, style=style)
+            service = Text("")
     return table

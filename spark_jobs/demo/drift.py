@@ -1,4 +1,4 @@
-"""The demo's chapter on drift: it is planted in the files, found by key and column, and repaired."""
+"""The demo's chapter on drift. Rows in the files are altered; a comparison finds these; the service repairs them."""
 
 import io
 import json
@@ -28,19 +28,20 @@ from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import NOTHING, newest
 
 DRIFT = "drift"
-"""Where the reports go, in the demo's folder."""
+"""The folder of the reports, in the demo's folder."""
 
 MADE_UP = "999999"
-"""The key of an order that never was."""
+"""The key of an order that never existed."""
 
 AMOUNT = "1.00"
+"""The amount that is written into the edited order."""
 
 _Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """The keys of orders whose rows were altered in the copy of the changelog."""
+    """The keys of the orders that were altered in the changelog's files."""
 
     edited: str
     lost: str
@@ -48,18 +49,18 @@ class Planted:
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """The verdict that a comparison must give, by key."""
+        """The kind of drift that a comparison must report, by key."""
         return {self.edited: "changed", self.lost: "missing", self.extra: "extra"}
 
 
 def drift(scene: Scene) -> Mapping[str, str]:
-    """Tampers with the changelog's files; the comparison finds it, and the running service repairs it."""
+    """Alters the changelog's files. A comparison finds the differences, and the running service repairs them."""
     story = scene.story
     reports = story.folder / DRIFT
     planted = plant(story.folder / "data" / "changelog", story.log)
     story.watch.say(
-        "Somebody edits one order in the changelog's files, loses another and makes up a third. `changelog run` goes on"
-        " beside it, and the table is compared:"
+        "Somebody edits one order in the changelog's files, loses another and makes up a third. `changelog run` keeps"
+        " running while the changelog is compared with the table:"
     )
     with serving(story.config) as service:
         first = scene.run(detect_drift.JOB, "--entities", "order", "--out", str(reports))
@@ -67,10 +68,10 @@ def drift(scene: Scene) -> Mapping[str, str]:
         if {sample["key"]: sample["kind"] for sample in samples} != planted.kinds or first["drifted"] != len(
             planted.kinds
         ):
-            raise ChangelogError(Kind.DIVERGED, "the drift that was planted is not the drift that was found")
+            raise ChangelogError(Kind.DIVERGED, "the comparison found other differences than those that were planted")
         _show(scene, samples)
         story.watch.lap(
-            f"found, and nothing else, in {first['sourceRows']:,} orders; the page to look at: {first['report']}"
+            f"found these three, and nothing else, in {first['sourceRows']:,} orders; see the page {first['report']}"
         )
         story.console.print()
         _republish(scene, Path(first["report"]).with_name("report.json"))
@@ -79,22 +80,22 @@ def drift(scene: Scene) -> Mapping[str, str]:
     if second["verdict"] != "clean":
         raise ChangelogError(Kind.DIVERGED, "the orders still drift after their repair")
     story.watch.lap(
-        f"verified: {second['sourceRows']:,} orders, no drift; what the service published again stands in the log as"
-        " `read` and `delete`"
+        f"verified: {second['sourceRows']:,} orders, no drift; the log has the repairs as messages with `read` and"
+        " `delete`"
     )
-    return {f"{DRIFT}/latest/report.html": "the last drift report, of those in the folder"}
+    return {f"{DRIFT}/latest/report.html": "the newest drift report"}
 
 
 def plant(path: Path, log: Log) -> Planted:
-    """Alters the archive of the file log at `path` alone, so that it holds as many rows as before."""
-    rows = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
+    """Alters the archive of the file log at `path`, and nothing else. The archive has as many rows as before."""
+    rows_of_key = Counter(key for batch in log.read(entity="order") for key in batch.column("key").to_pylist())
     file = next(path / entry.path for entry in (newest(local(path)) or NOTHING).files if entry.entity == "order")
     with pq.ParquetFile(file) as parquet:
-        rows_read = parquet.read().cast(SCHEMA)
-    read = rows_read.filter(pc.equal(rows_read.column("op"), Op.READ.value)).column("key").to_pylist()
-    edited, lost = [key for key in read if rows[key] == 1][:2]
+        file_rows = parquet.read().cast(SCHEMA)
+    keys_read = file_rows.filter(pc.equal(file_rows.column("op"), Op.READ.value)).column("key").to_pylist()
+    edited, lost = [key for key in keys_read if rows_of_key[key] == 1][:2]
     planted = Planted(edited=edited, lost=lost, extra=MADE_UP)
-    _rewrite(file, [_altered(row, planted) for row in rows_read.to_pylist()])
+    _rewrite(file, [_altered(row, planted) for row in file_rows.to_pylist()])
     return planted
 
 
@@ -110,10 +111,10 @@ def _altered(row: _Row, planted: Planted) -> _Row:
 
 
 def _rewrite(file: Path, rows: Sequence[_Row]) -> None:
-    beside = file.with_name("_beside")
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), beside, write_page_checksum=True)
-    shutil.copymode(file, beside)
-    beside.replace(file)
+    temporary = file.with_name("_beside")
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), temporary, write_page_checksum=True)
+    shutil.copymode(file, temporary)
+    temporary.replace(file)
 
 
 def _samples(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -143,8 +144,8 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _republish(scene: Scene, report: Path) -> None:
-    """Sends the signal as an operator would; the running service obeys it at a place in the log."""
-    scene.story.watch.say("The service is asked, by a message in the database's own log, to publish these keys again:")
+    """Sends the signal as an operator would. The running service finds it in the database's log and obeys it."""
+    scene.story.watch.say("A message in the database's own log asks the service to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)
     output = io.StringIO()

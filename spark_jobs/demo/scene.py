@@ -1,4 +1,4 @@
-"""What all chapters on Spark use: the story so far, the session, and a way to run and show a job."""
+"""Code that all chapters on Spark use: the state of the story, the session, and a way to run and show a job."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from changelog.spark_jobs.runner.job import FAILED, Job, main
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAID = "spark.log"
+SPARK_LOG = "spark.log"
 """The file in the demo's folder with Spark's messages."""
 
 _INTERRUPTED = 130
@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The input of a chapter: the story so far, and the session."""
+    """The input of a chapter: the state at the end of the story so far, and the Spark session."""
 
     story: Ending
     spark: "SparkSession"
@@ -43,22 +43,22 @@ class Scene:
             raise KeyboardInterrupt
         summary: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
         if summary["verdict"] == FAILED:
-            hint = f"see {self.story.folder / SAID}"
+            hint = f"see {self.story.folder / SPARK_LOG}"
             raise ChangelogError(Kind.PRECONDITION, f"{job.name}: {summary['error']}", hint=hint)
         return summary
 
     def show(self, program: str, *options: str) -> None:
-        """Shows a command line as it is typed in the demo's folder."""
+        """Shows a command line as a user would type it in the demo's folder."""
         shown = shlex.join(option.replace(f"{self.story.folder}{os.sep}", "") for option in options)
         self.story.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]
-"""A chapter; it returns what it leaves in the demo's folder, described by path."""
+"""A chapter. It returns the files that it left in the demo's folder: a description of each, by path."""
 
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:
-    """A table with these columns, without lines."""
+    """Returns a table with these columns and without lines."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings:
         name, justify = heading if isinstance(heading, tuple) else (heading, None)

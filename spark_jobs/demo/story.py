@@ -1,8 +1,8 @@
-"""`python -m changelog.spark_jobs.demo`: runs `changelog demo`, then shows what the Spark jobs make of its changelog.
+"""`python -m changelog.spark_jobs.demo`: runs `changelog demo`, then runs the Spark jobs on its changelog.
 
-All chapters share one session. Each runs a job as a command line does, checks the result against the changelog read in
-plain Python, and shows it. Without Java or Spark the demo ends as `changelog demo` does, with a line that says how to
-see the rest.
+All chapters share one session. Each chapter runs a job with a command line, compares the result with the changelog as
+plain Python reads it, and shows the result. Without Java or Spark, the demo ends after `changelog demo`, with a line
+that says how to see the chapters on Spark.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from changelog.connectors.demo import Ending
 from changelog.connectors.servers.kafka import find_java
 from changelog.envelope.errors import ChangelogError
 from changelog.spark_jobs.demo.chapters import CHAPTERS
-from changelog.spark_jobs.demo.scene import SAID, Scene
+from changelog.spark_jobs.demo.scene import SPARK_LOG, Scene
 from changelog.spark_jobs.runner.job import begin
 
 if TYPE_CHECKING:
@@ -38,30 +38,21 @@ _QUIET = {
 }
 
 
-# The chapters
-
-
-# What the chapters read and show
-
-
-# The session
-
-
 def sequel(story: Ending) -> Mapping[str, str]:
-    """All chapters, in one session."""
-    left = {SAID: "what Spark said"}
-    with _session(story.folder / SAID) as spark:
+    """Runs all chapters in one session. Returns the files that they left: a description of each, by path."""
+    files = {SPARK_LOG: "the messages of Spark"}
+    with _session(story.folder / SPARK_LOG) as spark:
         story.console.print()
         story.watch.lap("Spark is up, on this machine, and reads the same files")
         for chapter in CHAPTERS:
             story.console.print()
-            left |= chapter(Scene(story=story, spark=spark))
-    return left
+            files |= chapter(Scene(story=story, spark=spark))
+    return files
 
 
 @contextmanager
 def _session(log_file: Path) -> Iterator["SparkSession"]:
-    """A session with two threads. Java's messages go into a file; Spark's temporary files are deleted at the end."""
+    """Opens a session with two threads. Java's messages go to `log_file`. In the end, Spark's files are deleted."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,7 +67,7 @@ def _session(log_file: Path) -> Iterator["SparkSession"]:
 
 @contextmanager
 def _errors_to(file: Path) -> Iterator[None]:
-    """Processes that start in this context write their stderr into a file."""
+    """Processes that start in this context write their stderr to a file."""
     sys.stderr.flush()
     stderr_copy = os.dup(2)
     try:
@@ -89,26 +80,28 @@ def _errors_to(file: Path) -> Iterator[None]:
 
 
 def lacking() -> str | None:
-    """Why the chapters on Spark cannot run here, and what to do; None if they can."""
-    wanting = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
+    """Returns why the chapters on Spark cannot run here, and what to do about it; None if they can run."""
+    missing = [name for name in ("pyspark", "pandas") if find_spec(name) is None]
     try:
         find_java()
     except ChangelogError as error:
-        return f"{error}; then `make demo SPARK=1`" if wanting else str(error)
-    return f"{wanting[0]} is not installed; `make demo SPARK=1` sets it up" if wanting else None
+        return f"{error}; then `make demo SPARK=1`" if missing else str(error)
+    return f"{missing[0]} is not installed; `make demo SPARK=1` installs it" if missing else None
 
 
 class _Demo:
-    """The command."""
+    """The command, in the form that `cli.execute` runs."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         command.add_arguments(parser)
-        parser.add_argument("--no-spark", action="store_true", help="leave out what Spark makes of it")
+        parser.add_argument("--no-spark", action="store_true", help="leave out the chapters on Spark")
 
     def execute(self, arguments: argparse.Namespace) -> int:
         if arguments.no_spark:
             return command.execute(arguments)
-        why = "they read files, and this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
+        why = (
+            "its jobs read files, and this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
+        )
         command.tell(arguments, None if why else sequel)
         if why:
             show.console().print(f"\nThe story goes on with Spark (archive, deltas, views, drift), but not here: {why}")
@@ -116,7 +109,7 @@ class _Demo:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Runs the demo with these arguments, by default this process's; returns the exit code."""
+    """Runs the demo with `argv`, by default this process's arguments, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m changelog.spark_jobs.demo", description=__doc__)
     add_common_arguments(parser)
     parser.set_defaults(command="demo", verbose=False)

@@ -1,1 +1,1 @@
-"""The frame that every job runs in: arguments, session, errors, figures."""
+"""What all jobs share: command-line arguments, the Spark session, errors and metrics."""

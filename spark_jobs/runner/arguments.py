@@ -1,4 +1,4 @@
-"""Types of command-line arguments that several jobs share. Each raises argparse's error for a text it cannot parse."""
+"""Parsers of command-line arguments that several jobs share. Each raises ArgumentTypeError for an invalid text."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:/*")
 
 
 def moment(text: str) -> Position | datetime:
-    """A position, or a time with a zone that is not in the future."""
+    """Parses a position, or a time with a zone. A time in the future is refused."""
     at = moments.moment(text)
     if at is None:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a position nor a time with a zone")
@@ -25,14 +25,14 @@ def moment(text: str) -> Position | datetime:
 
 
 def positive(text: str) -> int:
-    """A whole number of 1 or more."""
+    """Parses a whole number of 1 or more."""
     if not text.isdecimal() or not 1 <= int(text) <= COUNT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, 0 or more."""
+    """Parses a number of seconds, 0 or more."""
     try:
         number = float(text)
     except ValueError:
@@ -42,13 +42,15 @@ def seconds(text: str) -> float:
     return number
 
 
-def place(text: str) -> str:
-    """A path or a URI. An empty one is refused: an unset variable would otherwise mean the working directory."""
+def path_or_uri(text: str) -> str:
+    """Returns a path or URI as it is. An empty text is refused, because it would mean the working directory: often it
+    comes from a shell variable that is not set.
+    """
     if not _SCHEME.sub("", text.strip(), count=1):
         raise argparse.ArgumentTypeError("is empty")
     return text
 
 
 def folder(text: str) -> Path:
-    """A `place` on this machine."""
-    return Path(place(text))
+    """Parses a path on this machine. An empty text is refused, as by `path_or_uri`."""
+    return Path(path_or_uri(text))

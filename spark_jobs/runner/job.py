@@ -1,8 +1,9 @@
-"""Runs a job: parses arguments, opens the Spark session, prints an error as one line, ends with a summary on stdout.
+"""Runs a job: parses its arguments, opens the Spark session, prints an error as one line, and a summary on stdout.
 
-Exit codes are those of the command line: 0 done, 1 found something, 2 bad usage or configuration, 3 failed, 4 severe
-drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary on stdout: `done`, `found`,
-`planned` (a dry run) or `failed`; for `detect_drift`, `clean`, `drift`, `severe`, `not caught up` or `refused`.
+The exit codes are those of the `changelog` command: 0 done, 1 found something, 2 bad usage or configuration, 3 failed,
+4 severe drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary: `done`, `found`,
+`planned` (a dry run) or `failed`. For `detect_drift` it is `clean`, `drift`, `severe`, `not caught up`, `refused`,
+`planned` or `failed`.
 """
 
 import argparse
@@ -30,7 +31,7 @@ DONE, FOUND, PLANNED, FAILED = "done", "found", "planned", "failed"
 """Values of a summary's `verdict`."""
 
 CLEAN, DRIFT, SEVERE, NOT_CAUGHT_UP, REFUSED = "clean", "drift", "severe", "not caught up", "refused"
-"""Values of a comparison's `verdict`; with the last two, the summary has a `why`."""
+"""Values of `verdict` in the summary of a comparison. With the last two, the summary also has a `why`."""
 
 _CODES = {DONE: 0, PLANNED: 0, FOUND: 1, CLEAN: 0, DRIFT: 1, SEVERE: 4, NOT_CAUGHT_UP: 5, REFUSED: 5}
 _NOT_COMPARED = 5
@@ -54,7 +55,7 @@ class Job:
     """One job: `spark_jobs/NAME.py`.
 
     `plan` returns what would be read and written, for --dry-run. `run` does the work and returns the summary with its
-    `verdict`. Both raise ChangelogError. Their keys appear in the summary's JSON unchanged.
+    `verdict`. Both raise ChangelogError. The keys of both results appear unchanged in the summary's JSON.
     """
 
     name: str
@@ -63,11 +64,11 @@ class Job:
     plan: Callable[[argparse.Namespace, Config], Mapping[str, object]]
     run: Callable[["SparkSession", argparse.Namespace, Config], Mapping[str, object]]
     figures: Callable[[Mapping[str, object]], str] | None = None
-    """Returns, for a summary, further metrics that --metrics writes, in Prometheus's text format."""
+    """Makes further metrics from a summary, in Prometheus's text format; --metrics writes them, too."""
 
 
 def main(job: Job, argv: Sequence[str] | None = None) -> int:
-    """Runs the job with these arguments, by default this process's; returns the exit code."""
+    """Runs the job with `argv`, by default this process's arguments, and returns the exit code."""
     arguments = _parser(job).parse_args(argv)
     began = time.monotonic()
     try:
@@ -77,7 +78,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
             print(f"{job.name}: {summary['verdict']}: {summary['why']}", file=sys.stderr)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001, the top: Spark's errors and our bugs become one line
+    except Exception as error:  # noqa: BLE001, the top level: every error, even of Spark or a bug, becomes one line
         explained = explain(error)
         if arguments.verbose:
             traceback.print_exception(error, file=sys.stderr)
@@ -100,9 +101,9 @@ def _outcome(job: Job, arguments: argparse.Namespace) -> Mapping[str, object]:
 
 @contextmanager
 def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
-    """Yields a session. An active one is used and left running; otherwise one is started, and stopped at the end.
+    """Yields the active Spark session, which is left running. Without one, starts a session and stops it at the end.
 
-    Raises ChangelogError (USAGE) where pyspark is not installed.
+    Raises ChangelogError (USAGE) if pyspark is not installed.
     """
     try:
         from pyspark.logger import PySparkLogger  # noqa: PLC0415, a job's --help and its dry run need no Spark
@@ -111,35 +112,35 @@ def session(name: str, *, verbose: bool = False) -> Iterator["SparkSession"]:
         raise ChangelogError(Kind.USAGE, f"{error.name} is not installed", hint=installation("spark")) from error
     for logger in _LOGGERS:
         PySparkLogger.getLogger(logger).disabled = not verbose
-    present = SparkSession.getActiveSession()
-    if present is not None:
-        yield present
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
         return
-    others = {
+    more_settings = {
         "spark.log.level": "WARN" if verbose else "OFF",
         "spark.ui.showConsoleProgress": str(_on_terminal()).lower(),
     }
-    spark = begin(name, others)
+    spark = begin(name, more_settings)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def begin(name: str, others: Mapping[str, str]) -> "SparkSession":
-    """Starts a session with the jobs' settings and `others`; the caller stops it."""
+def begin(name: str, more_settings: Mapping[str, str]) -> "SparkSession":
+    """Starts a session with `SETTINGS` and `more_settings`; the caller must stop it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     # By default, Spark takes the first python3 on PATH, which may lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    for key, value in {**SETTINGS, **others}.items():
+    for key, value in {**SETTINGS, **more_settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
 def _on_terminal() -> bool:
-    """Whether a person is watching. Under spark-submit, Python's streams are pipes, so Spark's JVM is asked."""
+    """Whether the job runs on a terminal. Under spark-submit, Python's streams are pipes, so we ask Spark's JVM."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return sys.stderr.isatty()
     from pyspark import SparkContext  # noqa: PLC0415
@@ -151,7 +152,7 @@ def _on_terminal() -> bool:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exits with one line, as for every other error."""
+        """Prints the error as one line, like every other error of a job, and exits."""
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 

@@ -21,7 +21,7 @@ _FAILED = frozenset({"failed", "not caught up", "refused"})
 def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> None:
     """Replaces `file` atomically with the summary's numbers, the time when the job ended, and whether it succeeded.
 
-    `more` is text of the same format, which is appended.
+    `more` is appended; it is text in Prometheus's format.
     """
     registry = CollectorRegistry()
     figures = {f"{PREFIX}{_snake(name)}": value for name, value in summary.items() if _is_number(value)}
@@ -29,14 +29,14 @@ def write_metrics(file: Path, summary: Mapping[str, object], more: str = "") -> 
     for name, value in figures.items():
         gauge = Gauge(name, "of the last run of the job", ["job"], registry=registry)
         gauge.labels(str(summary["job"])).set(float(str(value)) if not isinstance(value, bool) else int(value))
-    beside = file.with_name(f"{file.name}.{os.getpid()}")
-    make_file(beside, PUBLIC_FILE)
-    beside.write_bytes(generate_latest(registry) + more.encode())
-    beside.replace(file)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    make_file(temporary, PUBLIC_FILE)
+    temporary.write_bytes(generate_latest(registry) + more.encode())
+    temporary.replace(file)
 
 
 def _snake(name: str) -> str:
-    """The name as Prometheus writes names: `source_rows` for `sourceRows`."""
+    """Converts a name to Prometheus's style: `sourceRows` becomes `source_rows`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 

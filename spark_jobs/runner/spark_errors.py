@@ -1,4 +1,4 @@
-"""Translates errors of Spark into one ChangelogError, without Java stack traces or row values."""
+"""Translates Spark's errors to ChangelogErrors of one line, without Java stack traces and row values."""
 
 import os
 import re
@@ -24,7 +24,8 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
 _NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
-# The first pattern that matches the error's text, which includes its causes, decides.
+# A pattern, and the kind, message and hint of the error it stands for. The first pattern that matches decides. It is
+# matched against the text of Spark's error, which includes the texts of its causes.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
@@ -130,7 +131,7 @@ _KNOWN = [
         r"some data may have been lost|OffsetOutOfRangeException|KAFKA_DATA_LOSS",
         Kind.GAP,
         "history lost: Kafka no longer has the messages to be read next",
-        "start again in an empty place, and have topics keep more than an outage lasts (docs/reference/kafka.md)",
+        "start again with an empty output, and let topics retain more than an outage lasts (docs/reference/kafka.md)",
     ),
     (
         r"Failed to create a temp directory \(under artifacts\)",
@@ -142,7 +143,7 @@ _KNOWN = [
         r"No space left on device",
         Kind.STORAGE,
         "no space left on a device",
-        "free some where the job writes, or move Spark's temporary folder: --conf spark.local.dir=PATH",
+        "free some space where the job writes, or move Spark's temporary folder: --conf spark.local.dir=PATH",
     ),
     (r"OutOfMemoryError", Kind.LIMIT, "Spark ran out of memory", "add to spark-submit: --driver-memory 4g"),
 ]
@@ -150,7 +151,10 @@ _TABLE = [(re.compile(pattern, re.MULTILINE), kind, message, hint) for pattern, 
 
 
 def explain(error: Exception) -> ChangelogError:
-    """The error itself if it is ours, otherwise what it means; an unknown error is named by its type only."""
+    """Returns the ChangelogError to show for any error. A ChangelogError is returned as it is.
+
+    For an unknown error, the message has only the error's type, because its text may contain row values.
+    """
     if isinstance(error, ChangelogError):
         return error
     if type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
@@ -169,7 +173,7 @@ def explain(error: Exception) -> ChangelogError:
 
 def _of_spark(error: Exception) -> ChangelogError:
     text = str(error)
-    ours = _OURS.search(text)  # raised on an executor, it comes back as the text of a traceback
+    ours = _OURS.search(text)  # a ChangelogError of an executor arrives as text, within a traceback
     if ours:
         return ChangelogError(Kind.MALFORMED, ours[1].strip())
     condition = _CONDITION.search(text)
@@ -179,7 +183,10 @@ def _of_spark(error: Exception) -> ChangelogError:
 
 
 def known(text: str, where: str = "") -> ChangelogError | None:
-    """What a Java message means, if we know it; the error names `where` unless the message names a place itself."""
+    """Returns the error that a Java message stands for; None if no pattern matches.
+
+    The error's message begins with `where`, unless the Java message itself names a path or a data source.
+    """
     for pattern, kind, message, hint in _TABLE:
         match = pattern.search(text)
         if match:

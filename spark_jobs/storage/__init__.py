@@ -1,1 +1,1 @@
-"""Where jobs keep files: a folder on any file system of Spark's, and the manifest that lists the valid files."""
+"""The folders in which jobs store files, on any file system that Spark supports, and the manifest of valid files."""

@@ -1,4 +1,4 @@
-"""A store on any file system that Hadoop reaches: HDFS, S3, Azure and others."""
+"""A store on any file system that Hadoop supports: HDFS, S3, Azure and others."""
 
 import secrets
 from collections.abc import Iterator
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.runner import spark_errors
-from changelog.spark_jobs.storage.local_store import BESIDE
+from changelog.spark_jobs.storage.local_store import TEMPORARY
 from changelog.spark_jobs.storage.store import Store, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONDITIONAL = "fs.option.create.conditional.overwrite"
-
+"""Hadoop's name for the capability to create a file only if none exists at its path."""
 
 _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
 """File systems whose rename is atomic and never overwrites, but where a new file is visible before it is complete."""
 
 
 def hadoop(spark: "SparkSession", root: str) -> Store:
-    """The store at a URI of any file system that Spark has."""
+    """Returns the store at a URI of any file system that Spark supports."""
     return _HadoopStore(spark, root.rstrip("/"))
 
 
@@ -40,11 +40,12 @@ class _HadoopStore:
         with _java(self.root):
             if not self._fs.exists(base):
                 return
-            top = len(self._fs.makeQualified(self._path("")).toString().rstrip("/")) + 1
-            listed = self._fs.listFiles(base, True)
-            while listed.hasNext():
-                status = listed.next()
-                yield StoredFile(path=status.getPath().toString()[top:], modified_s=status.getModificationTime() / 1000)
+            root_length = len(self._fs.makeQualified(self._path("")).toString().rstrip("/")) + 1
+            statuses = self._fs.listFiles(base, True)
+            while statuses.hasNext():
+                status = statuses.next()
+                path = status.getPath().toString()[root_length:]
+                yield StoredFile(path=path, modified_s=status.getModificationTime() / 1000)
 
     def read(self, path: str) -> bytes:
         with _java(f"{self.root}/{path}"):
@@ -71,28 +72,28 @@ class _HadoopStore:
 
     def _put(self, target: Any, content: bytes) -> bool:
         """Writes a temporary file, then renames it, so that no reader ever sees a partly written one."""
-        beside = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{BESIDE}{secrets.token_hex(8)}")
+        temporary = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{TEMPORARY}{secrets.token_hex(8)}")
         with ExitStack() as undo:
-            undo.callback(self._drop, beside)
-            with closing(self._fs.create(beside, False)) as stream:
+            undo.callback(self._drop, temporary)
+            with closing(self._fs.create(temporary, False)) as stream:
                 stream.write(content)
-            if self._fs.rename(beside, target):
-                undo.pop_all()  # it is in place
+            if self._fs.rename(temporary, target):
+                undo.pop_all()  # nothing to undo: the temporary file is now the target
                 return True
         if self._fs.exists(target):
             return False
-        raise ChangelogError(Kind.STORAGE, f"{target.toString()}: cannot be moved there")
+        raise ChangelogError(Kind.STORAGE, f"{target.toString()}: no file can be moved to this path")
 
-    def _drop(self, beside: Any) -> None:
-        with suppress(Exception):  # the first error is the one to report
-            self._fs.delete(beside, False)
+    def _drop(self, temporary: Any) -> None:
+        with suppress(Exception):  # an error here would hide the first one
+            self._fs.delete(temporary, False)
 
     def move(self, source: str, target: str) -> None:
         after = self._path(target)
         with _java(f"{self.root}/{target}"):
             self._fs.mkdirs(after.getParent())
             if not self._fs.rename(self._path(source), after):
-                raise ChangelogError(Kind.STORAGE, f"{self.root}/{target}: cannot be moved there")
+                raise ChangelogError(Kind.STORAGE, f"{self.root}/{target}: no file can be moved to this path")
 
     def delete(self, path: str) -> None:
         with _java(f"{self.root}/{path}"):
@@ -102,7 +103,9 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """Opens a stream to a new file. An existing file is refused: on closing if the file system can, else here."""
+        """Opens a stream to a new file. If the file exists already, closing the stream fails, on a file system that can
+        create conditionally; on any other file system, this call fails.
+        """
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()
         return self._fs.create(target, False)
@@ -110,7 +113,7 @@ class _HadoopStore:
 
 @contextmanager
 def _java(where: str) -> Iterator[None]:
-    """Translates an error of Hadoop into one line."""
+    """Turns an error of Hadoop into a ChangelogError of one line, which begins with `where`."""
     try:
         yield
     except Exception as error:

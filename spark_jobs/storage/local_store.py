@@ -1,4 +1,4 @@
-"""A store in a folder of this machine."""
+"""A store in a folder on this machine."""
 
 import os
 import secrets
@@ -13,11 +13,12 @@ from changelog.connectors.sinks.files.fsync import make_folder, sync
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.store import Store, StoredFile
 
-BESIDE = ".changelog-"
+TEMPORARY = ".changelog-"
+"""The prefix of the names of temporary files."""
 
 
 def local(folder: Path) -> Store:
-    """The store in a folder of this machine."""
+    """Returns the store in a folder on this machine."""
     return _LocalStore(folder.absolute())
 
 
@@ -38,7 +39,7 @@ class _LocalStore:
                 try:
                     modified_s = file.stat().st_mtime
                 except FileNotFoundError:
-                    continue  # deleted meanwhile
+                    continue  # deleted after `os.walk` listed it
                 yield StoredFile(path=file.relative_to(self._folder).as_posix(), modified_s=modified_s)
 
     def read(self, path: str) -> bytes:
@@ -47,20 +48,20 @@ class _LocalStore:
 
     def create(self, path: str, content: bytes) -> bool:
         file = self._folder / path
-        beside = file.with_name(f"{BESIDE}{secrets.token_hex(8)}")
+        temporary = file.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         with _storing(file):
             make_folder(file.parent, PUBLIC_FOLDER)
             try:
-                make_file(beside, PUBLIC_FILE)
-                with beside.open("wb") as out:
+                make_file(temporary, PUBLIC_FILE)
+                with temporary.open("wb") as out:
                     out.write(content)
                     out.flush()
                     os.fsync(out.fileno())
-                os.link(beside, file)
+                os.link(temporary, file)
             except FileExistsError:
                 return False
             finally:
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             sync(file.parent)
         return True
 
@@ -68,7 +69,7 @@ class _LocalStore:
         before, after = self._folder / source, self._folder / target
         with _storing(after):
             make_folder(after.parent, PUBLIC_FOLDER)
-            sync(before)  # Spark does not
+            sync(before)  # Spark does not sync the files that it writes
             before.rename(after)
             sync(after.parent)
 
@@ -83,7 +84,7 @@ class _LocalStore:
 
 @contextmanager
 def _storing(file: Path) -> Iterator[None]:
-    """Translates an OSError into one line."""
+    """Turns an OSError into a ChangelogError of one line."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The manifest lists the files of an archive; each change is committed as a new one (docs/how-to/archive.md).
+"""The manifest of an archive lists its files. Each change is committed as a new manifest (docs/how-to/archive.md).
 
-Readers take the files that the newest complete manifest lists, and no others. A commit creates the manifest of the next
-number, and fails if another run created it first: no manifest is ever replaced.
+Readers read the files that the newest complete manifest lists, and no others. A commit creates the manifest of the next
+number, and fails if another run created it first. No manifest is ever replaced.
 """
 
 import secrets
@@ -21,41 +21,41 @@ from changelog.connectors.sinks.files.manifest import (
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.store import Store
 
-__all__ = ["ArchiveFile", "Manifest", "Replaced"]  # re-exported, beside what is defined here
+__all__ = ["ArchiveFile", "Manifest", "Replaced"]  # re-exported from the file sink
 
 FOLDER = "manifest"
 ARCHIVE = "archive"
 
 TRIES = 20
-"""How many times a commit is tried again after other runs committed first."""
+"""How many times a commit is tried, while other runs commit first."""
 
 NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=())
-"""The manifest of a store that has none yet."""
+"""The manifest of a store without manifests."""
 
 
 def newest(store: Store) -> Manifest | None:
-    """The newest complete manifest; None if the store has none. Raises ChangelogError if it cannot be read."""
+    """Returns the newest complete manifest; None if the store has none. Raises ChangelogError if it cannot be read."""
     return newest_manifest(numbers(store), store.read)
 
 
 def read(store: Store, path: str) -> Manifest | None:
-    """The manifest at a path; None if it is incomplete."""
+    """Returns the manifest at a path; None if it is incomplete."""
     return parse_manifest(store.read(path), path)
 
 
 def numbers(store: Store) -> dict[int, str]:
-    """The path of each manifest by its number, complete or not."""
+    """Returns the path of each manifest by the manifest's number. It includes incomplete manifests."""
     numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in numbered if number is not None}
 
 
 def number_of(path: str) -> int | None:
-    """The number of the manifest at a path; None if the path is not a manifest's."""
+    """Returns the number of the manifest at a path; None if the path is not a manifest's."""
     return manifest_number(path.removeprefix(f"{FOLDER}/"))
 
 
 def path_of(number: int) -> str:
-    """The path of the manifest with this number."""
+    """Returns the path of the manifest with this number."""
     return f"{FOLDER}/{number}.json"
 
 
@@ -66,8 +66,8 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
     2. The manifest of the next number is created. If another run created it first, everything starts again from 1.
     3. It is read back, because some stores cannot reliably refuse the second of two writers.
 
-    `change` can be called several times, so it must check that its preconditions still hold. Raises ChangelogError
-    (IN_USE) if another run overwrote the manifest that this one created.
+    `change` can be called several times, so each call must check its preconditions. Raises ChangelogError (IN_USE) if
+    another run overwrote the manifest that this run created, or if other runs were first in all of `TRIES` tries.
     """
     writer = secrets.token_hex(8)
     for _ in range(TRIES):

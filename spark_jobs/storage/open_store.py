@@ -16,13 +16,13 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def is_local(where: str | Path) -> bool:
-    """Whether a path or URI is on this machine: it has the scheme `file:`, or none."""
+    """Whether a path or URI is on this machine: its scheme is `file:`, or it has no scheme."""
     scheme = None if isinstance(where, Path) else _SCHEME.match(where)
     return scheme is None or scheme[1] == "file"
 
 
 def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
-    """The store at a path or URI. A store that is not on this machine needs the session."""
+    """Returns the store at a path or URI. `spark` is needed if the store is not on this machine."""
     if isinstance(where, Path):
         return local(where)
     if is_local(where):

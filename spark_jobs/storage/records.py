@@ -1,4 +1,4 @@
-"""Numbered records of a store: what a job notes about its output when that is not an archive."""
+"""Numbered records in a store. In them, a job notes what it has written; an archive has a manifest instead."""
 
 import secrets
 from datetime import UTC, datetime
@@ -23,13 +23,16 @@ RecordT = TypeVar("RecordT", bound=StoredRecord)
 
 
 def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
-    """The newest complete record; None if there is none. Raises ChangelogError (PRECONDITION) for a newer format."""
+    """Returns the newest complete record; None if there is none.
+
+    Raises ChangelogError (PRECONDITION) if the record has a newer format than `format_`.
+    """
     present = numbers(store)
     for number in sorted(present, reverse=True):
         try:
             record = msgspec.json.decode(store.read(present[number]), type=kind)
         except msgspec.DecodeError:
-            continue  # its writer was killed, on a store that shows a partly written file
+            continue  # incomplete: its writer was killed, and this store shows partly written files
         if record.format > format_:
             raise ChangelogError(
                 Kind.PRECONDITION,
@@ -47,10 +50,10 @@ def add_record(store: Store, number: int, record: StoredRecord) -> None:
 
 
 def outrun(store: Store) -> ChangelogError:
-    """The error for a run that another run overtook."""
+    """Returns the error of a run, for the case that another run was faster."""
     return ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
 
 
 def run_name(at: datetime) -> str:
-    """A unique name for a run; names sort by the time when the runs began."""
+    """Returns a unique name for a run. Names sort by the times when the runs began."""
     return f"{at.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"

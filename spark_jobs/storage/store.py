@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file of a store: its path below the root, and the time of its last change in seconds since 1970."""
+    """A file in a store: its path relative to the root, and the time of its last change in seconds since 1970."""
 
     path: str
     modified_s: float
@@ -21,16 +21,16 @@ class Store(Protocol):
         """The folder as a path or URI for Spark."""
 
     def files(self, folder: str) -> Iterator[StoredFile]:
-        """All files below a folder, hidden ones too, in any order; none if the folder does not exist."""
+        """Yields all files below a folder, also hidden ones, in any order; none if the folder does not exist."""
 
     def read(self, path: str) -> bytes:
-        """A file's content."""
+        """Returns a file's content."""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Creates a durable file; returns False, and changes nothing, if a file of that name exists."""
+        """Creates a file durably and returns True; if the file exists already, changes nothing and returns False."""
 
     def move(self, source: str, target: str) -> None:
-        """Moves a file, durably, to a path where no file exists."""
+        """Moves a file durably. No file may exist at `target`."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a folder with its content; a missing one is no error."""
+        """Deletes a file, or a folder with its content. Does nothing if neither exists."""
