@@ -1,4 +1,4 @@
-"""Makes the JSON of a comparison's report (docs/drift-report.schema.json), to which no policy has been applied yet."""
+"""Makes the JSON of a comparison's report (docs/drift-report.schema.json), before any policy is applied to it."""
 
 import secrets
 import time
@@ -34,8 +34,8 @@ JSON = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A comparison that a user requested. `where` is the changelog, `names` are the entities (none means all), `wait_s`
-    is the longest wait in seconds, and reports are written to `folder`.
+    """A comparison that a user requested. `where` is the changelog. `names` are the entities; none means all. `wait_s`
+    is the longest wait for the changelog, in seconds. Reports are written to `folder`.
     """
 
     config: Config
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """The start of a run. The run's folder has its `id` as name; ids sort by time. `clock` is `time.monotonic`."""
+    """The start of a run. `id` names the run's folder; ids sort by time. `clock` is the value of `time.monotonic`."""
 
     id: str
     at: datetime
@@ -81,7 +81,7 @@ def _version() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a run has reached so far. The report shows it even if the run cannot compare."""
+    """The results of a run so far. The report shows them even if the run cannot compare."""
 
     fence: Fence | None = None
     caught_up: CaughtUp | None = None
@@ -90,7 +90,7 @@ class Progress:
 
 
 def gap_json(record: Record) -> JSON:
-    """Returns a gap of the changelog, as the report lists it."""
+    """Returns a gap in the changelog, as the report lists it. `record` is the row that records the gap."""
     gap = Gap.parse(record.envelope.current or b"")
     at = time_text(record.envelope.provenance.source.committed_at)
     return {"reason": gap.reason, "before": gap.before.position, "position": gap.after.position, "at": at}

@@ -1,6 +1,6 @@
-"""The report of `detect_drift`: what to do, what happened to earlier drift, a page for people, figures.
+"""The report of `detect_drift`: what to do, the state of earlier drift, a page for people, and metrics.
 
-No Spark and no network: everything here is from reports and the files of drifted keys beside them.
+This code uses neither Spark nor the network. It reads only reports and, beside them, the files of drifted keys.
 """
 
 from changelog.spark_jobs.drift.report.figures import prometheus

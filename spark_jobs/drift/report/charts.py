@@ -8,14 +8,17 @@ from changelog.spark_jobs.drift.report.spelling import count, day, plural
 
 HEIGHT = 32
 STEP, WIDTH = 8, 6
+"""The step from one bar to the next and the width of a bar, in pixels, like all lengths here."""
+
 BARE = 2
-"""The height of the tick that stands for a run without drift, in the same units."""
+"""The height of the tick that stands for a run without drift."""
 
 COLUMNS_MAX = 12
+"""The most columns that the second chart shows."""
 
 
 def spark(points: Sequence[Point], name: str) -> Markup:
-    """A bar for each run, the newest on the right. The title describes the chart in words."""
+    """Draws a bar for each run, the newest on the right. The title describes the chart in words."""
     values = [point.missing + point.extra + point.changed for point in points]
     value_max = max(values, default=0)
     bars = [_bar(index, value, value_max) for index, value in enumerate(values)]
@@ -36,8 +39,8 @@ def spark(points: Sequence[Point], name: str) -> Markup:
 def _bar(index: int, value: int, value_max: int) -> Markup:
     height = BARE if not value else max(round(value / value_max * HEIGHT, 1), 2 * BARE)
     kind = "bar" if value else "bar none"
-    place = {"x": str(index * STEP), "y": str(HEIGHT - height), "width": str(WIDTH), "height": str(height)}
-    return element("rect", class_=kind, rx="1", **place)
+    box = {"x": str(index * STEP), "y": str(HEIGHT - height), "width": str(WIDTH), "height": str(height)}
+    return element("rect", class_=kind, rx="1", **box)
 
 
 def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
@@ -48,11 +51,11 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
 
 
 def columns(counts: Mapping[str, int], drifted: int) -> Markup:
-    """A bar for each column, the worst first: the share of the drifted keys in which it differs."""
+    """Draws a bar for each column, the worst first: the share of the drifted keys in which the column differs."""
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]
-    left = len(ranked) - COLUMNS_MAX
-    more = element("p", f"and {plural(left, 'more column')}", class_="quiet") if left > 0 else None
+    others = len(ranked) - COLUMNS_MAX
+    more = element("p", f"and {plural(others, 'more column')}", class_="quiet") if others > 0 else None
     return together(element("ul", *rows, class_="bars"), more)
 
 

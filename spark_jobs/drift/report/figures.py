@@ -20,9 +20,9 @@ VERDICTS = ("clean", "drift", "severe", "not caught up", "refused")
 
 
 def prometheus(report: Mapping[str, Any]) -> str:
-    """The text of the file. A run that compared is a success; one that could not omits the metric of the last success.
+    """Returns the report's metrics as text. A run that could not compare omits the time of the last success.
 
-    Prometheus still has the earlier value: query `max_over_time(…[7d])`, as docs/alerts.yml does.
+    Prometheus still has the time's earlier value: query `max_over_time(…[7d])`, as docs/alerts.yml does.
     """
     registry = CollectorRegistry()
     name = report["run"]["name"]

@@ -1,4 +1,4 @@
-"""Completes a comparison's report by its policy and the reports of earlier runs."""
+"""Completes a comparison's report: adds what the policy decides, and the history from the reports of earlier runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ def finish(
     folder: Path | None = None,
     config: Path | None = None,
 ) -> JSON:
-    """The report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
+    """Returns the report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
 
-    `earlier` are reports of runs before, oldest first. `folder` is where `write` will put this one; its keys are
-    there already, `folder`/RUN_ID/keys.jsonl, beside those of earlier runs, from which the history is counted.
-    `config` is the configuration that the commands are to name.
-    An entity without a policy has the default one. Raises ChangelogError (MALFORMED) for a damaged file of keys.
+    `policy` has the policies by entity; the default policy applies to all other entities. `earlier` has the reports of
+    earlier runs, the oldest first. `folder` is the folder of all reports. It already has this run's drifted keys, in
+    RUN_ID/keys.jsonl, and those of earlier runs; the history is counted from these files. `config` is the path of the
+    configuration, for the commands. Raises ChangelogError (MALFORMED) if a file of keys is damaged.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
     entities: dict[str, JSON] = {}
@@ -51,7 +51,7 @@ def finish(
 
 
 def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:
-    """The report of a run that sent these signals for an entity, at `at`: its open keys are republished."""
+    """Returns the report with the signals that the run sent for an entity, at `at`. Open keys become republished."""
     entity_report = report["entities"][entity]
     history = entity_report["history"]
     new_history = {**history, "open": 0, "republished": history["open"] + history["republished"]}

@@ -1,4 +1,4 @@
-"""Follows drifted keys over runs: open, sent again (*republished*), equal again (*verified*)."""
+"""Follows drifted keys over runs. A key is first *open*, then *republished* (sent again), then *verified* (equal)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,10 @@ from typing import Any
 from changelog.spark_jobs.drift.report import keys
 
 RUNS_MAX = 30
-"""The number of runs that a report covers, itself included."""
+"""The most runs that a report's history covers, with its own run."""
 
 FATES_MAX = 1 << 16
+"""The most results of `_fate` that are cached."""
 
 JSON = dict[str, Any]
 
@@ -20,7 +21,7 @@ JSON = dict[str, Any]
 @dataclass(slots=True)
 class _Count:
     states: Counter[str] = field(default_factory=Counter)
-    first: int | None = None  # the run in which the longest-drifting open key began to drift
+    first: int | None = None  # the index of the run in which the key that has drifted longest began to drift
 
     def add(self, state: str, first: int | None) -> None:
         self.states[state] += 1
@@ -28,12 +29,12 @@ class _Count:
             self.first = first
 
     def to_json(self, runs: Sequence[Mapping[str, Any]]) -> JSON:
-        seen = None if self.first is None else runs[self.first]["run"]["startedAt"]
-        return {**{state: self.states[state] for state in ("open", "republished", "verified")}, "firstSeen": seen}
+        first_seen = None if self.first is None else runs[self.first]["run"]["startedAt"]
+        return {**{state: self.states[state] for state in ("open", "republished", "verified")}, "firstSeen": first_seen}
 
 
 def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
-    """The entity's counts in each run that compared it, oldest first."""
+    """Returns the entity's counts in each run that compared it, the oldest first."""
     points = []
     for run in runs[-RUNS_MAX:]:
         entity = run["entities"].get(name)
@@ -46,11 +47,11 @@ def trend(name: str, runs: Sequence[Mapping[str, Any]]) -> list[JSON]:
 
 
 def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[str, JSON]:
-    """The `history` of each entity of the last run. The runs' drifted keys are in `folder`/RUN_ID/.
+    """Returns the `history` of each entity of the last run. The runs' drifted keys are in `folder`/RUN_ID/.
 
-    A key that drifts is *open*. If its run sent a repair, it is *republished*. Once a later run compares its whole
-    entity and finds the key equal, it is *verified*. A run that compared only a part changes nothing. Without a folder,
-    only the reports themselves are used.
+    A key that drifts is *open*, or *republished* if the same run sent a repair. Once a later run compares the whole
+    entity and finds the key equal, the key is *verified*. A run that compared only a part of the entity verifies no
+    key. Without a folder, the history is that of the last report alone.
     """
     runs = runs[-RUNS_MAX:]
     if folder is None:
@@ -62,7 +63,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
     counts = {name: _Count() for name in runs[-1]["entities"]}
     steps = {name: _steps(name, runs, set(present)) for name in counts}
 
-    @lru_cache(FATES_MAX)  # many keys drifted in the same runs and share a fate
+    @lru_cache(FATES_MAX)  # many keys drifted in the same runs, so their result is the same
     def fate(name: str, bits: int) -> tuple[str, int | None]:
         return _fate(sum(1 << run for bit, run in enumerate(present) if bits >> bit & 1), steps[name])
 
@@ -74,7 +75,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One run's effect on an entity's keys: whether it judged all of them, and whether it sent a repair."""
+    """One run's effect on an entity: whether it judged all of the entity's keys, and whether it sent a repair."""
 
     judged: bool
     repaired: bool
@@ -85,7 +86,7 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
     for index, run in enumerate(runs):
         entity = run["entities"].get(name)
         compared = entity is not None and entity["drifted"] is not None
-        # Without its file, a run that found drift does not show which keys were equal.
+        # If a run found drift and its file of keys is gone, we cannot know which keys were equal.
         has_keys = compared and (index in present or entity["drifted"] == 0)
         # A compared entity has a `why` if some of its keys could not be compared.
         judged = has_keys and entity["sampled"] is None and entity["why"] is None
@@ -94,7 +95,10 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
 
 
 def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
-    """A key's state, and the run since which it drifts; `drifted` has a bit for each run in which it did."""
+    """Returns a key's state, and the index of the run in which it began to drift (None if it is verified).
+
+    `drifted` has a bit for each run in which the key drifted.
+    """
     state, first_run = "", None
     for index, step in enumerate(steps):
         if drifted >> index & 1:
@@ -113,7 +117,7 @@ def _alone(entity: Mapping[str, Any], run: Mapping[str, Any]) -> JSON:
 
 
 def _file(run: Mapping[str, Any], folder: Path) -> Path | None:
-    """The file of the run's keys; None if it has none, or if the file was deleted."""
+    """Returns the file of the run's drifted keys; None if the run has no such file, or if it was deleted."""
     if run["keys"] is None:
         return None
     file = folder / run["run"]["id"] / run["keys"]

@@ -1,4 +1,4 @@
-"""Merges the drifted keys of runs (`keys.jsonl`) in order, in memory that does not grow with their number."""
+"""Merges the drifted keys of several runs (their `keys.jsonl`) in order, in a bounded amount of memory."""
 
 import heapq
 import tempfile
@@ -16,10 +16,10 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""The most bytes of the runs' files that are read; the newest files come first."""
+"""The most bytes that are read of the runs' files. If there are more, the oldest files are not read."""
 
 CHUNK_KEYS = 200_000
-"""How many keys of an unsorted file are sorted at once."""
+"""How many keys of an unsorted file are sorted at once, in memory."""
 
 
 class _Line(msgspec.Struct):
@@ -34,9 +34,9 @@ _SPILL = msgspec.json.Decoder(EntityKey)
 
 
 def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
-    """All keys of the files, in order, each with a bit for every file that has it; bit 0 is the first file.
+    """Yields all keys of the files, in order, each with a bit for every file that has the key; bit 0 is the first file.
 
-    Raises ChangelogError (MALFORMED), with file and number, for a line without a key.
+    Raises ChangelogError (MALFORMED), with the file and the line's number, for a line without a key.
     """
     sources = [_marked(_sorted(file), 1 << index) for index, file in enumerate(files)]
     for key, group in groupby(heapq.merge(*sources), key=itemgetter(0)):
@@ -47,9 +47,9 @@ def merged(files: Sequence[Path]) -> Iterator[tuple[EntityKey, int]]:
 
 
 def affordable(files: Sequence[Path]) -> int:
-    """The index of the oldest file that is read: it and all newer files together are within `BYTES_MAX`.
+    """Returns the index of the oldest file to read. `files` are sorted, the oldest first.
 
-    The newest file is always included.
+    This file and all newer files together have at most `BYTES_MAX` bytes. The newest file is always read.
     """
     total = 0
     for index in range(len(files) - 1, -1, -1):
@@ -60,7 +60,7 @@ def affordable(files: Sequence[Path]) -> int:
 
 
 def read(file: Path) -> Iterator[EntityKey]:
-    """The keys of one file in the file's order."""
+    """Yields the keys of one file, in the file's order."""
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -78,7 +78,7 @@ def _marked(keys: Iterator[EntityKey], bit: int) -> Iterator[tuple[EntityKey, in
 
 
 def _sorted(file: Path) -> Iterator[EntityKey]:
-    """The file's keys in order; an unsorted file is sorted in chunks through temporary files."""
+    """Yields the file's keys in sorted order. An unsorted file is sorted in chunks, through temporary files."""
     if _in_order(file):
         return read(file)
     keys, chunks = read(file), []

@@ -5,33 +5,36 @@ import unicodedata
 from typing import Final
 
 _VOID: Final = frozenset({"link", "meta", "br"})
-_ZERO_WIDTH_JOINER: Final = "\u200d"  # emoji are made with it
+_ZERO_WIDTH_JOINER: Final = "\u200d"  # it joins several emoji into one, so it must stay
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that are invisible, or that reorder or end the text around them."""
+"""Unicode categories of characters that are invisible, or that reorder or end the text around them."""
 
 
 class Markup(str):
-    """Text that is HTML already, as `element` returns it."""
+    """Text that is HTML already, so it is not escaped again. `element` returns it."""
 
     __slots__ = ()
 
 
 def visible(text: str) -> str:
-    """The text with each invisible or forbidden character replaced by its code."""
+    """Returns the text with each invisible or forbidden character replaced by its code."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text))
 
 
 def spelt(character: str) -> str:
-    """The character's code, as JSON and Python spell it."""
+    """Returns the character's code, as Python spells it."""
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def element(name: str, /, *children: str | None, **attributes: str | int | None) -> Markup:
-    """An element. A child that is not Markup is text; None is left out. `class_` means `class`, and `_` means `-`."""
+    """Returns an element. A child that is not Markup is text, and is escaped; None is left out.
+
+    In the names of attributes, a `_` at the end is dropped (`class_`), and any other `_` becomes `-` (`aria_label`).
+    """
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(visible(str(value)))}"'
         for key, value in attributes.items()
@@ -43,7 +46,7 @@ def element(name: str, /, *children: str | None, **attributes: str | int | None)
 
 
 def together(*children: str | None) -> Markup:
-    """Children in a row."""
+    """Returns the children, one after another."""
     return Markup("".join(_inner(child) for child in children if child is not None))
 
 

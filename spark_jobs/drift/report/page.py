@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no script, no picture, no network."""
+"""Renders a report as one HTML file that needs nothing else: no script, no picture, no network."""
 
 from importlib.resources import files
 
@@ -9,14 +9,14 @@ from changelog.spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
 from changelog.spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser lets the page do: only to have a style."""
+"""The page's Content-Security-Policy: it lets the page have its style, and nothing else."""
 
 TITLES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not caught up": "Not caught up"}
 KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
 
 
 def page(report: Report) -> str:
-    """The page of a report. Every text in it is escaped."""
+    """Returns the page of a report. Every text in it is escaped."""
     title = f"{_headline(report)} · {report.run.name}"
     style = files("changelog.spark_jobs.drift.report").joinpath("page.css").read_text("utf-8")
     head = element(
@@ -39,7 +39,7 @@ def page(report: Report) -> str:
 
 
 def _ranked(report: Report) -> list[tuple[str, Entity]]:
-    """The entities of the report, the worst first."""
+    """Returns the entities of the report, the worst first."""
     order = ("severe", "schema changed", "drift", "skipped", "clean")
     return sorted(
         report.entities.items(),
@@ -48,7 +48,7 @@ def _ranked(report: Report) -> list[tuple[str, Entity]]:
 
 
 def _headline(report: Report) -> str:
-    """The verdict in a word or two. If a run is severe only because a schema changed, it says that."""
+    """Returns the verdict in a word or two: "Schema changed" if the run is severe only because of that."""
     entities = report.entities.values()
     if report.verdict == "severe" and not any(entity.drifted for entity in entities):
         return "Schema changed"
@@ -67,9 +67,9 @@ def _verdict(report: Report) -> Markup:
 
 
 def _lede(report: Report) -> str:
-    """The reason for the verdict, in one or two sentences."""
+    """Returns the reason for the verdict, in one or two sentences."""
     if report.verdict == "not caught up":
-        return "Changelog and tables did not get to one moment, so nothing was compared: lag is not drift."
+        return "The changelog did not catch up with the tables, so nothing was compared: lag is not drift."
     if report.verdict == "refused":
         return "Nothing was compared."
     compared = [entity for entity in report.entities.values() if entity.drifted is not None]
@@ -93,7 +93,9 @@ def _compared(report: Report) -> Markup:
     server = " ".join(word for word in (kind, source.server) if word)
     database = f", database {source.database}" if source.database else ""
     exact = (
-        "Yes: both sides show the same transactions" if report.exact else "No: what moves meanwhile may look like drift"
+        "Yes: both sides show the same transactions"
+        if report.exact
+        else "No: changes that are made meanwhile may look like drift"
     )
     done = report.verdict in ("clean", "drift", "severe")
     facts = [
@@ -113,7 +115,7 @@ def _compared(report: Report) -> Markup:
 
 
 def _lost(gap: Lost) -> list[str]:
-    before = element("code", gap.before) if gap.before else "what is not known"
+    before = element("code", gap.before) if gap.before else "an unknown position"
     between = together("between ", before, " and ", element("code", gap.position))
     return [gap.reason, element("br"), between, element("br"), moment(gap.at)]
 
@@ -128,7 +130,7 @@ def _fence(fence: Fence) -> list[Markup]:
     position = element("code", fence.position) if fence.position else None
     return [
         _fact("Fence", snapshot, lsn, element("br"), moment(fence.taken_at)),
-        _fact("Changelog past the fence", reached, element("br"), position),
+        _fact("Changelog caught up", reached, element("br"), position),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Decides what to do about drift, by `[drift]`; options in `[entities.X.drift]` take precedence."""
+"""Decides what to do about drift. The options are in `[drift]`; those in `[entities.X.drift]` take precedence."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -11,17 +11,17 @@ from changelog.connectors.config import Config
 Do = Literal["none", "republish", "rebuild", "stop"]
 
 NEARLY_ALL = 0.95
-"""The share of drifted rows in which a column must differ to be at fault as a whole."""
+"""A column is at fault as a whole only if it differs in at least this share of the drifted rows."""
 
 COLUMN_ROWS_MIN = 100
-"""The fewest drifted rows for which a whole column can be at fault."""
+"""A column is at fault as a whole only if it differs in at least this many rows."""
 
 MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The options of `[drift]`; ppm are drifted keys per million rows of the source."""
+    """The options of `[drift]`. `ppm` stands for drifted keys per million rows of the source."""
 
     republish_keys_max: int = 1000
     rebuild_ppm: float = 1000.0
@@ -39,15 +39,15 @@ class Decision:
 
 
 def policies(config: Config, entities: Iterable[str]) -> dict[str, Policy]:
-    """The policy of each of these entities."""
+    """Returns the policy of each of these entities."""
     return {name: Policy(**config.drift_of(name).model_dump()) for name in entities}
 
 
 def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
-    """What to do about one entity of a report. The first rule that applies decides.
+    """Decides what to do about one entity of a report. The first rule that applies decides.
 
-    The rules are: a schema mismatch; a whole column; few keys; many of the rows. If none applies, there are many keys
-    in a very large table, and a person decides.
+    The rules, in order: the schema does not match; a whole column is at fault; few keys drifted; a large share of the
+    rows drifted. If none applies, many keys of a very large table drifted, and a person must decide.
     """
     drifted = entity["drifted"]
     if drifted is None:
@@ -61,22 +61,27 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
     if column is not None:
         return Decision(do="rebuild", why=f"{column} differs in {entity['columns'][column]:,} of {_keys(drifted)}")
     if drifted <= policy.republish_keys_max:
-        return Decision(do="republish", why=f"{_keys(drifted)}, of {policy.republish_keys_max:,} at most")
+        limit = f"republish_keys_max = {policy.republish_keys_max}"
+        return Decision(do="republish", why=f"{_keys(drifted)}, not more than {limit}")
     if entity["ppm"] > policy.rebuild_ppm:
-        return Decision(do="rebuild", why=f"{_keys(drifted)} are {share}, beyond {policy.rebuild_ppm:,.0f}")
+        limit = f"rebuild_ppm = {policy.rebuild_ppm:.0f}"
+        return Decision(do="rebuild", why=f"{_keys(drifted)} are {share}, more than {limit}")
     excess = f"more than republish_keys_max = {policy.republish_keys_max}"
     return Decision(do="stop", why=f"{_keys(drifted)} are {excess}, but only {share}: a person decides")
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Whether columns changed their schema without row events."""
+    """Whether the table's columns changed without row events, so that the changelog does not show it."""
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 
 
 def command(
     entity: Mapping[str, Any], name: str, decision: Decision, report: Path, config: Path | None = None
 ) -> str | None:
-    """The command that does it, or that a person may choose to run; `report` and `config` are paths."""
+    """Returns the command that carries out the decision; for a stop, the command that a person may choose to run.
+
+    None if nothing is to be done. `report` and `config` are the paths of the report and of the configuration.
+    """
     arguments = f"{name} --config {shlex.quote(str(config))}" if config else name
     if decision.do == "rebuild" or (decision.do == "stop" and mismatched(entity)):
         return f"changelog rebuild {arguments}"
@@ -86,7 +91,7 @@ def command(
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """The entity's verdict by its policy. What a republish repairs is not severe, even in a small table."""
+    """Returns the entity's verdict by its policy. Drift that a republish repairs is never severe."""
     verdict = str(entity["verdict"])
     if entity["drifted"] is None or verdict == "skipped":
         return verdict
@@ -100,7 +105,10 @@ def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy
 
 
 def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
-    """The run's verdict, from the `verdict` and `action` of its entities. One that could not compare keeps its own."""
+    """Returns the run's verdict, from the `verdict` and `action` of its entities.
+
+    A run that could not compare keeps `verdict`.
+    """
     if verdict in ("not caught up", "refused"):
         return verdict
     compared = list(entities)
@@ -110,12 +118,12 @@ def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
-    """The column that is at fault as a whole; None if there is none, or if the policy does not look for one."""
+    """Returns the column that is at fault as a whole. None if there is none, or if the policy ignores columns."""
     if not policy.rebuild_columns or not entity["columns"]:
         return None
     name, rows = max(entity["columns"].items(), key=lambda pair: pair[1])
-    beyond = rows * MILLION > policy.rebuild_ppm * max(entity["sourceRows"], 1)
-    return name if rows >= max(NEARLY_ALL * entity["drifted"], COLUMN_ROWS_MIN) and beyond else None
+    above_limit = rows * MILLION > policy.rebuild_ppm * max(entity["sourceRows"], 1)
+    return name if rows >= max(NEARLY_ALL * entity["drifted"], COLUMN_ROWS_MIN) and above_limit else None
 
 
 def _keys(count: int) -> str:

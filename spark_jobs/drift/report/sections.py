@@ -1,4 +1,4 @@
-"""One entity's section: what to do, its figures, where the drift is, the keys, and the state of earlier drift."""
+"""Renders an entity's section: what to do, its figures, where the drift is, the keys, the state of earlier drift."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +17,10 @@ LABELS = {
     "not caught up": "not caught up",
     "refused": "not compared",
 }
-"""Verdicts in words."""
+"""The words that the page shows for verdicts."""
 
 TONES = {"clean": "good", "drift": "warn", "severe": "bad", "schema changed": "warn"}
-"""Their colours; others have none."""
+"""The colours of verdicts, as CSS classes. A verdict that is not listed is grey (`flat`)."""
 
 DOES = {
     "republish": "Publish the drifted keys again",
@@ -32,7 +32,7 @@ UNKNOWN = "unknown"
 """The service name in a default stamp."""
 
 CONTEXT_CHARACTERS_MAX = 200
-"""The most characters of a context that are shown; the report in JSON has all of it."""
+"""The most characters that are shown of a stamp's context; the report in JSON has the full text."""
 
 KINDS = {
     "missing": "in the source, not in the changelog",
@@ -43,21 +43,21 @@ KINDS = {
 
 def needs_section(entity: Entity) -> bool:
     """Whether the entity needs a section beside its row in the table."""
-    past = entity.history.open + entity.history.republished + entity.history.verified
-    noted = entity.why or entity.unknown or entity.sampled
-    return entity.verdict not in ("clean", "skipped") or past > 0 or bool(noted)
+    keys = entity.history.open + entity.history.republished + entity.history.verified
+    notes = entity.why or entity.unknown or entity.sampled
+    return entity.verdict not in ("clean", "skipped") or keys > 0 or bool(notes)
 
 
 def chip(verdict: str) -> Markup:
-    """A verdict in words and colour."""
+    """Returns a verdict in words and colour."""
     return element("span", LABELS[verdict], class_=f"chip {TONES.get(verdict, 'flat')}")
 
 
 def section(name: str, entity: Entity, keys: str | None) -> Markup:
-    """The section of one entity; `keys` is the name of the file of all drifted keys, beside the page."""
+    """Returns the section of one entity. `keys` is the name of the file with all drifted keys, beside the page."""
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
-    keyed = together("key ", element("code", element("bdi", ", ".join(entity.key))))
-    about = element("p", element("code", element("bdi", entity.table)), " · ", keyed, class_="quiet")
+    key_columns = together("key ", element("code", element("bdi", ", ".join(entity.key))))
+    about = element("p", element("code", element("bdi", entity.table)), " · ", key_columns, class_="quiet")
     notes = [element("p", note, class_="note") for note in (entity.why, _sampled(entity)) if note]
     parts = [title, about, *notes, _action(entity)]
     if entity.drifted is not None:
@@ -114,7 +114,7 @@ def _trend(name: str, entity: Entity) -> Markup:
 
 
 def _where(entity: Entity) -> Markup | None:
-    """Where the drift is: which columns, which writers, one incident or many."""
+    """Shows where the drift is: its columns, its writers, and whether it is one incident or many."""
     if not entity.drifted:
         return None
     blocks = []
@@ -122,11 +122,11 @@ def _where(entity: Entity) -> Markup | None:
         title = element("h3", "Columns that differ")
         blocks.append(element("div", title, charts.columns(entity.columns, entity.drifted)))
     if entity.writers:
-        who = [
+        writers = [
             _writer(writer.service_name, writer.api_version, writer.drifted, entity.drifted)
             for writer in entity.writers
         ]
-        blocks.append(element("div", element("h3", "Who wrote them last"), element("ul", *who, class_="bars")))
+        blocks.append(element("div", element("h3", "Who wrote them last"), element("ul", *writers, class_="bars")))
     if entity.incidents is not None:
         blocks.append(element("div", element("h3", "When they were written last"), *_incidents(entity.incidents)))
     return element("div", *blocks, class_="where") if blocks else None
@@ -141,18 +141,20 @@ def _writer(service: str | None, version: str | None, drifted: int, of: int) -> 
 
 
 READ = "read from the table; who wrote them is not known"
-"""The writer of rows whose last message is a read: nobody knows who wrote them."""
+"""The text in place of a writer, for rows whose last message is a read: their writer is not known."""
 
 
 def _who(*names: str | None) -> str:
-    """The known names of a stamp; *unknown* if it has none."""
+    """Returns the known names of a stamp; *unknown* if the stamp has none."""
     return " ".join(name for name in names if name and name != UNKNOWN) or UNKNOWN
 
 
 def _incidents(incidents: Incidents) -> list[Markup]:
     is_one = incidents.shape == "one"
     summary = (
-        "One incident: they stand close together." if is_one else f"{plural(incidents.count, 'incident')}, scattered."
+        "One incident: these changes are close together."
+        if is_one
+        else f"{plural(incidents.count, 'incident')}, scattered."
     )
     rows = [
         ("first", incidents.first_at, incidents.first_position),
@@ -215,7 +217,7 @@ def _column(name: str, source: Markup, changelog: Markup) -> Markup:
 
 
 def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
-    """The last change of the key in the changelog."""
+    """Describes the last change of the key in the changelog."""
     if provenance is None:
         return element("p", "No change of this key is known.", class_="quiet")
     source = provenance.get("source") or {}
@@ -228,7 +230,7 @@ def _provenance(provenance: Mapping[str, Any] | None) -> Markup:
 
 
 def _context(text: str | None) -> list[Markup | str]:
-    """The stamp's context, as its application wrote it."""
+    """Shows the stamp's context as the application wrote it, cut to `CONTEXT_CHARACTERS_MAX`."""
     if not text:
         return []
     shown = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"

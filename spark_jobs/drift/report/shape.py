@@ -1,8 +1,8 @@
-"""What a report is: `report.json`, format 1. Its JSON Schema, docs/drift-report.schema.json, is made from here.
+"""The format of a report, `report.json`, version 1. Its JSON Schema, docs/drift-report.schema.json, is made from here.
 
-Every key is always there, null where it is unknown; no other key is. Times are ISO 8601 in UTC (`…Z`), positions
-those of the changelog. *missing*: in the source, not in the changelog; *extra*: the other way round; *changed*: in
-both, and not equal. A key of the three is *drifted*.
+A report has all members of these classes, and no others; a value that is unknown is null. Times are ISO 8601 in UTC
+(`…Z`). Positions are those of the changelog. A row key is *drifted* if it is *missing* (in the source, but not in the
+changelog), *extra* (in the changelog, but not in the source) or *changed* (in both, with different values).
 """
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 FORMAT = 1
 FILE_NAME = r"^[0-9A-Za-z][0-9A-Za-z._-]*$"
-"""What may stand for a name in a folder, and for nothing else."""
+"""The names that a report may give to files: they cannot name a file outside the run's folder."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Drift = Literal["missing", "extra", "changed"]
@@ -26,7 +26,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Run(_Part, frozen=True, kw_only=True):
-    """One run of the job; `id` sorts as runs do, and names its folder."""
+    """One run of the job. `id` is the name of the run's folder; ids sort by the start of the runs."""
 
     id: Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
     started_at: str
@@ -46,8 +46,8 @@ class Source(_Part, frozen=True, kw_only=True):
 
 
 class Lost(_Part, frozen=True, kw_only=True):
-    """Changes that the changelog lacks (docs/how-to/gaps.md), between the position of the last row `before`
-    them, where that is known, and that of the gap.
+    """Changes that the changelog lacks (docs/how-to/gaps.md). `before` is the position of the last row before them,
+    and `position` that of the row that records the gap.
     """
 
     reason: str
@@ -57,7 +57,9 @@ class Lost(_Part, frozen=True, kw_only=True):
 
 
 class Where(_Part, frozen=True, kw_only=True):
-    """The changelog that was compared with it; the `gaps` in it, where they were looked for."""
+    """The changelog that was compared with the source. `gaps` lists the changes that it lacks; it is empty if the run
+    did not look for gaps.
+    """
 
     kind: str
     where: str
@@ -65,7 +67,9 @@ class Where(_Part, frozen=True, kw_only=True):
 
 
 class Fence(_Part, frozen=True, kw_only=True):
-    """What both sides show: the transactions of `snapshot`. `position` is how far the changelog was read."""
+    """The moment at which both sides are compared: each shows the transactions of `snapshot`, and no others. The
+    changelog was read up to `position`.
+    """
 
     snapshot: str | None
     lsn: str | None
@@ -76,7 +80,7 @@ class Fence(_Part, frozen=True, kw_only=True):
 
 
 class Writer(_Part, frozen=True, kw_only=True):
-    """A service that wrote drifted keys last."""
+    """A service, and the number of drifted keys whose last change it wrote."""
 
     service_name: str | None
     api_version: str | None
@@ -95,10 +99,10 @@ class Incidents(_Part, frozen=True, kw_only=True):
 
 
 class Sample(_Part, frozen=True, kw_only=True):
-    """A drifted key: for each column that differs its JSON on both sides, without the side that lacks it.
+    """A drifted key. `columns` has the JSON on both sides of each column that differs, without a side that lacks it.
 
-    A value of more than 200 characters is a text that ends in "…". Numbers stay as they are spelt. `provenance` is that
-    of the key's last change; its `context` is a text, the JSON that the application wrote.
+    A value of more than 200 characters is a text that ends in "…". Numbers are spelt as in their source. `provenance`
+    is that of the key's last change; its `context` is a text, the JSON that the application wrote.
     """
 
     key: str
@@ -108,7 +112,7 @@ class Sample(_Part, frozen=True, kw_only=True):
 
 
 class Action(_Part, frozen=True, kw_only=True):
-    """What the policy says; `command` is the line that does it."""
+    """What the policy wants done; `command` is the command line that does it."""
 
     do: Literal["none", "republish", "rebuild", "stop"]
     why: str
@@ -116,7 +120,10 @@ class Action(_Part, frozen=True, kw_only=True):
 
 
 class History(_Part, frozen=True, kw_only=True):
-    """Keys over the runs that are kept: drifted now, sent again since, equal again; since when the oldest drifts."""
+    """How many keys are open (they drift, and no repair was sent), republished (a repair was sent, and no run has
+    compared them since) and verified (equal again), over the newest 30 runs. `firstSeen` is the start of the run in
+    which the key that has drifted longest began to drift.
+    """
 
     open: Count
     republished: Count
@@ -125,7 +132,7 @@ class History(_Part, frozen=True, kw_only=True):
 
 
 class Point(_Part, frozen=True, kw_only=True):
-    """An entity in one run."""
+    """An entity's figures in one run."""
 
     run: str
     at: str
@@ -136,14 +143,14 @@ class Point(_Part, frozen=True, kw_only=True):
 
 
 class Repaired(_Part, frozen=True, kw_only=True):
-    """The signals that this run sent, as `--repair` does."""
+    """The signals by which this run asked the service for a repair (`--repair`)."""
 
     signals: list[str]
     at: str
 
 
 class Entity(_Part, frozen=True, kw_only=True):
-    """One entity: figures of its rows, null where it was not compared."""
+    """One entity. Its figures are null if it was not compared."""
 
     table: str
     key: list[str]
@@ -171,7 +178,7 @@ class Entity(_Part, frozen=True, kw_only=True):
 
 
 class Report(_Part, frozen=True, kw_only=True):
-    """One run's report."""
+    """The report of one run."""
 
     format: Literal[1]
     kind: Literal["changelog-drift-report"]
@@ -187,18 +194,18 @@ class Report(_Part, frozen=True, kw_only=True):
 
 
 def decode(content: bytes, where: str) -> Report:
-    """The report in `content`, read from `where`. Raises ChangelogError (MALFORMED) for what is none."""
+    """Decodes a report that was read from `where`. Raises ChangelogError (MALFORMED) if `content` is not a report."""
     try:
         return msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # msgspec names the key and what is wrong with it, never the value.
-        message = f"{where} is no drift report of format {FORMAT}: {error}"
-        hint = "restore it, or move its folder away: history then begins after it"
+        message = f"{where} is not a drift report of format {FORMAT}: {error}"
+        hint = "restore it, or move its folder away: the history then begins with the next report"
         raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
+    """Returns the JSON Schema of a report."""
     (top,), parts = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,4 +1,4 @@
-"""Spells numbers, times and values as people read them."""
+"""Formats numbers, times and values for people."""
 
 import re
 import unicodedata
@@ -11,21 +11,21 @@ from changelog.spark_jobs.drift.report.markup import Markup, element, spelt, tog
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 KEY_MAX = 120
-"""Characters of a key that are shown; `keys.jsonl` has all."""
+"""The most characters of a key that are shown; `keys.jsonl` has the full key."""
 
 
 def count(number: int | None) -> str:
-    """1500000 as 1,500,000; a dash for an unknown number."""
+    """Formats 1500000 as 1,500,000, and an unknown number as a dash."""
     return "–" if number is None else f"{number:,}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """1 key, 2 keys."""
+    """Formats a number with its noun: 1 key, 2 keys."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def transactions(snapshot: str) -> str:
-    """A snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words. Any other text is returned unchanged."""
+    """Describes a snapshot of PostgreSQL, `xmin:xmax:xip,…`, in words. Returns any other text unchanged."""
     if re.fullmatch(r"\d+:\d+:(\d+(,\d+)*)?", snapshot) is None:
         return snapshot
     _, end, running = snapshot.split(":")
@@ -35,14 +35,14 @@ def transactions(snapshot: str) -> str:
 
 
 def per_million(ppm: float | None) -> str:
-    """A whole number from 100 on; below that, three significant digits."""
+    """Formats a share in millionths: from 100 on as a whole number, below that with three significant digits."""
     if ppm is None:
         return "–"
     return f"{ppm:,.0f}" if ppm >= 100 or ppm == 0 else f"{ppm:.3g}"
 
 
 def seconds(duration_s: float) -> str:
-    """12.3 s, 4 min 5 s, 2 h 3 min."""
+    """Formats a duration: 12.3 s, 4 min 5 s, 2 h 3 min."""
     if duration_s < 60:
         return f"{duration_s:.1f} s"
     minutes, rest_s = divmod(round(duration_s), 60)
@@ -50,7 +50,7 @@ def seconds(duration_s: float) -> str:
 
 
 def moment(text: str | None) -> Markup:
-    """21 Nov 2026, 03:10:01 UTC; a text that is not a time is returned unchanged."""
+    """Formats a time: 21 Nov 2026, 03:10:01 UTC. Returns a text that is not a time unchanged."""
     if text is None:
         return together("–")
     try:
@@ -62,7 +62,7 @@ def moment(text: str | None) -> Markup:
 
 
 def day(text: str) -> str:
-    """21 Nov."""
+    """Formats a time's day: 21 Nov. Returns a text that is not a time unchanged."""
     try:
         time = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
@@ -71,7 +71,10 @@ def day(text: str) -> str:
 
 
 def key(text: str) -> Markup:
-    """A key, isolated from the direction of its characters; a long one is cut, and its length is added."""
+    """Shows a key. A long key is cut, and its length is added.
+
+    The element `bdi` keeps a key with right-to-left characters from reordering the text around it.
+    """
     short_text = text[:KEY_MAX] + "…" if len(text) > KEY_MAX else text
     code = element("code", element("bdi", short_text if text else '""'), class_="key")
     if len(text) <= KEY_MAX:
@@ -80,12 +83,15 @@ def key(text: str) -> Markup:
 
 
 def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
-    """Both values, with the difference marked. Null, an empty text, an absent value and a text `null` differ."""
+    """Shows both values, with the difference marked.
+
+    Null, an empty text, a missing value and the text `null` all look different.
+    """
     if source is None or changelog is None:
         return _value(source), _value(changelog)
     left, right = _shown(source), _shown(changelog)
-    if _alike(left, right):  # for example composed and decomposed letters: only their codes differ
-        left, right = [_code(piece) for piece in left], [_code(piece) for piece in right]
+    if _alike(left, right):  # for example composed and decomposed letters, which differ only as codes
+        left, right = [_code(character) for character in left], [_code(character) for character in right]
     head = _common(left, right)
     tail = _common(left[head:][::-1], right[head:][::-1])
     if head + tail == 0:
@@ -103,7 +109,7 @@ def _value(raw: msgspec.Raw | None, body_parts: list[str] | Markup | None = None
 
 
 def _shown(raw: msgspec.Raw) -> list[str]:
-    """The value's JSON, a piece for each character: texts in quotes, invisible characters as codes."""
+    """Returns the value's JSON as a list with a text for each character. Invisible characters are shown as codes."""
     text = bytes(raw).decode()
     if not text.startswith('"'):
         return [visible(character) for character in text]
@@ -122,19 +128,19 @@ def _alike(left: list[str], right: list[str]) -> bool:
     )
 
 
-def _code(piece: str) -> str:
-    return piece if piece.isascii() else "".join(map(spelt, piece))
+def _code(character: str) -> str:
+    return character if character.isascii() else "".join(map(spelt, character))
 
 
 def _common(left: list[str], right: list[str]) -> int:
-    """The number of pieces that both have in common at the beginning."""
-    for index, (left_piece, right_piece) in enumerate(zip(left, right, strict=False)):
-        if left_piece != right_piece:
+    """Returns the length of the common beginning of both lists."""
+    for index, (left_character, right_character) in enumerate(zip(left, right, strict=False)):
+        if left_character != right_character:
             return index
     return min(len(left), len(right))
 
 
-def _marked(pieces: list[str], head: int, tail: int) -> Markup:
-    end = len(pieces) - tail
-    middle = element("mark", *pieces[head:end]) if end > head else None
-    return together("".join(pieces[:head]), middle, "".join(pieces[end:]))
+def _marked(characters: list[str], head: int, tail: int) -> Markup:
+    end = len(characters) - tail
+    middle = element("mark", *characters[head:end]) if end > head else None
+    return together("".join(characters[:head]), middle, "".join(characters[end:]))

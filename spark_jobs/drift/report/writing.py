@@ -1,4 +1,4 @@
-"""Reports as files: `FOLDER/RUN_ID/report.json` and `report.html`, and `FOLDER/latest`, a link to the newest."""
+"""Writes and reads reports: `FOLDER/RUN_ID/report.json` and `report.html`. `FOLDER/latest` links to the newest run."""
 
 import os
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ PAGE_NAME = "report.html"
 
 
 def write(folder: Path, report: Mapping[str, Any]) -> Path:
-    """Writes the report beside its keys, each file atomically, and points `latest` to it; returns the page's path.
+    """Writes the report's files atomically into the run's folder, and links `latest` to it. Returns the page's path.
 
-    Raises ChangelogError (MALFORMED) for a report that is not of the format, which is a bug, and OSError.
+    Raises OSError. Raises ChangelogError (MALFORMED) if the report does not have the format, which is a bug.
     """
     content = msgspec.json.encode(report)
     checked = shape.decode(content, JSON_NAME)
@@ -34,9 +34,9 @@ def write(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def read_earlier(folder: Path) -> list[dict[str, Any]]:
-    """The newest reports in `folder`, oldest first, 30 at most; none if the folder does not exist.
+    """Reads the newest reports in `folder`, at most 30, the oldest first; none if the folder does not exist.
 
-    Raises ChangelogError (MALFORMED), with the path, for a file that is not a report of this format.
+    Raises ChangelogError: MALFORMED if a file is not a report of this format, STORAGE if it cannot be read.
     """
     paths = (path for path in folder.glob(f"[!.]*/{JSON_NAME}") if not path.parent.is_symlink())
     newest = sorted(paths, key=lambda path: path.parent.name)[-RUNS_MAX:]
@@ -55,22 +55,22 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    make_file(beside, DATA_FILE)
-    with beside.open("wb") as stream:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    make_file(temporary, DATA_FILE)
+    with temporary.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
-    beside.replace(path)
+    temporary.replace(path)
 
 
 def _link(folder: Path, run: str) -> None:
-    """Points `latest` to the run atomically: a new link replaces the old one."""
-    beside = folder / f".{LATEST}.{os.getpid()}"
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(run, target_is_directory=True)
+    """Points `latest` to the run atomically, by renaming a new link over the old one."""
+    new_link = folder / f".{LATEST}.{os.getpid()}"
+    new_link.unlink(missing_ok=True)
+    new_link.symlink_to(run, target_is_directory=True)
     try:
-        beside.replace(folder / LATEST)
+        new_link.replace(folder / LATEST)
     except OSError:
-        beside.unlink()
+        new_link.unlink()
         raise
