@@ -64,12 +64,12 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
     parser.add_argument("--full", action="store_true", help="do not build on the existing view")
     counting = parser.add_argument_group("whose changes count; each may be repeated")
-    for option, whose in (
+    for option, help_text in (
         ("--keep-service", "only changes by this service"),
         ("--drop-service", "no changes by this service"),
         ("--api-version", "only changes of this API version"),
     ):
-        counting.add_argument(option, action="append", default=[], metavar="NAME", help=whose)
+        counting.add_argument(option, action="append", default=[], metavar="NAME", help=help_text)
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
@@ -101,7 +101,10 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
 
 
 def _table(arguments: argparse.Namespace) -> to_postgres.Target | None:
-    """The table to write, if the output is one. Raises ChangelogError (USAGE) for options that do not fit."""
+    """Returns the table to write; None if the output is not PostgreSQL.
+
+    Raises ChangelogError (USAGE) if options do not fit together.
+    """
     if (arguments.output == POSTGRES) != (arguments.dsn is not None):
         message = "--output postgres and --dsn go together"
         raise ChangelogError(
@@ -136,7 +139,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     changelog = Archive(path=arguments.archive) if arguments.archive else where_of(config)
     entities = _entities(arguments, config)
     position = resolve(spark, changelog, arguments.as_of, entities)
-    read_changelog(spark, changelog, entities=entities)  # names an unknown entity as such, not as one without columns
+    read_changelog(spark, changelog, entities=entities)  # refuses unknown entities, with a better error than columns_of
     view_plan = plan.ViewPlan(
         view=ViewConfig(entity=arguments.entity, where=arguments.where)
         if arguments.entity
@@ -157,8 +160,8 @@ def _written(
     table = _table(arguments)
     if table is not None:
         with plan.build(spark, changelog, view_plan, position) as rows:
-            written = to_postgres.write(rows, plan.shape_of(view_plan), view, table)
-        return {"view": arguments.to, "after": None, **_counts(written)}
+            new_view = to_postgres.write(rows, plan.shape_of(view_plan), view, table)
+        return {"view": arguments.to, "after": None, **_counts(new_view)}
     store = store_of(arguments.to, spark)
     is_delta = arguments.output == DELTA
     present = to_delta_lake.newest(spark, store.root) if is_delta else to_parquet.newest(store)
@@ -169,17 +172,17 @@ def _written(
             **_counts(to_delta_lake.counts(spark, present, store.root)),
         }
     base = None if arguments.full else plan.base_of(present, changelog, view_plan, position)
-    before = None
+    base_rows = None
     if base is not None:
-        before = to_delta_lake.read(spark, store.root) if is_delta else to_parquet.read(spark, store, base), base
-    with plan.build(spark, changelog, view_plan, position, on=before) as rows:
-        written = (
+        base_rows = to_delta_lake.read(spark, store.root) if is_delta else to_parquet.read(spark, store, base), base
+    with plan.build(spark, changelog, view_plan, position, on=base_rows) as rows:
+        new_view = (
             to_delta_lake.write(rows, view, store.root)
             if is_delta
             else to_parquet.write(store, rows, view, at=datetime.now(UTC))
         )
-    path = store.root if is_delta else f"{store.root}/{written.path}"
-    return {"view": path, "after": base.position if base else None, **_counts(written)}
+    path = store.root if is_delta else f"{store.root}/{new_view.path}"
+    return {"view": path, "after": base.position if base else None, **_counts(new_view)}
 
 
 def _counts(view: "View") -> dict[str, int]:

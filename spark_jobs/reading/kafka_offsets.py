@@ -167,5 +167,5 @@ def _lost(part: Part, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
         f"history lost: {part[0]}, partition {part[1]}, {what}",
-        hint="start again in an empty place, leave the entity out (--skip ENTITY), or accept it (--accept-lost)",
+        hint="start again with an empty output, leave the entity out (--skip ENTITY), or accept it (--accept-lost)",
     )

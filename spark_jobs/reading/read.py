@@ -133,7 +133,7 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
         raise ChangelogError(
             Kind.GAP,
             f"history lost: {what} {reached}, and {path} begins at {earliest}",
-            hint="start again in an empty output",
+            hint="start again with an empty output",
         )
 
 

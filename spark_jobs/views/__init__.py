@@ -1,1 +1,1 @@
-"""Views: the last state of each key, folded from its changes, and the outputs that it is written to."""
+"""Views: the last state of each key, folded from its changes, and the outputs that a view is written to."""

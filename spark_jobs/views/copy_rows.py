@@ -1,7 +1,7 @@
 """Copies a task's rows of a view into a table of PostgreSQL: Arrow batches as CSV, with exact values.
 
-Values take the matching PostgreSQL type, and json stays text; arrays, maps, composites and nested documents become
-jsonb with the published JSON (docs/reference/types.md).
+Columns get the matching PostgreSQL type; `json` keeps its text. Arrays, maps, composites and nested documents become
+`jsonb`, with the JSON that is published (docs/reference/types.md).
 """
 
 import base64
@@ -25,10 +25,10 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""From Arrow's Python value, not null, to an object that msgspec writes as the published JSON."""
+"""Converts Arrow's Python value, which is not null, to an object that msgspec writes as the published JSON."""
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
-"""The columns in which a task reports what it copied."""
+"""The columns in which a task reports how much it copied."""
 
 _ABOUT: Final = {
     "_key": "text",
@@ -65,17 +65,17 @@ _DETAILED: Final = ("22", "23")  # classes of errors whose messages quote values
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The view's own columns (nested documents are arrays of structs), followed by those that describe the state."""
+    """The columns of a view: `columns` (nested documents are arrays of structs), then those that describe the state."""
 
     columns: Sequence[Column]
 
     def names(self) -> list[str]:
-        """All columns' names, quoted for Spark's SQL."""
+        """Returns the names of all columns, quoted for Spark's SQL."""
         own = (column.name.replace("`", "``") for column in self.columns)
         return [f"`{name}`" for name in (*own, *_ABOUT)]
 
     def declared(self) -> list[tuple[str, str]]:
-        """All columns' names and PostgreSQL types."""
+        """Returns the names and PostgreSQL types of all columns."""
         return [*((column.name, _declared(column.type)) for column in self.columns), *_ABOUT.items()]
 
 
@@ -152,7 +152,7 @@ def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Arra
 
 
 def _names(array: pa.Array) -> pa.Array:
-    """Arrays of text in PostgreSQL's syntax."""
+    """Formats lists of texts as PostgreSQL's arrays."""
     return pa.array(["{" + ",".join(map(_quoted, names)) + "}" for names in array.to_pylist()], pa.utf8())
 
 
@@ -162,7 +162,7 @@ def _quoted(name: str) -> str:
 
 
 def _finish(type_: ColumnType) -> Callable[[pa.Array], pa.Array]:
-    """The function that prepares a column for CSV as PostgreSQL reads it."""
+    """Returns the function that prepares a column for the CSV that PostgreSQL reads."""
     match type_:
         case Primitive.BYTES:
             return lambda array: _each(array, lambda value: "\\x" + value.hex())

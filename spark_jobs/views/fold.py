@@ -1,9 +1,10 @@
 """Folds the last changes of each key into its last state, with typed values.
 
 If the log did not send a value in a change (it is *unavailable*), the value is taken from an earlier state. The input
-has the columns `CHANGES`. The rows of a key are together, the newest first, back to the first row that lacks no value.
-This module works row by row, handles everything unusual, and defines the result. If one change is a complete state with
-values of the usual form, `changelog.spark_jobs.views.fold_batch` reads many such changes at once.
+has the columns `CHANGES`. The rows of a key are adjacent, the newest first; they end at the first that lacks no value.
+
+This module works row by row, handles all unusual values, and defines the result. Changes that are complete states with
+values of the usual form go through `changelog.spark_jobs.views.fold_batch`, which reads many at once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +31,10 @@ _OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
 WHOLE: Final = "whole"
 
 CHANGES: Final = (*_OF_STATE, WHOLE)
-"""The columns of a change, beginning with those of `ABOUT`.
+"""The columns of a change. The first of them become columns of `ABOUT`.
 
-`gaps` is the change's provenance if that names unavailable values or nulls of JSON. `WHOLE` says that the change is the
-only one of its key.
+`gaps` is the change's provenance if it names unavailable values or JSON nulls, otherwise null. `WHOLE` says that the
+change is the newest of its key and lacks no value, so that it is the only one of its key in the input.
 """
 
 CONTEXT: Final = "_context"
@@ -54,13 +55,13 @@ ABOUT: Final = pa.schema(
 )
 """The columns that describe a state: its key, its last change, and which of its columns are null for a special reason.
 
-`_unavailable` names columns whose value no state had, `_out_of_range` those whose Spark type cannot hold the value;
-both are sorted.
+`_unavailable` names the columns whose value was in none of the changes. `_out_of_range` names the columns whose Spark
+type cannot hold the value. Both are sorted.
 """
 
 BEGUN: Final = "_begun"
 BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
-"""Whether the key's first change was among the input, so that no earlier state can have the unavailable values."""
+"""Whether the fold reached a delete of the key. If so, no earlier state can supply an unavailable value."""
 
 ROWS_MAX: Final = 4096
 """The most rows in one output batch."""
@@ -68,7 +69,7 @@ ROWS_MAX: Final = 4096
 
 @dataclass(slots=True)
 class _Folded:
-    """A key's last state as far as it is known: tokens by column."""
+    """A key's last state, as far as it is known. `values` has the JSON tokens by column."""
 
     values: dict[str, bytes]
     missing: set[str]
@@ -79,7 +80,7 @@ class _Folded:
 def fold(
     batches: Iterable[pa.RecordBatch], *, columns: Sequence[Column], schema: pa.Schema, raw: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Turns batches of `CHANGES` into batches of `schema`, with one row for each key, deleted or not.
+    """Turns batches of `CHANGES` into batches of `schema`, with one row for each key, also for deleted keys.
 
     `schema` has the columns, then those of `ABOUT`, then `BEGUN`. With `raw`, each value is text: the content of a JSON
     string, or the JSON of any other value. Raises ChangelogError (MALFORMED), with the position, for a change whose
@@ -111,10 +112,10 @@ def fold(
 
 
 def _usual(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which changes are probably complete states, judged without parsing them."""
+    """Returns a mask of the changes that are probably complete states. It does not parse them."""
     whole, gaps = batch.column(WHOLE), batch.column("gaps")
-    stays = pc.not_equal(batch.column("op"), Op.DELETE.value)
-    return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), stays))
+    not_deleted = pc.not_equal(batch.column("op"), Op.DELETE.value)
+    return np.asarray(pc.and_(pc.and_(whole, gaps.is_null()), not_deleted))
 
 
 def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -122,7 +123,7 @@ def _changes(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def _with_about(values: Sequence[pa.Array], changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Output rows for changes that are complete states."""
+    """Returns the output rows for changes that are complete states."""
     empty_lists = pa.ListArray.from_arrays(pa.array(np.zeros(len(changes) + 1, np.int32)), pa.array([], pa.utf8()))
     begun_flags = pa.array(np.zeros(len(changes), np.bool_))
     arrays = [*values, *(changes.column(name) for name in _OF_CHANGE), empty_lists, empty_lists, begun_flags]
@@ -139,7 +140,7 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 
 
 def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
-    """One output row, from the changes of one key."""
+    """Returns the output row of one key, from the key's changes."""
     last_change = changes[0]
     state = _fold(changes)
     values: list[object] = []

@@ -1,9 +1,9 @@
-"""Reads states as columns, a batch at once: the same results as `changelog.spark_jobs.views.fold` row by row, but much
-faster.
+"""Reads a batch of states at once, as columns. `changelog.spark_jobs.views.fold` reads them row by row, with the same
+result, but much more slowly.
 
-Only values of the usual form for their type are read here. Rows with any other value are reported, and `fold` reads
-them one by one. A property test checks that both give the same result. Every number is read exactly: integers and
-doubles by msgspec; decimals, dates and times by Arrow, after their form was checked.
+Values are read here only if they have the usual form of their type. Rows with any other value are reported, and `fold`
+reads them one by one. A property test checks that both give the same result. Every number is read exactly: msgspec
+reads integers and doubles; Arrow reads decimals, dates and times, after their form was checked.
 """
 
 import re
@@ -30,7 +30,7 @@ Finish = Callable[[Sequence[Any], Texts], tuple[pa.Array, Mask | None]]
 """Takes a column's decoded values and the rows' texts. Returns the column's array, and a mask of the rows that must be
 read one by one."""
 
-_UNNAMED = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support such names of members
+_UNSUPPORTED_IN_NAMES = re.compile(r'["\\\x00-\x1f]')  # msgspec does not support such names of members
 _MINUS_NOUGHT = re.compile(r":\s*-0\s*[,}]")
 
 _DAY: Final = r"([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -62,7 +62,7 @@ class BatchReader:
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
         """Returns a function that turns states into arrays, one for each column, and a mask of the rows not read."""
-        if any(_UNNAMED.search(column.name) for column in self.columns):
+        if any(_UNSUPPORTED_IN_NAMES.search(column.name) for column in self.columns):
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
         fields = [
@@ -95,14 +95,14 @@ class BatchReader:
 
 
 def _optional(parsed: Any, name: str) -> tuple[Any, Any]:
-    """The msgspec type and field of a member that may be null or missing."""
+    """Returns the msgspec type and field of a member that may be null or missing."""
     if parsed is Raw:  # in a union with None, msgspec takes Raw for a custom type
         return Raw, msgspec.field(name=name, default=Raw(NULL))
     return parsed | None, msgspec.field(name=name, default=None)
 
 
 def _part(type_: ColumnType, to: pa.DataType, raw: bool) -> tuple[Any, Finish]:
-    """The type as which msgspec decodes a column's values, and the function that turns them into an array."""
+    """Returns the type as which msgspec decodes a column's values, and the function that turns them into an array."""
     if raw:
         return Raw, _one_by_one(text, to)
     match type_:
@@ -118,7 +118,7 @@ def _part(type_: ColumnType, to: pa.DataType, raw: bool) -> tuple[Any, Finish]:
 
 
 def _decimal(precision: int, scale: int) -> str:
-    """The form of a number that fits the type without rounding."""
+    """Returns a pattern for numbers that fit the type without rounding."""
     whole = rf"(0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return rf"^-?{whole}(\.[0-9]{{1,{scale}}})?$" if scale else rf"^-?{whole}$"
 
@@ -128,7 +128,7 @@ def _as_they_are(to: pa.DataType) -> Finish:
 
 
 def _of_form(form: str, to: pa.DataType) -> Finish:
-    """Strings that Arrow parses, if they have a form with only one meaning."""
+    """Lets Arrow parse the strings that match `form`. Such a string has only one meaning; all others are unusual."""
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:
         texts = pa.array(values, pa.utf8())
@@ -147,13 +147,15 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
 
 
 def _floats(to: pa.DataType) -> Finish:
-    """Doubles, rounded again for a narrower type; a zero is checked for a sign, which msgspec loses."""
+    """Takes doubles, which are rounded again for a narrower type. Because msgspec loses the sign of -0, a zero makes it
+    search the row's text for -0.
+    """
 
     def finish(values: Sequence[float | None], texts: Texts) -> tuple[pa.Array, Mask | None]:
         array = pa.array(values, to)
-        plain = array.to_numpy(zero_copy_only=False)  # nulls become NaN, which no token does
-        unusual = np.isinf(plain)
-        for index in np.flatnonzero(plain == 0).tolist():
+        numbers = array.to_numpy(zero_copy_only=False)  # nulls become NaN; no JSON number is NaN
+        unusual = np.isinf(numbers)
+        for index in np.flatnonzero(numbers == 0).tolist():
             unusual[index] = _MINUS_NOUGHT.search(texts[index] or "") is not None
         return array, unusual
 

@@ -1,4 +1,4 @@
-"""Reads published JSON tokens as values for Spark, every number exactly as written (docs/reference/types.md)."""
+"""Reads published JSON tokens as values for Spark. Every number is read exactly (docs/reference/types.md)."""
 
 import binascii
 import math
@@ -19,21 +19,21 @@ from changelog.schemas.spark import DIGITS_MAX
 from changelog.schemas.types import Array, ColumnType, Map, Primitive, Struct
 
 Read = Callable[[bytes], object]
-"""From a JSON token that is not null to its value; raises ValueError if the type cannot hold it."""
+"""Reads the value of a JSON token that is not null. Raises ValueError if the type cannot hold the value."""
 
 NULL: Final = b"null"
 
 _INTEGER = re.compile(rb"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _FIXED = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_UNUSUAL: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
+_NOT_FINITE: Final = {b'"NaN"': "nan", b'"Infinity"': "inf", b'"-Infinity"': "-inf"}
 
 _strings = msgspec.json.Decoder(str)
 _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """The function that reads values of this type, as Arrow takes them for
+    """Returns the function that reads values of this type. Arrow can put its results into a column of the Spark type
     `changelog.schemas.spark.to_spark(type_)`.
     """
     match type_:
@@ -50,7 +50,7 @@ def reader(type_: ColumnType) -> Read:
 
 
 def text(token: bytes) -> str:
-    """The content of a JSON string; any other token unchanged."""
+    """Returns the content of a JSON string, and any other token unchanged."""
     return _strings.decode(token) if token[:1] == b'"' else token.decode()
 
 
@@ -82,8 +82,8 @@ def _floating(form: str) -> Read:
     rounded = struct.Struct(form)
 
     def read(token: bytes) -> float:
-        if token in _UNUSUAL:
-            return float(_UNUSUAL[token])
+        if token in _NOT_FINITE:
+            return float(_NOT_FINITE[token])
         if not _NUMBER.fullmatch(token):
             raise ValueError("not a number")
         value = float(token)
@@ -99,7 +99,7 @@ def _floating(form: str) -> Read:
 
 
 def _decimal(precision: int, scale: int) -> Read:
-    """Reads a number exactly, or raises ValueError."""
+    """Returns a function that reads a number exactly, or raises ValueError."""
     context = Context(prec=precision, traps=[Inexact, InvalidOperation])
     unit = Decimal(1).scaleb(-scale)
 
@@ -123,7 +123,7 @@ def _day(token: bytes) -> date:
     content = _strings.decode(token)
     day = date.fromisoformat(content)
     if day.isoformat() != content:
-        raise ValueError("not a day of four digits' years")
+        raise ValueError("not a date with a year of four digits")
     return day
 
 
@@ -132,7 +132,7 @@ def _instant(zone: str) -> Read:
         content = _strings.decode(token)
         at = datetime.fromisoformat(content.removesuffix(zone))
         if at.isoformat(timespec="microseconds") + zone != content:
-            raise ValueError("not a moment of four digits' years")
+            raise ValueError("not a time with a year of four digits")
         return at.replace(tzinfo=UTC) if zone else at
 
     return read

@@ -37,7 +37,7 @@ Columns = Mapping[str, Sequence[Column]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPlan:
-    """A view of one entity, or of documents. With `raw`, all columns are text."""
+    """The content of a view: the rows of one entity, or documents. With `raw`, all columns are text."""
 
     view: ViewConfig
     choice: Chosen = EVERYTHING
@@ -45,7 +45,7 @@ class ViewPlan:
     columns: Columns
 
     def definition(self, changelog: Where) -> dict[str, object]:
-        """The whole plan and the changelog's name, as JSON values."""
+        """Returns the complete plan and the changelog's name, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
         parts = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
         return dict(msgspec.json.decode(msgspec.json.encode({**parts, "raw": self.raw, "columns": shapes})))
@@ -54,8 +54,10 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """The columns of each entity, from its file in `folder`, or without one from the changelog's last version up to
-    `position`. Raises ChangelogError (PRECONDITION) for an entity without columns.
+    """Returns the columns of each entity. They come from the entity's file in `folder`; if `folder` is None, from the
+    last version of the columns that the changelog has up to `position`.
+
+    Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """
     names = sorted(set(entities))
     if folder is not None:
@@ -77,9 +79,10 @@ def columns_of(
 
 
 def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Position) -> View | None:
-    """The present view, if a view as of `position` can build on it: same definition, and all rows of one entity.
+    """Returns the present view if a view as of `position` can build on it, otherwise None.
 
-    A condition leaves out rows that later changes may need. A changelog on Kafka is always read from its beginning.
+    Both views must have the same definition, and all rows and columns of one entity. (A condition leaves out rows that
+    later changes may need.) A changelog on Kafka is always read from its beginning.
     """
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
@@ -97,23 +100,28 @@ def build(
     *,
     on: tuple[DataFrame, View] | None = None,
 ) -> Iterator[DataFrame]:
-    """Yields the view as of `position`, built on the rows of an earlier view `on` if `base_of` allowed one.
+    """Yields the rows of the view as of `position`.
 
-    Raises ChangelogError: USAGE for a condition or a configured column that an entity does not have, GAP if retention
-    dropped changes past the earlier view.
+    `on` is an earlier view that `base_of` allows to build on, with its rows. Without it, all changes are read.
+
+    Raises ChangelogError: USAGE if the condition is invalid, or if an entity lacks a configured column; GAP if
+    retention dropped changes that came after the earlier view.
     """
     if on is not None:
         yield _followed(spark, changelog, plan, position, on)
         return
-    with _reading(spark, changelog, set(plan.view.entities())) as changes:
-        counting = {entity: chosen(until(rows, position), plan.choice) for entity, rows in changes.items()}
-        documents = _documents(counting, plan, plan.view, "view")
-        yield documents.select(*(quoted(name) for name in [*_taken(plan.view, documents, "view"), *fold.ABOUT.names]))
+    with _all_changes(spark, changelog, set(plan.view.entities())) as all_changes:
+        changes = {entity: chosen(until(rows, position), plan.choice) for entity, rows in all_changes.items()}
+        documents = _documents(changes, plan, plan.view, "view")
+        names = [*_names(plan.view, documents, "view"), *fold.ABOUT.names]
+        yield documents.select(*(quoted(name) for name in names))
 
 
 @contextlib.contextmanager
-def _reading(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
-    """Yields each entity's changes. Rows from Kafka are cached: views read them twice, and files are cheap to read."""
+def _all_changes(spark: SparkSession, changelog: Where, entities: Collection[str]) -> Iterator[Mapping[str, DataFrame]]:
+    """Yields each entity's changes. Changes from Kafka are cached, because a view reads them twice; files are cheap to
+    read twice.
+    """
     changes = {entity: read_changelog(spark, changelog, entities=[entity]) for entity in entities}
     if not isinstance(changelog, Kafka):
         yield changes
@@ -130,15 +138,15 @@ def _followed(
 ) -> DataFrame:
     (rows, view), entity = on, plan.view.entity
     assert not isinstance(changelog, Kafka)  # see base_of
-    reached = Position.parse(view.position)
-    refuse_dropped(spark, changelog, reached, "the view that is there goes up to")
-    changes = read_changelog(spark, changelog, entities=[entity], after=reached)
-    counting = chosen(until(changes, position), plan.choice)
-    return followed(rows, counting, plan.columns[entity], raw=plan.raw)
+    old_position = Position.parse(view.position)
+    refuse_dropped(spark, changelog, old_position, "the existing view goes up to")
+    all_changes = read_changelog(spark, changelog, entities=[entity], after=old_position)
+    changes = chosen(until(all_changes, position), plan.choice)
+    return followed(rows, changes, plan.columns[entity], raw=plan.raw)
 
 
 def shape_of(plan: ViewPlan) -> ViewColumns:
-    """The columns of `build` and of nested documents, with neutral types."""
+    """Returns the columns of the rows that `build` yields, with neutral types. A nested document is an array."""
     return ViewColumns([Column(name=name, type=type_, nullable=True) for name, type_ in _fields(plan, plan.view)])
 
 
@@ -151,19 +159,23 @@ def _fields(plan: ViewPlan, part: ViewConfig | NestedConfig) -> Iterator[tuple[s
 
 
 def _documents(
-    changes: Mapping[str, DataFrame], plan: ViewPlan, part: ViewConfig | NestedConfig, place: str
+    changes: Mapping[str, DataFrame], plan: ViewPlan, part: ViewConfig | NestedConfig, path: str
 ) -> DataFrame:
-    """The rows of an entity with all columns and nested documents; `place` names it in errors."""
+    """Returns the rows of an entity with all columns and nested documents. Errors name `path`, for example
+    `view.nested.items`.
+    """
     states_of = latest(changes[part.entity], plan.columns[part.entity], raw=plan.raw)
     documents = _filtered(live(states_of), part.where)
     for member, inner in part.nested.items():
-        inside = f"{place}.nested.{member}"
-        below = _documents(changes, plan, inner, inside)
-        _refuse_unknown(f"{inside}.on", list(inner.on.values()), documents, part.entity)
-        _refuse_unknown(f"{inside}.on", list(inner.on), below, inner.entity)
+        inner_path = f"{path}.nested.{member}"
+        inner_documents = _documents(changes, plan, inner, inner_path)
+        _refuse_unknown(f"{inner_path}.on", list(inner.on.values()), documents, part.entity)
+        _refuse_unknown(f"{inner_path}.on", list(inner.on), inner_documents, inner.entity)
         if member.lower() in {name.lower() for name in documents.columns}:
-            raise ChangelogError(Kind.USAGE, f"{inside}: {part.entity} has a column of this name", hint="rename it")
-        documents = nested(documents, member, below, inner.on, _taken(inner, below, inside))
+            message = f"{inner_path}: {part.entity} has a column of this name"
+            raise ChangelogError(Kind.USAGE, message, hint="rename the nested member")
+        inner_names = _names(inner, inner_documents, inner_path)
+        documents = nested(documents, member, inner_documents, inner.on, inner_names)
     return documents
 
 
@@ -173,24 +185,22 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
     try:
         return rows.where(condition)
     except (AnalysisException, ParseException) as error:
-        reason = error.getCondition() or "no SQL"
+        reason = error.getCondition() or "invalid SQL"
         hint = f"its columns are: {', '.join(rows.columns)}"
         raise ChangelogError(Kind.USAGE, f"the condition does not fit the view ({reason})", hint=hint) from error
 
 
-def _taken(part: ViewConfig | NestedConfig, rows: DataFrame, place: str) -> list[str]:
-    """The names of the document's columns and of its nested members."""
+def _names(part: ViewConfig | NestedConfig, rows: DataFrame, path: str) -> list[str]:
+    """Returns the names of the document's columns and of its nested members."""
     names = [name for name in rows.columns if name not in fold.ABOUT.names and name not in part.nested]
     if part.columns != ALL:
-        _refuse_unknown(f"{place}.columns", list(part.columns), rows, part.entity)
+        _refuse_unknown(f"{path}.columns", list(part.columns), rows, part.entity)
         names = list(part.columns)
     return [*names, *part.nested]
 
 
-def _refuse_unknown(place: str, names: Sequence[str], rows: DataFrame, entity: str) -> None:
+def _refuse_unknown(path: str, names: Sequence[str], rows: DataFrame, entity: str) -> None:
     unknown_name = next((name for name in names if name not in rows.columns), None)
     if unknown_name is not None:
         names_text = ", ".join(name for name in rows.columns if name not in fold.ABOUT.names)
-        raise ChangelogError(
-            Kind.USAGE, f"{place}: {entity} has no column {unknown_name}", hint=f"it has: {names_text}"
-        )
+        raise ChangelogError(Kind.USAGE, f"{path}: {entity} has no column {unknown_name}", hint=f"it has: {names_text}")

@@ -1,5 +1,5 @@
-"""Sessions with the PostgreSQL that a view is written to. It need not be the source's, and its errors have their own
-remedies.
+"""Sessions with the PostgreSQL server that a view is written to. It can be another server than the source's, so errors
+have hints of their own.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _REMEDIES: Final = libpq.Remedies(
             Kind.PRECONDITION,
             "the table is replaced as a whole: drop what depends on it, or name another table",
         ),
-        ("55P03", Kind.CONNECTION, "a reader holds the table for long; run the job again"),
+        ("55P03", Kind.CONNECTION, "a reader has locked the table for too long; run the job again"),
         ("08", Kind.CONNECTION, None),
         ("40", Kind.CONNECTION, None),
         ("53", Kind.CONNECTION, None),
@@ -41,10 +41,10 @@ _REMEDIES: Final = libpq.Remedies(
 
 @contextlib.contextmanager
 def connected(dsn: str, doing: str) -> Iterator[Connection]:
-    """Yields a session in autocommit, and closes it; `doing` says what it is for, as a gerund.
+    """Yields a session in autocommit mode, and closes it in the end. Errors say what it was `doing`: "writing orders".
 
-    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS and CONNECTION if the server refuses or
-    cannot be reached, and what psycopg's errors in the block become.
+    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION
+    if it cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
     """
     try:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))

@@ -1,7 +1,8 @@
-"""A view as Parquet files: each run writes a folder of its own, which counts once the newest record says so.
+"""Writes a view as Parquet files. Each run writes a new folder, then a record that makes this folder the view.
 
-`<output>/manifest/<n>.json` says which folder the view is, what it is of, and the position up to which it goes. On a
-file system of this machine, `<output>/current` leads to that folder, too.
+The record, `<output>/manifest/<n>.json`, has the folder, the view's definition, and the position up to which the view
+goes. The newest complete record is valid. On a file system of this machine, the link `<output>/current` also leads to
+the folder.
 """
 
 import os
@@ -27,10 +28,10 @@ _VIEWS: Final = "views"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A view: its definition, the position up to which it goes, and its folder below the output.
+    """A view: its definition, the position up to which it goes, and its folder (`path`), relative to the output.
 
-    A later view of the same definition can build on it. `out_of_range` counts values that are null because their type
-    cannot hold them, `unavailable` those that no state had.
+    A later view of the same definition can build on it. `before` is the folder of the view before it. `out_of_range`
+    counts values that are null because their type cannot hold them, `unavailable` those that no change had.
     """
 
     format: int = FORMAT
@@ -44,23 +45,27 @@ class View:
 
 
 def newest(store: Store) -> View | None:
-    """The view by the newest complete record. Raises ChangelogError (PRECONDITION) if a newer program wrote it."""
+    """Returns the view of the newest complete record; None if there is none.
+
+    Raises ChangelogError (PRECONDITION) if a newer program wrote it.
+    """
     return newest_record(store, View, FORMAT)
 
 
 def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
-    """The view's rows."""
+    """Returns the view's rows."""
     return spark.read.parquet(f"{store.root}/{view.path}")
 
 
 def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
     """Makes `rows` the view, and returns its record.
 
-    1. The files are written in a folder that nobody reads.
-    2. The record of the next number is created: from here on, this is the view.
-    3. The link `current` is pointed at it, and views older than the last one are deleted; that may still have readers.
+    1. The files are written into a new folder, which nobody reads yet.
+    2. The record of the next number is created. From now on, this is the view.
+    3. The link `current` is pointed at the new view. The last view before it stays, because it may still have readers;
+       older views are deleted.
 
-    Raises ChangelogError (IN_USE) if another run wrote to the output meanwhile.
+    Raises ChangelogError (IN_USE) if another run added a record at the same time.
     """
     old_view, record_number = newest(store), max(numbers(store), default=0) + 1
     path = f"{_VIEWS}/{run_name(at)}"
@@ -80,11 +85,11 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
 
 
 def counted(rows: "DataFrame", view: View) -> View:
-    """The view with its counts, from two small columns of the stored rows."""
+    """Returns the view with its counts, which come from two small columns of the stored rows."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
 
-    lacking = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
-    count, out_of_range, unavailable = rows.agg(F.count("*"), *lacking).collect()[0]
+    sums = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
+    count, out_of_range, unavailable = rows.agg(F.count("*"), *sums).collect()[0]
     return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)
 
 

@@ -1,7 +1,8 @@
-"""Writes a view as a table of PostgreSQL: Spark's tasks fill a new table, which then replaces the old one at once.
+"""Writes a view as a table of PostgreSQL. Spark's tasks fill a new table, which then replaces the old one at once.
 
-Readers see either the whole old table or the whole new one. The table's comment holds the view's record; a table
-without such a comment is never replaced. One run at a time writes a table; the next run drops what a killed one left.
+Readers see either the complete old table or the complete new one. The table's comment is the view's record; a table
+without such a comment is never replaced. Only one run at a time can write a table. If a run was killed, the next run
+drops the tables that it left.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Target:
 
 
 def parse(text: str) -> tuple[str | None, str]:
-    """Schema and name of `[SCHEMA.]TABLE`, exactly as written. Raises ChangelogError (USAGE)."""
+    """Splits `[SCHEMA.]TABLE` into schema and name. Raises ChangelogError (USAGE) if `text` does not have this form."""
     schema, _, name = text.rpartition(".")
     if not name or "." in schema or (schema == "") != ("." not in text) or len(name.encode()) > NAME_BYTES_MAX:
         raise ChangelogError(
@@ -60,20 +61,20 @@ def parse(text: str) -> tuple[str | None, str]:
 
 
 def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) -> View:
-    """Replaces the table's contents with `states`, and returns the record that its comment now holds.
+    """Replaces the table's rows with `states`, and returns the record that is now the table's comment.
 
-    1. The name is claimed for this run; a name that belongs to anything but a view of this job is refused.
-    2. A new table is created beside it, and what a killed run left is dropped.
-    3. Tasks copy their rows, each in one transaction that also notes the task: a repeated task copies nothing twice.
-    4. In one transaction the old table is dropped, and the new one takes its name, owner and grants.
+    1. The name is claimed for this run; it is refused if it belongs to anything but a view that this job wrote.
+    2. A new table is created under another name. Tables that a killed run left are dropped.
+    3. Tasks copy their rows. The transaction of a task also records the task, so a repeated task copies nothing twice.
+    4. In one transaction, the old table is dropped, and the new table gets its name, owner and grants.
 
     Raises ChangelogError: USAGE for a name that is taken, CONNECTION and ACCESS if the server refuses, IN_USE while
     another run writes the table, PRECONDITION if something depends on the old table.
     """
     with connected(table.dsn, f"writing {table}") as connection:
-        place = _claim(connection, table)  # 1
-        beside, parts = _make_beside(connection, place, shape)  # 2
-        copy = copier(table.dsn, beside.as_string(connection), parts.as_string(connection), shape)
+        table_name = _claim(connection, table)  # 1
+        new_table, parts = _create(connection, table_name, shape)  # 2
+        copy = copier(table.dsn, new_table.as_string(connection), parts.as_string(connection), shape)
         columns = [f"c{number}" for number, _ in enumerate(shape.names())]  # mapInArrow refuses names with a backtick
         numbered = states.select(*shape.names()).toDF(*columns)
         counts = numbered.mapInArrow(copy, COPIED).groupBy().sum().collect()[0]  # 3
@@ -86,13 +87,13 @@ def write(states: "DataFrame", shape: ViewColumns, view: View, table: Target) ->
             out_of_range=out_of_range,
             unavailable=unavailable,
         )
-        _finish(connection, beside, parts)
-        _swap(connection, place, beside, new_view)  # 4
+        _finish(connection, new_table, parts)
+        _swap(connection, table_name, new_table, new_view)  # 4
         return new_view
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TableName:
     schema: str
     name: str
 
@@ -100,7 +101,7 @@ class _Place:
         return sql.Identifier(self.schema, self.name + suffix)
 
 
-def _claim(connection: Connection, table: Target) -> _Place:
+def _claim(connection: Connection, table: Target) -> _TableName:
     row = connection.execute("SELECT coalesce(%s, current_schema())", [table.schema]).fetchone()
     schema = row[0] if row else None
     if schema is None or not _one(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]):
@@ -109,21 +110,21 @@ def _claim(connection: Connection, table: Target) -> _Place:
     locked = _one(connection, "SELECT pg_try_advisory_lock(%s, hashtext(%s))", [LOCK_CLASS, f"{schema}.{table.name}"])
     if not (locked and locked[0]):
         raise ChangelogError(Kind.IN_USE, f"another run writes {table}", hint="wait until it ends")
-    place = _Place(schema, table.name)
-    _refuse_taken(connection, place)
-    return place
+    table_name = _TableName(schema, table.name)
+    _refuse_taken(connection, table_name)
+    return table_name
 
 
 def _one(connection: Connection, query: str, values: Sequence[object]) -> tuple[Any, ...] | None:
     return connection.execute(query.encode(), values).fetchone()
 
 
-def _refuse_taken(connection: Connection, place: _Place) -> None:
+def _refuse_taken(connection: Connection, table_name: _TableName) -> None:
     relation = _one(
         connection,
         "SELECT relkind::text, obj_description(c.oid, 'pg_class') FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s",
-        [place.schema, place.name],
+        [table_name.schema, table_name.name],
     )
     if relation is None:
         return
@@ -132,30 +133,33 @@ def _refuse_taken(connection: Connection, place: _Place) -> None:
         what = _KINDS.get(kind, "a table that this job did not make")
         raise ChangelogError(
             Kind.USAGE,
-            f"{place.schema}.{place.name} is {what}",
+            f"{table_name.schema}.{table_name.name} is {what}",
             hint="name another table: this job replaces only tables that it wrote",
         )
 
 
-def _make_beside(connection: Connection, place: _Place, shape: ViewColumns) -> tuple[sql.Identifier, sql.Identifier]:
-    beside, parts = place.named("__new"), place.named("__new_parts")
+def _create(
+    connection: Connection, table_name: _TableName, shape: ViewColumns
+) -> tuple[sql.Identifier, sql.Identifier]:
+    """Creates the new table, and the table of the tasks that have copied their rows; returns their names."""
+    new_table, parts = table_name.named("__new"), table_name.named("__new_parts")
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in shape.declared()
     )
     with connection.transaction():
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(beside, parts))
-        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(beside, columns))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {}").format(new_table, parts))
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(new_table, columns))
         connection.execute(sql.SQL("CREATE TABLE {} (part int PRIMARY KEY, counts bigint[] NOT NULL)").format(parts))
-    return beside, parts
+    return new_table, parts
 
 
-def _finish(connection: Connection, beside: sql.Identifier, parts: sql.Identifier) -> None:
+def _finish(connection: Connection, new_table: sql.Identifier, parts: sql.Identifier) -> None:
     connection.execute(sql.SQL("DROP TABLE {}").format(parts))
-    connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (_key)").format(beside))
-    connection.execute(sql.SQL("ANALYZE {}").format(beside))
+    connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (_key)").format(new_table))
+    connection.execute(sql.SQL("ANALYZE {}").format(new_table))
 
 
-def _swap(connection: Connection, place: _Place, beside: sql.Identifier, view: View) -> None:
+def _swap(connection: Connection, table_name: _TableName, new_table: sql.Identifier, view: View) -> None:
     record = msgspec.json.encode(
         {
             "format": view.format,
@@ -168,19 +172,22 @@ def _swap(connection: Connection, place: _Place, beside: sql.Identifier, view: V
     ).decode()
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-        _refuse_taken(connection, place)
-        if _one(connection, "SELECT to_regclass(%s)", [place.named().as_string(connection)]) != (None,):
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(place.named()))
-            for statement in _rights(connection, place, beside):
+        _refuse_taken(connection, table_name)
+        if _one(connection, "SELECT to_regclass(%s)", [table_name.named().as_string(connection)]) != (None,):
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table_name.named()))
+            for statement in _rights(connection, table_name, new_table):
                 connection.execute(statement)
-            connection.execute(sql.SQL("DROP TABLE {}").format(place.named()))
-        connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(beside, sql.Identifier(place.name)))
-        connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(place.named(), sql.Literal(MARK + record)))
+            connection.execute(sql.SQL("DROP TABLE {}").format(table_name.named()))
+        connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(new_table, sql.Identifier(table_name.name)))
+        connection.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(table_name.named(), sql.Literal(MARK + record)))
 
 
-def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> list[sql.Composed]:
-    """Statements that give `beside` the table's grants, those on columns that exist in both, and its owner."""
-    old_table, new_table = place.named().as_string(connection), beside.as_string(connection)
+def _rights(connection: Connection, table_name: _TableName, new_table: sql.Identifier) -> list[sql.Composed]:
+    """Returns the statements that give the new table the old table's owner and grants.
+
+    Grants on a column are included if both tables have the column.
+    """
+    old_text, new_text = table_name.named().as_string(connection), new_table.as_string(connection)
     grants = connection.execute(
         "WITH granted AS ("
         " SELECT null::name AS attname, (aclexplode(relacl)).* FROM pg_class WHERE oid = %(old)s::regclass"
@@ -188,7 +195,7 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
         " AND EXISTS (SELECT FROM pg_attribute b WHERE b.attrelid = %(new)s::regclass AND b.attname = a.attname))"
         " SELECT attname, privilege_type, is_grantable, CASE WHEN grantee <> 0 THEN pg_get_userbyid(grantee) END"
         " FROM granted WHERE grantee <> (SELECT relowner FROM pg_class WHERE oid = %(old)s::regclass)",
-        {"old": old_table, "new": new_table},
+        {"old": old_text, "new": new_text},
     ).fetchall()
     statements = []
     for column, privilege, grantable, grantee in grants:
@@ -196,11 +203,11 @@ def _rights(connection: Connection, place: _Place, beside: sql.Identifier) -> li
             sql.SQL("GRANT {}{} ON {} TO {}{}").format(
                 sql.SQL(privilege),
                 sql.SQL(" ({})").format(sql.Identifier(column)) if column else sql.SQL(""),
-                beside,
+                new_table,
                 sql.Identifier(grantee) if grantee else sql.SQL("PUBLIC"),
                 sql.SQL(" WITH GRANT OPTION" if grantable else ""),
             )
         )
-    owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_table])
+    owner = _one(connection, "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = %s::regclass", [old_text])
     assert owner is not None  # the table is locked
-    return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(beside, sql.Identifier(owner[0]))]
+    return [*statements, sql.SQL("ALTER TABLE {} OWNER TO {}").format(new_table, sql.Identifier(owner[0]))]

@@ -1,7 +1,7 @@
 """Transforms changes into views: the typed last state of each key, as of a position, from selected changes.
 
-Every function here maps frames to frames, without reading, writing or counting. Frames of changes have the columns of
-`changelog.envelope.columnar.batch.SCHEMA`; frames of states have the entity's columns, then those of
+Every function here maps DataFrames to DataFrames; none reads, writes or counts rows. DataFrames of changes have the
+columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
 `changelog.spark_jobs.views.fold.ABOUT`.
 """
 
@@ -30,9 +30,9 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Whose changes count; by default, all changes do. Other changes are ignored as if they had never been made.
+    """Selects the changes that count, by service and API version. By default, all changes count.
 
-    This is also true of truncates: a truncate by a dropped service removes nothing.
+    All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """
 
     keep_services: tuple[str, ...] = ()
@@ -46,16 +46,16 @@ _UNAVAILABLE: Final = '"unavailable":'
 _JSON_NULL: Final = '"jsonNull":'
 _COMMITTED_AT: Final = b'"committedAt":"'
 _TAIL_BYTES: Final = len(_COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
-_GIVEN: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", fold.WHOLE))
+_UNCHANGED: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", fold.WHOLE))
 
 
 def until(changes: DataFrame, position: Position | None) -> DataFrame:
-    """The changes up to and including `position`; all if it is None."""
+    """Returns the changes up to and including `position`; all changes if it is None."""
     return changes if position is None else changes.where(F.col("position") <= str(position))
 
 
 def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
-    """The changes that count by this choice."""
+    """Returns the changes that count by this choice."""
     if choice.keep_services:
         changes = changes.where(F.col("service_name").isin(*choice.keep_services))
     if choice.drop_services:
@@ -66,10 +66,10 @@ def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
 
 
 def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """The last state of each key of one entity, including deleted keys: see `live`.
+    """Returns the last state of each key of one entity. Deleted keys are included; `live` removes them.
 
-    Truncated keys are left out, and repeated changes count once. Changes of a key are ordered by position, whatever
-    their partitions. Raises ChangelogError (USAGE) for columns whose names clash with those of `ABOUT`.
+    Truncated keys are left out, and repeated changes count once. Changes of a key are ordered by position, even if they
+    are in different partitions. Raises ChangelogError (USAGE) if names of columns clash with those of `ABOUT`.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)
@@ -77,13 +77,13 @@ def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) 
 
 
 def live(states: DataFrame) -> DataFrame:
-    """The view: the states of keys that are not deleted, without the columns that `latest` adds to `fold.ABOUT`."""
+    """Returns the view: the states of keys that are not deleted, without the column `fold.BEGUN`."""
     return states.where(F.col("_op") != Op.DELETE.value).drop(fold.BEGUN)
 
 
 def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
-    """The view `live(latest(…))` of all changes, from an earlier `view` and the `changes` past its position."""
-    if fold.CONTEXT not in view.columns:  # an older version made it, whose changes had none
+    """Returns the same as `live(latest(…))` of all changes, from an earlier `view` and the `changes` after it."""
+    if fold.CONTEXT not in view.columns:  # an older version made the view, when changes had no context
         view = view.withColumn(fold.CONTEXT, F.lit(None).cast("string"))
     remaining = _without_truncated(_renamed(view, ("_key", "key"), ("_position", "position")), changes)
     old_states = _renamed(remaining, ("key", "_key"), ("position", "_position")).alias("was")
@@ -94,18 +94,19 @@ def followed(view: DataFrame, changes: DataFrame, columns: Sequence[Column], *, 
 
 
 def nested(outer: DataFrame, member: str, inner: DataFrame, on: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    """The rows of `outer`, each with an array `member` of the rows of `inner` that belong to it, sorted by key.
+    """Returns the rows of `outer`, each with an array `member` of the rows of `inner` that belong to it, sorted by key.
 
-    `on` maps columns of `inner` to the columns of `outer` that they equal. The array's rows have only `columns`.
+    A row belongs to an outer row if their values are equal in all pairs of `on`, which maps columns of `inner` to
+    columns of `outer`. The array's rows have only `columns`.
     """
     row = F.struct("_key", F.struct(*(F.col(quoted(name)) for name in columns)).alias("row"))
-    places = {f"_on_{number}": name for number, name in enumerate(on)}
-    grouped = inner.groupBy(*(F.col(quoted(name)).alias(place) for place, name in places.items()))
+    aliases = {f"_on_{number}": name for number, name in enumerate(on)}
+    grouped = inner.groupBy(*(F.col(quoted(name)).alias(alias) for alias, name in aliases.items()))
     arrays = grouped.agg(
         F.transform(F.array_sort(F.collect_list(row), _by_key), lambda entry: entry["row"]).alias(member)
     )
-    conditions = [F.col(quoted(on[name])) == F.col(place) for place, name in places.items()]
-    joined = outer.join(arrays, reduce(and_, conditions), "left_outer").drop(*places)
+    conditions = [F.col(quoted(on[name])) == F.col(alias) for alias, name in aliases.items()]
+    joined = outer.join(arrays, reduce(and_, conditions), "left_outer").drop(*aliases)
     empty = F.array().cast(arrays.schema[member].dataType)
     return joined.withColumn(member, F.coalesce(F.col(quoted(member)), empty))
 
@@ -115,7 +116,7 @@ def _by_key(left: Expression, right: Expression) -> Expression:
 
 
 def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
-    """The schema of a frame of states. Raises ChangelogError (USAGE) for columns whose names clash."""
+    """Returns the schema of a DataFrame of states. Raises ChangelogError (USAGE) if names of columns clash."""
     reserved_names = {name.lower() for name in fold.ABOUT.names}
     used_names: set[str] = set()
     for column in columns:
@@ -147,12 +148,12 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
 
 
 def _newest(changes: DataFrame) -> DataFrame:
-    """The newest changes of each key, back to the first without unavailable values: usually just the last change."""
+    """Returns the newest changes of each key, back to the last one without unavailable values: usually only one."""
     gaps = _gaps(F.col("provenance"))
     lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
     newer = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    marked = changes.select(*_GIVEN, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
+    marked = changes.select(*_UNCHANGED, gaps.alias("gaps"), F.coalesce(lacks, F.lit(False)).alias("_lacks"))
     has_newer_whole = F.max(~F.col("_lacks")).over(newer)
     is_whole = (F.row_number().over(by_key) == 1) & ~F.col("_lacks")
     return (
@@ -163,9 +164,10 @@ def _newest(changes: DataFrame) -> DataFrame:
 
 
 def _gaps(provenance: Expression) -> Expression:
-    """The provenance if it names unavailable values or nulls of JSON, otherwise null.
+    """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    Nearly all provenances end with the commit time, which their last bytes show; only the others are searched.
+    Nearly all provenances end with the commit time, as their last bytes show; then they name neither. Only the others
+    are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)

@@ -265,7 +265,7 @@ def test_a_view_that_retention_cut_off_is_not_followed(
     }
     assert drop_days(archive, keep_days=5) == ["2026-11-21"]
     told = run(code=3)["said"]
-    assert re.search("history lost: the view that is there goes up to .* begins at .*; start again", told)
+    assert re.search("history lost: the existing view goes up to .* begins at .*; start again", told)
     assert newest(local(folder / "view")) == before
     assert len(list((folder / "view" / "views").iterdir())) == 1
     assert run("--full")["rows"] == 1
