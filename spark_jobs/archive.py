@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/archive.py`: keeps the changelog as sorted Parquet files, in a folder per entity and day.
+"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, in a folder per entity and day.
 
-From a changelog on Kafka, everything committed since the last run goes into `--archive`. From a file log, closed days
-go into the log's own `archive/`. Readers see what the newest manifest lists, so a run can be killed at any moment, and
-the next run repeats its work.
+From a changelog on Kafka, the job archives all changes that were committed since the last run, in `--archive`. From a
+file log, it archives closed days, in the log's own `archive/`. Readers read the files that the newest manifest lists.
+So a run can be killed at any moment, and the next run repeats its work.
 """
 
 import argparse
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 CLOSED, ALL = "closed", "all"
 
-LOOKS_S = 60
+LOOK_EVERY_S = 60
 """How often --continuous looks for new topics, in seconds."""
 
 
@@ -90,7 +90,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """What a run would read, compact and drop. Of an archive that needs a session, only the place."""
+    """Returns what a run would read, compact and drop. If the archive can be read only with a session, returns no more
+    than its path.
+    """
     store = _store(arguments, config)
     if store is None:
         return {"reads": _origin(config), "writes": f"{arguments.archive}/{ARCHIVE}"}
@@ -100,7 +102,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
         spans = _unread(arguments, config, config.sink, manifest)
         summary["offsets"] = {name: _count(spans, name) for name, _ in sorted(spans)}
     else:
-        summary["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _taken(arguments)))
+        summary["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _log_end(arguments)))
     if arguments.compact:
         summary["compacts_files"] = sum(map(len, to_merge(manifest, _before(arguments, started_at))))
     if arguments.keep_days:
@@ -109,7 +111,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Archives what is new, then compacts, drops and deletes as the arguments say."""
+    """Archives the new changes, then compacts, drops and deletes as the arguments say."""
     from changelog.spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
     from changelog.spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
@@ -122,9 +124,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     if isinstance(config.sink, KafkaConfig):
         if arguments.continuous:
             _follow(run, arguments, config, config.sink)
-        summary["rows"] = _take(run, arguments, config, config.sink)
+        summary["rows"] = _archive_new(run, arguments, config, config.sink)
     else:
-        summary |= _merge_counts("archived", files.archive_log(run, config.sink.path, _taken(arguments)))
+        summary |= _merge_counts("archived", files.archive_log(run, config.sink.path, _log_end(arguments)))
     if arguments.compact:
         summary |= _merge_counts("compacted", files.compact(run, before=_before(arguments, run.at)))
     if arguments.keep_days:
@@ -144,17 +146,17 @@ def _merge_counts(what: str, merged: "Merged") -> dict[str, object]:
 
 
 def _before(arguments: argparse.Namespace, at: datetime) -> date:
-    """The first day that is not compacted."""
+    """Returns the first day that is not compacted."""
     return date.max if arguments.compact == ALL else open_day(at)
 
 
-def _taken(arguments: argparse.Namespace) -> date | None:
-    """The first day of a file log that is not archived; None for the first day that is not closed."""
+def _log_end(arguments: argparse.Namespace) -> date | None:
+    """Returns the first day of a file log that is not archived; None means the first day that is not closed."""
     return date.max if arguments.compact == ALL else None
 
 
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:
-    """The archive's store; None if reaching it needs a session and there is none."""
+    """Returns the archive's store; None if it can be reached only with a session, and `spark` is None."""
     if isinstance(config.sink, FilesConfig):
         for name in ("archive", "continuous", "skip", "accept_lost"):
             if getattr(arguments, name):
@@ -185,7 +187,7 @@ def _origin(config: Config) -> str:
 
 
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
-    """The committed messages past the manifest's offsets."""
+    """Returns the spans of committed messages after the manifest's offsets."""
     with extra_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
         from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
@@ -199,8 +201,8 @@ def _count(spans: "Spans", topic: str) -> int:
     return sum(span.end - span.first for (name, _), span in spans.items() if name == topic)
 
 
-def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
-    """Archives all that is committed now, in as many commits as it needs; returns the number of rows."""
+def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> int:
+    """Archives all messages that are committed now, in as many commits as needed. Returns the number of rows."""
     from changelog.spark_jobs.archiving.files import land, record_complete  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -209,7 +211,7 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
     where = where_of(config)
     assert isinstance(where, Kafka)
     goal = _goal(config, sink, arguments.skip)  # before the ends of the partitions are read
-    landed = 0
+    row_count = 0
     for spans in kafka_offsets.slices(_unread(arguments, config, sink, run.manifest()), arguments.offsets):
         options = {
             **kafka_options(where),
@@ -218,9 +220,9 @@ def _take(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink
             "minPartitions": str(run.spark.sparkContext.defaultParallelism),
         }
         rows = decoded(run.spark.read.format("kafka").options(**options).load(), where)
-        landed += land(run, rows, spans, prefix=config.prefix, goal=goal)
+        row_count += land(run, rows, spans, prefix=config.prefix, goal=goal)
     record_complete(run, goal, prefix=config.prefix)
-    return landed
+    return row_count
 
 
 def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | None":
@@ -234,10 +236,10 @@ def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | N
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
-    """Archives what arrives, by structured streaming, until stopped; restarts the query when there are new topics.
+    """Archives new messages by structured streaming, until it is stopped. If there are new topics, restarts the query.
 
-    The manifest says where to begin. Spark's checkpoint lives only as long as its query, and serves only to find the
-    offsets of each micro-batch, which its rows do not show because offsets have gaps.
+    The query begins at the manifest's offsets. Spark's checkpoint is deleted with its query. We need it only to find
+    the offsets of each micro-batch: the rows do not show these, because offsets have gaps.
     """
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -263,7 +265,7 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
                 .start()
             )
             try:
-                while not query.awaitTermination(LOOKS_S):
+                while not query.awaitTermination(LOOK_EVERY_S):
                     if _unread(arguments, config, sink, run.manifest()).keys() != spans.keys():
                         break
             except Exception:
@@ -275,7 +277,7 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 
 
 class MicroBatches:
-    """Archives the micro-batches of a query from the beginning of `spans`; `folder` holds the query's checkpoint.
+    """Archives the micro-batches of a query that begins where `spans` begin. `folder` has the query's checkpoint.
 
     A micro-batch can end anywhere, so a goal is kept until the archive has reached it; then `goals` gives the next.
     """
@@ -289,7 +291,7 @@ class MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
-        """Archives one micro-batch; `failure` keeps an error that Spark would report as a Java stack trace."""
+        """Archives one micro-batch. `failure` has its error, which Spark would report as a Java stack trace."""
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
 
@@ -313,7 +315,9 @@ class MicroBatches:
             return None
 
     def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
-        """The end offsets of a micro-batch: the last line of the file that Spark writes before it begins one."""
+        """Returns the end offsets of a micro-batch. Spark writes them to a file before the micro-batch begins; they are
+        its last line.
+        """
         text = (self._folder / "offsets" / str(batch_number)).read_text("utf-8")
         ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])
         return ends

@@ -122,12 +122,12 @@ def _of_files(arguments: argparse.Namespace, config: Config) -> bool:
 
 
 def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
-    """Refuses options that do not fit the kind of changelog."""
-    files = ["archive", "output", "format", "first", "last"]
-    others = ["checkpoint", "continuous", "accept_lost"]
+    """Raises ChangelogError (USAGE) if options do not fit the kind of changelog."""
+    for_files = ["archive", "output", "format", "first", "last"]
+    for_kafka = ["checkpoint", "continuous", "accept_lost"]
     names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}
     of_files = _of_files(arguments, config)
-    wrong, needed = (others, "output") if of_files else (files, "checkpoint")
+    wrong, needed = (for_kafka, "output") if of_files else (for_files, "checkpoint")
     where = "a file log or an archive" if of_files else "a changelog on Kafka"
     for name in wrong:
         if getattr(arguments, name):
@@ -189,13 +189,13 @@ def _changes(
 
 
 def _refuse_other(arguments: argparse.Namespace, before: "DeltaRuns", root: str) -> None:
-    """Refuses options that contradict the present content of the output."""
+    """Raises ChangelogError (USAGE) if options contradict the present content of the output."""
     if before.runs and arguments.first is not None:
         hint = "leave out --from, or use another --output"
         raise ChangelogError(Kind.USAGE, f"{root} has deltas already, up to {before.last}", hint=hint)
     if before.runs and arguments.format not in (None, before.form):
         hint = "leave out --format, or use another --output"
-        raise ChangelogError(Kind.USAGE, f"{root} holds {before.form}", hint=hint)
+        raise ChangelogError(Kind.USAGE, f"{root} has deltas already, in the format {before.form}", hint=hint)
 
 
 def _path(config: Config) -> Path:

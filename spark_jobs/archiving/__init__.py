@@ -1,1 +1,1 @@
-"""Archiving: keeps the changelog as a few sorted Parquet files for each entity and day."""
+"""Archiving: stores the changelog as a few sorted Parquet files for each entity and day."""

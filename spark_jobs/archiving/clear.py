@@ -14,18 +14,18 @@ from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, com
 
 
 def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
-    """Drops all days except today and the `keep_days` before it from the manifest; returns the dropped days.
+    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the dropped days.
 
-    The entities `schemas` and `gaps` stay, because later rows may need them however old they are.
+    All rows of the entities `schemas` and `gaps` stay, because later rows may need them.
     """
     dropped_days = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
     if dropped_days:
 
         def without(manifest: Manifest) -> Manifest:
-            files_left = (
+            remaining_files = (
                 file for file in manifest.files if file.entity in OF_CHANGELOG or file.day not in dropped_days
             )
-            return replace(manifest, files=tuple(files_left))
+            return replace(manifest, files=tuple(remaining_files))
 
         commit(run.store, without, at=run.at)
         run.reach("archive:dropped")
@@ -35,17 +35,17 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted when the next manifest is older than `grace`, so its readers have had this time to finish. A
-    file is deleted if no remaining manifest lists it and it is older than `grace`; this includes files of killed runs.
-    With `log`, files of this file log are deleted if every remaining manifest replaces them.
+    A manifest is deleted when the next manifest is older than `grace`: its readers then had this time to finish. A file
+    is deleted if no remaining manifest lists it and it is older than `grace`; it may be the file of a killed run. With
+    `log`, a file of this file log is deleted if every remaining manifest says that the archive replaces it.
     """
-    store, until_s = run.store, (run.at - grace).timestamp()
+    store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
     written_s = {number: file.modified_s for file in manifests if (number := number_of(file.path)) is not None}
     readable = {number: manifest for number in written_s if (manifest := read(store, path_of(number))) is not None}
     if not readable:
         return 0
-    numbers_in_use = _in_use({number: written_s[number] for number in readable}, until_s)
+    numbers_in_use = _in_use({number: written_s[number] for number in readable}, expired_before_s)
     paths_in_use = {file.path for number in numbers_in_use for file in readable[number].files} | {
         path_of(number) for number in numbers_in_use
     }
@@ -53,11 +53,11 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     other_files = [
         file for file in (*manifests, *store.files(ARCHIVE)) if file.path not in (paths_in_use | set(paths_to_delete))
     ]
-    paths_to_delete += [file.path for file in other_files if file.modified_s < until_s]
+    paths_to_delete += [file.path for file in other_files if file.modified_s < expired_before_s]
     if log is not None:
-        # Otherwise readers may still use the log as it was before the first archive.
-        before_archive_expired = written_s[min(numbers_in_use)] < until_s
-        archived = min(readable[number].log.last for number in numbers_in_use) if before_archive_expired else 0
+        # If the oldest manifest is young, readers that began before it may still read all files of the log.
+        is_old = written_s[min(numbers_in_use)] < expired_before_s
+        archived = min(readable[number].log.last for number in numbers_in_use) if is_old else 0
         paths_to_delete += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]
     for path in paths_to_delete:
         store.delete(path)
@@ -65,8 +65,10 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     return len(paths_to_delete)
 
 
-def _in_use(written_s: Mapping[int, float], until_s: float) -> set[int]:
-    """The numbers of manifests that may still have readers: the newest, and each that was the newest within `grace`."""
+def _in_use(written_s: Mapping[int, float], expired_before_s: float) -> set[int]:
+    """Returns the numbers of the manifests that may still have readers: the newest manifest, and each one whose next
+    manifest was written at `expired_before_s` or later.
+    """
     ordered = sorted(written_s)
-    lately = (number for number, following in pairwise(ordered) if written_s[following] >= until_s)
-    return {ordered[-1], *lately}
+    recent = (number for number, following in pairwise(ordered) if written_s[following] >= expired_before_s)
+    return {ordered[-1], *recent}

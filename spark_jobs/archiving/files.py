@@ -1,7 +1,7 @@
 """Adds files to an archive and compacts them (docs/how-to/archive.md).
 
-Files become visible all at once, through a manifest. A run that is killed before that leaves files that no manifest
-lists; `changelog.spark_jobs.archiving.clear` deletes them later, together with replaced files.
+A run's files become visible all at once, when the manifest lists them. A run that is killed before that leaves files
+that no manifest lists. `changelog.spark_jobs.archiving.clear` deletes such files later, together with replaced files.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,15 +27,15 @@ FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive
 
 
 DAYS_AT_ONCE = 64
-"""How many days of entities are compacted in one commit."""
+"""How many days are compacted in one commit. Each entity's day counts."""
 
 
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: Goal | None = None) -> int:
-    """Commits the rows that were read from these spans, together with the spans' ends; returns the number of rows.
+    """Commits the rows that were read from these spans, together with the spans' ends. Returns the number of rows.
 
-    Records the position of `goal` for each entity that reaches it. `rows` have the columns of
-    `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. Raises ChangelogError (IN_USE) if another run
-    archived the same span meanwhile.
+    A span is a range of offsets in a partition of a topic. `rows` have the columns of
+    `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. For each entity that reaches `goal`, the goal's
+    position is recorded. Raises ChangelogError (IN_USE) if another run archived one of the spans at the same time.
     """
     with write_files(run, rows) as new_files:
         listed_files = [_landed(file, spans, prefix) for file in new_files]
@@ -44,7 +44,7 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
             offsets = {topic: dict(parts) for topic, parts in manifest.offsets.items()}
             for (topic, partition), span in spans.items():
                 if offsets.setdefault(topic, {}).get(str(partition)) != span.after:
-                    raise _meanwhile(run.store, f"{topic}, partition {partition}, was archived")
+                    raise _in_use(run.store, f"{topic}, partition {partition}, was archived")
                 offsets[topic][str(partition)] = span.end
             complete = _complete(manifest, goal, prefix, offsets)
             return replace(manifest, files=(*manifest.files, *listed_files), offsets=offsets, complete=complete)
@@ -86,7 +86,9 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The result of a merge: files before and after, rows before, and rows that were dropped as repeats."""
+    """The result of a merge: the files before it (`files`) and after it (`into`), the rows before it, and the rows that
+    were dropped because they were repeats.
+    """
 
     files: int = 0
     into: int = 0
@@ -103,10 +105,10 @@ class Merged:
 
 
 def compact(run: ArchiveRun, *, before: date) -> Merged:
-    """Merges the files of each entity's day before a date into one sorted file, and drops repeats.
+    """Merges the files of each entity and day into one sorted file, for the days before a date, and drops repeats.
 
     A repeat has the same entity, partition and position as another row. Raises ChangelogError (IN_USE) if another run
-    replaced or dropped the same files meanwhile.
+    replaced or dropped the same files at the same time.
     """
     merged = Merged()
     groups = to_merge(run.manifest(), before)
@@ -128,15 +130,15 @@ def _merge(run: ArchiveRun, old_files: Sequence[ArchiveFile]) -> Merged:
         if merged.repeats < 0:
             raise ChangelogError(
                 Kind.MALFORMED,
-                f"files of {run.store.root} hold more rows than their manifest says",
-                hint="restore what it lists from a copy",
+                f"files of {run.store.root} have more rows than their manifest says",
+                hint="restore the files that the manifest lists from a copy",
             )
 
         def swap(manifest: Manifest) -> Manifest:
             old_paths = frozenset(file.path for file in old_files)
             other_files = tuple(file for file in manifest.files if file.path not in old_paths)
             if len(other_files) + len(old_files) != len(manifest.files):
-                raise _meanwhile(run.store, "files that this run made fewer were replaced")
+                raise _in_use(run.store, "the files that this run merged were replaced")
             return replace(manifest, files=(*other_files, *new_files))
 
         commit(run.store, swap, at=run.at)
@@ -149,7 +151,7 @@ def _rows(files: Iterable[ArchiveFile]) -> int:
 
 
 def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[int, int]]:
-    """By partition, the lowest and highest offset of the old files that the new file replaces."""
+    """Returns, by partition, the lowest and the highest offset of the old files that the new file replaces."""
     spans: dict[str, tuple[int, int]] = {}
     for file in old:
         if (file.entity, file.day) == (new.entity, new.day):
@@ -165,21 +167,21 @@ def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merg
     The log files themselves stay until `changelog.spark_jobs.archiving.clear` deletes them.
     """
     archived = run.manifest().log.last
-    due = closed_sequences(path, archived, before)
-    if not due:
+    log_files = closed_sequences(path, archived, before)
+    if not log_files:
         return Merged()
-    rows = _read(run, [f"file:{log_file(path.absolute(), sequence)}" for sequence in due])
-    with write_files(run, rows) as written:
-        new = [file.listed({}) for file in written]
+    rows = _read(run, [f"file:{log_file(path.absolute(), sequence)}" for sequence in log_files])
+    with write_files(run, rows) as written_files:
+        new_files = [file.listed({}) for file in written_files]
 
-        def add(before: Manifest) -> Manifest:
-            if before.log.last != archived:
-                raise _meanwhile(run.store, "the log was archived")
-            return replace(before, log=Replaced(first=1, last=due[-1]), files=(*before.files, *new))
+        def add(manifest: Manifest) -> Manifest:
+            if manifest.log.last != archived:
+                raise _in_use(run.store, "the log was archived")
+            return replace(manifest, log=Replaced(first=1, last=log_files[-1]), files=(*manifest.files, *new_files))
 
         commit(run.store, add, at=run.at)
     run.reach("archive:committed")
-    return Merged(files=len(due), into=len(new), rows=_rows(new))
+    return Merged(files=len(log_files), into=len(new_files), rows=_rows(new_files))
 
 
 def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
@@ -187,5 +189,5 @@ def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*files)
 
 
-def _meanwhile(store: Store, what: str) -> ChangelogError:
-    return ChangelogError(Kind.IN_USE, f"{what} by another run in {store.root}", hint="let one run at a time")
+def _in_use(store: Store, event: str) -> ChangelogError:
+    return ChangelogError(Kind.IN_USE, f"{event} by another run in {store.root}", hint="let one run at a time")

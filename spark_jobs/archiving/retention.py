@@ -14,22 +14,22 @@ from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.entity import OF_CHANGELOG
 
 CLOSES_AFTER = timedelta(hours=1)
-"""How long after its end a day is closed."""
+"""A day is closed this long after its end."""
 
 KEPT = 2
-"""The number of newest log files that are never deleted: the newest, from which the service recovers, and the one
-before it, in case the newest is damaged."""
+"""How many of the newest log files are never deleted. The service recovers from the newest file, or, if that file is
+damaged, from the file before it."""
 
 _COMMITTED_AT = SCHEMA.get_field_index("committed_at")
 
 
 def open_day(at: datetime) -> date:
-    """The first day that is not closed when the changelog has reached this time."""
+    """Returns the first day that is not closed when the changelog has reached this time."""
     return (at.astimezone(UTC) - CLOSES_AFTER).date()
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
-    """The files of each entity's day before a date, for days with `files_min` files or more."""
+    """Returns the files to merge: those of each entity and day before a date, if there are at least `files_min`."""
     days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in manifest.files:
         if file.day < before.isoformat():
@@ -38,13 +38,14 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """The days to drop when today and the `keep_days` before it are kept. Reserved entities are always kept."""
+    """Returns the days to drop: all but today and the `keep_days` days before today. Reserved entities do not count."""
     first_kept = (today - timedelta(days=keep_days)).isoformat()
     return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first_kept}
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
-    """The log files of `path` past the sequence `archived` that hold only days before a date, by default closed days.
+    """Returns the log files in `path` after the sequence `archived` that have only days before a date. By default, the
+    date is the first day that is not closed.
 
     The newest `KEPT` files are never among them. Raises ChangelogError if a file is missing or damaged.
     """
@@ -63,7 +64,7 @@ def closed_sequences(path: Path, archived: int, before: date | None = None) -> l
 
 
 def _newest_at(path: Path, sequence: int) -> datetime:
-    """The newest commit time in a log file, read from its footer."""
+    """Reads the newest commit time in a log file from the file's footer."""
     try:
         with opened(log_file(path, sequence)) as parquet:
             groups = (parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups))

@@ -1,4 +1,4 @@
-"""Writes the files of an archive: sorted, of a bounded size, in their places before a manifest lists them."""
+"""Writes the files of an archive: sorted, and of a bounded size. They are in place before a manifest lists them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ FILE_ROWS = 5_000_000
 _STAGING = f"{ARCHIVE}/.staging"
 
 
-_PLACES = ("entity_", "day_")
+_FOLDERS = ("entity_", "day_")
+"""The columns by which Spark chooses a row's folder."""
 
-
-_BOUNDED = frozenset({"entity", "key", "position", "committed_at"})
+_WITH_STATISTICS = frozenset({"entity", "key", "position", "committed_at"})
 
 
 WRITING = {
@@ -33,17 +33,16 @@ WRITING = {
     "parquet.compression.codec.zstd.level": "9",
     "parquet.block.size": str(32 << 20),
     "maxRecordsPerFile": str(FILE_ROWS),
-    **{f"parquet.column.statistics.enabled#{name}": "false" for name in SCHEMA.names if name not in _BOUNDED},
+    **{f"parquet.column.statistics.enabled#{name}": "false" for name in SCHEMA.names if name not in _WITH_STATISTICS},
 }
-"""Parquet options: small row groups let readers skip, and no footer statistics contain parts of a row's state.
-
-Level 9 makes files a ninth smaller than Spark's default, which pays for files that are read for years.
+"""The options for Parquet. Small row groups let readers skip rows. The statistics in footers show nothing of a row's
+state. Level 9 makes files a ninth smaller than Spark's default, which is worth it for files that are read for years.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRun:
-    """One run of the job: its session, the archive's store, its start time, and the fail points of tests."""
+    """One run of the job: its Spark session, the archive's store, its start time, and the fail points of tests."""
 
     spark: SparkSession
     store: Store
@@ -51,7 +50,7 @@ class ArchiveRun:
     reach: Reach = nowhere
 
     def manifest(self) -> Manifest:
-        """The newest manifest; an empty one at first."""
+        """Returns the newest manifest; an empty one if there is none yet."""
         return newest(self.store) or NOTHING
 
 
@@ -67,36 +66,37 @@ class WrittenFile:
     last: str
 
     def listed(self, offsets: Mapping[str, tuple[int, int]]) -> ArchiveFile:
-        """The file's entry for the manifest."""
+        """Returns the file's entry for the manifest."""
         return ArchiveFile(
             path=self.path, entity=self.entity, rows=self.rows, first=self.first, last=self.last, offsets=offsets
         )
 
 
 def arranged(rows: DataFrame) -> DataFrame:
-    """The rows as the files hold them: grouped by entity and day, sorted by key and position, without repeats.
+    """Returns the rows as the files have them: grouped by entity and day, sorted by key and position, without repeats.
 
-    Two columns beside those of `changelog.envelope.columnar.batch.SCHEMA` name the folder: `entity_` and `day_` (UTC).
+    Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, they have two that name the folder: `entity_` and
+    `day_` (in UTC).
     """
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
-    placed = rows.select(
+    with_folders = rows.select(
         *(_never_null(name) if not SCHEMA.field(name).nullable else F.col(name) for name in SCHEMA.names),
         F.col("entity").alias("entity_"),
         day.cast("string").alias("day_"),
     )
-    order = Window.partitionBy(*_PLACES, "key").orderBy("position", "partition")
-    this = F.struct("position", "partition")
+    order = Window.partitionBy(*_FOLDERS, "key").orderBy("position", "partition")
+    identity = F.struct("position", "partition")
     return (
-        placed.repartition(*_PLACES)
-        .withColumn("before_", F.lag(this).over(order))
-        .where(F.col("before_").isNull() | (F.col("before_") != this))
+        with_folders.repartition(*_FOLDERS)
+        .withColumn("before_", F.lag(identity).over(order))
+        .where(F.col("before_").isNull() | (F.col("before_") != identity))
         .drop("before_")
-        .sortWithinPartitions(*_PLACES, "key", "position", "partition")
+        .sortWithinPartitions(*_FOLDERS, "key", "position", "partition")
     )
 
 
 def _never_null(name: str) -> Column:
-    """The column as non-nullable in Parquet; Spark treats every column that it reads as nullable."""
+    """Returns the column so that it is not nullable in Parquet. Spark treats every column that it reads as nullable."""
     return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
 
 
@@ -108,21 +108,24 @@ _ZERO: Mapping[str, object] = {
 
 @contextmanager
 def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]:
-    """Writes the rows as files with unique names, in their places; the staging folder is deleted at the end."""
+    """Writes the rows to files with unique names in the archive's folders, and yields these files.
+
+    They are first written to a staging folder, which is deleted at the end.
+    """
     name = run_name(run.at)
     staging = f"{_STAGING}/{name}"
-    # Set in the rows' own session: a micro-batch's session is not the run's.
+    # This must be set in the session of the rows, because a micro-batch has another session than the run.
     rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     try:
-        arranged(rows).write.partitionBy(*_PLACES).options(**WRITING).parquet(f"{run.store.root}/{staging}")
+        arranged(rows).write.partitionBy(*_FOLDERS).options(**WRITING).parquet(f"{run.store.root}/{staging}")
         run.reach("archive:written")
-        written = []
+        written_files = []
         for number, staged in enumerate(_staged(run, staging)):
-            place = dict(part.split("=") for part in str(staged["file"]).split("/")[:-1])
-            entity, day = place["entity_"], place["day_"]
+            folders = dict(part.split("=") for part in str(staged["file"]).split("/")[:-1])
+            entity, day = folders["entity_"], folders["day_"]
             path = f"{ARCHIVE}/entity={entity}/day={day}/{name}-{number:05d}.parquet"
             run.store.move(f"{staging}/{staged['file']}", path)
-            written.append(
+            written_files.append(
                 WrittenFile(
                     path=path,
                     entity=entity,
@@ -133,13 +136,13 @@ def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]
                 )
             )
         run.reach("archive:moved")
-        yield written
+        yield written_files
     finally:
         run.store.delete(staging)
 
 
 def _staged(run: ArchiveRun, staging: str) -> list[Row]:
-    """Each staged file (`file`, below `staging`) with its number of rows and its first and last position."""
+    """Returns each staged file (its path below `staging`), its number of rows, and its first and last position."""
     file = F.element_at(F.split("_metadata.file_path", f"/{staging}/"), -1)
     return (
         run.spark.read.schema(ROWS)

@@ -1,1 +1,1 @@
-"""Deltas: what each change altered, as RFC 6902 patches in files or topics."""
+"""Deltas: the alterations of each change as an RFC 6902 patch, in files or topics."""

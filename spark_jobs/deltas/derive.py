@@ -1,7 +1,7 @@
 """Derives deltas from changes: functions over Arrow batches, and their use in Spark.
 
-`derive` makes one delta of each change. `messages` makes messages for Spark's Kafka sink from deltas: each goes to the
-partition its change was read from, under the same key, and each delete is followed by a tombstone.
+`derive` makes a delta from each change. `messages` makes messages for Spark's Kafka sink from deltas. A message goes to
+the partition from which its change was read, under the same key. A tombstone follows each delete.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESET: Final = "reset"
-"""The kind of a delta that holds the whole state: of a read, or of an update whose original is unknown."""
+"""The kind of a delta that has the full state: that of a read, or of an update whose original is unknown."""
 
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
 """Values of a delta's `kind`."""
@@ -65,12 +65,14 @@ MESSAGES: Final = pa.schema(
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.utf8()), pa.field("value", pa.binary())]))),
     ]
 )
-"""The columns that Spark's Kafka sink takes; a tombstone has no value."""
+"""The columns that Spark's Kafka sink needs. A tombstone has no value."""
 
 Values = Callable[[pa.RecordBatch], pa.Array]
-"""A codec: from a batch of `SCHEMA` to the values of its messages, as bytes."""
+"""A codec: it encodes a batch of `SCHEMA` as the values of its messages, in bytes."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
+"""By row number, for rows that lack values: the names of the unavailable columns, and whether the original lacks any.
+"""
 
 _UNAVAILABLE: Final = '"unavailable'
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
@@ -79,10 +81,10 @@ _HEADERS: Final = {"op": "op", "position": "position", "transaction": "transacti
 
 
 def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The deltas (`SCHEMA`) of changes (`changelog.envelope.columnar.batch.SCHEMA`), one for each row, in the same
-    order.
+    """Derives deltas (`SCHEMA`) from changes (`changelog.envelope.columnar.batch.SCHEMA`): one from each row, in the
+    same order.
 
-    Raises ChangelogError (MALFORMED), naming entity and position, for a change whose state is missing or not JSON.
+    Raises ChangelogError (MALFORMED), with the entity and the position, if a change's state is missing or not JSON.
     """
     delta = _joined('{"provenance":', rows.column("provenance"), ',"patch":', _patches(rows), "}")
     computed = {"kind": _kinds(rows), "delta": delta}
@@ -91,10 +93,10 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) -> pa.RecordBatch:
-    """The messages (`MESSAGES`) of a batch of `SCHEMA`, in its order; `topics` are the entities' topics."""
-    deleted = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
-    places = np.repeat(np.arange(deltas.num_rows), 1 + deleted)
-    tombstone = np.append(False, places[1:] == places[:-1]) if len(places) else np.zeros(0, dtype=bool)
+    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in its order. `topics` has the topic of each entity."""
+    is_delete = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(deltas.num_rows), 1 + is_delete)
+    is_tombstone = np.append(False, rows[1:] == rows[:-1]) if len(rows) else np.zeros(0, dtype=bool)
     names = pa.array([topics[entity] for entity in deltas.column("entity").to_pylist()], pa.utf8())
     columns = [
         names,
@@ -103,18 +105,21 @@ def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) 
         values(deltas),
         _headers(deltas),
     ]
-    topic, partition, key, value, headers = (column.take(pa.array(places)) for column in columns)
-    value = pc.if_else(pa.array(tombstone), pa.scalar(None, pa.binary()), value)
+    topic, partition, key, value, headers = (column.take(pa.array(rows)) for column in columns)
+    value = pc.if_else(pa.array(is_tombstone), pa.scalar(None, pa.binary()), value)
     return pa.RecordBatch.from_arrays([topic, partition, key, value, headers], schema=MESSAGES)
 
 
 def json_values(deltas: pa.RecordBatch) -> pa.Array:
-    """The codec `json`: the deltas unchanged."""
+    """Encodes deltas with the codec `json`: a value is the delta's JSON, unchanged."""
     return deltas.column("delta").cast(pa.binary())
 
 
 def avro_values(ids: Mapping[str, int]) -> Values:
-    """The codec `avro`, in Confluent's wire format; `ids` are each entity's ids of `schemas/delta.avsc`."""
+    """Returns the codec `avro`, in Confluent's wire format.
+
+    `ids` has, for each entity, the registry's id of `schemas/delta.avsc`.
+    """
     headers = {entity: b"\0" + id_.to_bytes(4, "big") for entity, id_ in ids.items()}
 
     def encode(deltas: pa.RecordBatch) -> pa.Array:
@@ -125,8 +130,8 @@ def avro_values(ids: Mapping[str, int]) -> Values:
 
 
 def deltas_of(changes: "DataFrame") -> "DataFrame":
-    """The deltas of a frame of changes, as `derive` makes them."""
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
+    """Returns the deltas of a DataFrame of changes, as `derive` makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
 
     return changes.select(*_NEEDED).mapInArrow(_derived, from_arrow_schema(SCHEMA))
 
@@ -134,11 +139,11 @@ def deltas_of(changes: "DataFrame") -> "DataFrame":
 def messages_of(
     changes: "DataFrame", topics: Mapping[str, str], values: Values, count: Callable[[Mapping[str, int]], None]
 ) -> "DataFrame":
-    """The messages for the deltas of a frame of changes; each partition's messages are in the order of its rows.
+    """Returns the messages for the deltas of a DataFrame of changes. Within a partition, rows keep their order.
 
-    `count` is called for each batch with the number of messages by kind, tombstones included.
+    `count` is called for each batch, with the number of messages of each kind, including tombstones.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors have no need of it
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, executors do not need it
 
     def encode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for deltas in _derived(batches):
@@ -158,7 +163,7 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
-    """The patches of the rows: those of flat updates a batch at once, the others one by one."""
+    """Returns the patches of the rows. It makes those of flat updates a batch at once, and the others one by one."""
     unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
@@ -178,7 +183,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
 
 
 def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_columns: Lacking) -> list[bytes]:
-    """The patches of rows; `numbers` are their numbers in `unavailable_columns`."""
+    """Returns the patches of rows. `numbers` are the row numbers by which `unavailable_columns` lists them."""
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()
     patches: list[bytes] = []
@@ -198,10 +203,13 @@ def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_column
 
 
 def _lacking(rows: pa.RecordBatch) -> Lacking:
-    """For each row with unavailable columns: their names on either side, and whether the original lacks any."""
+    """Returns, for each row with unavailable columns, the names of these on either side, and whether the original lacks
+    any.
+    """
     provenance = rows.column("provenance")
     content = provenance.buffers()[2]
-    if content is None or _UNAVAILABLE.encode() not in content.to_pybytes():  # much faster than row by row
+    # One search in all bytes is much faster than a search in each row.
+    if content is None or _UNAVAILABLE.encode() not in content.to_pybytes():
         return {}
     unavailable_columns = {}
     for row_number in pc.indices_nonzero(pc.match_substring(provenance, _UNAVAILABLE)).to_pylist():
@@ -218,7 +226,9 @@ def _kinds(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(deltas: pa.RecordBatch) -> pa.Array:
-    """Headers by which readers route messages and detect repeats without decoding, as in the changelog."""
+    """Returns the messages' headers. As in the changelog, readers can use them to route messages and to detect repeats,
+    without decoding the values.
+    """
     rows, count = deltas.num_rows, len(_HEADERS)
     moves = _moves(deltas.column("moved"))
     moved_rows = np.array([row for row, _, _ in moves], dtype=np.int64)
@@ -239,7 +249,7 @@ def _headers(deltas: pa.RecordBatch) -> pa.Array:
 
 
 def _moves(moved: pa.Array) -> list[tuple[int, str, bytes]]:
-    """Row, name and JSON of each place that a row moved to or from."""
+    """Returns the row number, header name and JSON of each place (key and partition) that a row moved to or from."""
     return [
         (row, name, bytes(place))
         for row in pc.indices_nonzero(pc.is_valid(moved)).to_pylist()

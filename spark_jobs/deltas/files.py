@@ -1,7 +1,7 @@
-"""Writes deltas as files: each run writes a folder of its own, which is valid once the newest manifest lists it.
+"""Writes deltas as files. Each run writes its own folder, which is valid once the newest manifest lists it.
 
-`<output>/manifest/<n>.json` lists the runs, and for each entity and partition the position that they reached, where the
-next run continues. A killed run leaves a folder that no manifest lists; a later run deletes it.
+`<output>/manifest/<n>.json` lists the runs. For each entity and partition, it has the position that they reached; the
+next run continues there. A killed run leaves a folder that no manifest lists; a later run deletes it.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,11 @@ FORMAT: Final = 1
 DELTAS: Final = "deltas"
 
 GRACE: Final = timedelta(days=1)
-"""Unlisted folders are deleted once they are older than this; a run that is still writing is younger."""
+"""A folder that no manifest lists is deleted if it is older than this. A younger one may belong to a run that is still
+writing."""
 
 FAIL_POINTS: Final = ("deltas:written",)
-"""The boundary between steps at which tests make a run crash: written, but not yet listed."""
+"""The boundary between steps at which tests make a run crash: the files are written, but no manifest lists them."""
 
 Form = Literal["parquet", "jsonl"]
 Ends = Mapping[str, Mapping[str, str]]
@@ -36,7 +37,7 @@ Ends = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRun:
-    """The result of one run: its folder below the output, the number of deltas by kind, first and last position."""
+    """The result of one run: its folder in the output, the number of deltas by kind, the first and last position."""
 
     path: str
     kinds: Mapping[str, int]
@@ -51,7 +52,7 @@ class DeltaRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuns:
-    """The content of an output: deltas of each partition up to `through`, and of all partitions up to `floor`."""
+    """The content of an output: all deltas of each partition up to `through`, and all deltas at all up to `floor`."""
 
     format: int = FORMAT
     form: Form = "parquet"
@@ -66,7 +67,10 @@ class DeltaRuns:
 
 
 def newest(store: Store) -> DeltaRuns:
-    """The content by the newest complete manifest; empty if there is no manifest."""
+    """Returns the content by the newest complete manifest; it is empty if there is no manifest.
+
+    Raises ChangelogError (MALFORMED) if there are manifests, but none is complete.
+    """
     record = newest_record(store, DeltaRuns, FORMAT)
     if record is not None:
         return record
@@ -87,10 +91,10 @@ def write(
     at: datetime,
     reach: Reach = nowhere,
 ) -> DeltaRun | None:
-    """Writes the deltas of those `changes` that the output lacks, and commits them; None if there are none.
+    """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it lacks none.
 
-    `ordered` says that all changes are past the floor, and that no earlier one can appear later. Raises ChangelogError
-    (IN_USE) if another run wrote to the output meanwhile.
+    `ordered` says that all changes are after the floor, and that no change before them can appear in later runs. Raises
+    ChangelogError (IN_USE) if another run wrote to the output at the same time.
     """
     new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))
@@ -121,9 +125,7 @@ def write(
 
 
 def read_deltas(spark: SparkSession, output: str) -> DataFrame:
-    """The deltas that an output of Parquet files holds, with the columns of
-    `changelog.spark_jobs.deltas.derive.SCHEMA`.
-    """
+    """Reads the deltas of an output of Parquet files, with the columns of `derive.SCHEMA`."""
     store = store_of(output, spark)
     record = newest(store)
     if not record.runs:
@@ -132,7 +134,9 @@ def read_deltas(spark: SparkSession, output: str) -> DataFrame:
 
 
 def _unwritten(changes: DataFrame, through: Ends) -> DataFrame:
-    """The changes that no run has written. Partitions are compared one by one: in an archive, one can be further on."""
+    """Returns the changes that no run has written. It compares each partition on its own, because one partition of an
+    archive can be ahead of another.
+    """
     if not through:
         return changes
     is_written = F.lit(False)
@@ -159,16 +163,16 @@ def _write(deltas: DataFrame, folder: str, form: Form) -> dict[str, int]:
 
 
 def _line() -> Column:
-    """One JSON object: the row's entity, key and position, then the delta's own members."""
+    """Returns a JSON object: the row's entity, partition, key, kind and position, then the members of the delta."""
     head = F.to_json(F.struct("entity", "partition", "key", "kind", "position"))
     return F.concat(F.regexp_replace(head, "}$", ","), F.expr("substr(delta, 2)"))
 
 
 def _clear(store: Store, runs: DeltaRuns, at: datetime) -> None:
     folders_in_use = {run.path for run in runs.runs}
-    until_s = (at - GRACE).timestamp()
+    expired_before_s = (at - GRACE).timestamp()
     expired_folders = {
-        "/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < until_s
+        "/".join(file.path.split("/")[:2]) for file in store.files(DELTAS) if file.modified_s < expired_before_s
     } - folders_in_use
     for path in expired_folders:
         store.delete(path)

@@ -1,8 +1,8 @@
 """Streams deltas from the changelog's topics to `<prefix>.<entity>.delta`.
 
-A micro-batch is written before Spark notes it as done, so a killed run writes it again: delivery is at least once, in
-order, with the same ids. The job stops if Kafka has lost messages: it checks the offsets in Spark's checkpoint at its
-start and then every minute, beside Spark's own check.
+A micro-batch is written before Spark's checkpoint records it, so a run that was killed writes it again. Delivery is at
+least once, in order, with the same ids. The job stops if Kafka has lost messages: besides Spark's own check, it checks
+the offsets in Spark's checkpoint at its start and then every minute.
 """
 
 import json
@@ -31,18 +31,22 @@ from changelog.spark_jobs.storage.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CHECKED_S: Final = 60.0
+CHECK_EVERY_S: Final = 60.0
 """How often a continuous job checks whether its next messages may have been compacted, in seconds."""
 
 FAIL_POINTS: Final = ("deltas:sent",)
-"""The boundary between steps at which tests make a run crash: sent, but not yet noted."""
+"""The boundary between steps at which tests make a run crash: deltas are sent, but the checkpoint lacks them."""
 
 _POLL_S: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The changelog's topics that are read (of `entities`, or all), and the topics of their deltas."""
+    """The topics of the changelog that are read, and the topics of their deltas.
+
+    If `entities` is None, all are read. With `lost`, the job continues even if Kafka has lost messages. With `create`,
+    it creates missing topics of deltas.
+    """
 
     client: Client
     prefix: str
@@ -52,7 +56,7 @@ class Topics:
     lost: bool
 
     def changelog(self) -> dict[str, TopicState]:
-        """The present topic of each entity. Raises ChangelogError for an entity without one."""
+        """Returns the present topic of each entity. Raises ChangelogError if an entity has no topic."""
         admin = self.client.admin()
         names = kafka_offsets.entities(admin, self.prefix, self.entities)
         names_by_topic = {topic(self.prefix, name): name for name in names if name not in OF_CHANGELOG}
@@ -60,13 +64,15 @@ class Topics:
         return {names_by_topic[name]: state for name, state in topics.items()}
 
     def names(self) -> dict[str, str]:
-        """The name of each entity's topic of deltas."""
+        """Returns the name of each entity's topic of deltas."""
         return {name: delta_topic(self.prefix, name) for name in self.changelog()}
 
     def ensure(self) -> dict[str, TopicState]:
-        """Each entity's topic of deltas, created if it is missing: with the changelog's partitions, never compacted.
+        """Returns each entity's topic of deltas. With `create`, missing topics are created.
 
-        Raises ChangelogError (PRECONDITION) if one has another number of partitions.
+        A topic of deltas has as many partitions as the entity's topic in the changelog, and is never compacted.
+
+        Raises ChangelogError (PRECONDITION) if an existing topic has another number of partitions.
         """
         sources = self.changelog()
         targets = kafka_topics.delta_topics_of(self.prefix, sources)
@@ -76,7 +82,7 @@ class Topics:
         return {name: states[delta_topic(self.prefix, name)] for name in sources}
 
     def refuse_lost(self, committed: kafka_offsets.Offsets) -> None:
-        """Raises ChangelogError (GAP) if messages past these offsets are gone, or may be."""
+        """Raises ChangelogError (GAP) if messages after these offsets are gone, or may be gone."""
         if not committed:
             return
         admin = self.client.admin()
@@ -85,10 +91,10 @@ class Topics:
 
 
 def committed(checkpoint: Store) -> kafka_offsets.Offsets:
-    """Where the next micro-batch begins, by Spark's checkpoint; empty if that is new.
+    """Returns the offsets at which the next micro-batch begins, by Spark's checkpoint; none if the checkpoint is new.
 
-    The format is Spark's: `commits/<n>` exists once batch n is done; `offsets/<n>` holds a version, then JSON lines:
-    one for the batch, then one for each source.
+    The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a version, then a line of JSON
+    for the batch, then one for each source.
     """
     batch_numbers = [
         int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()
@@ -116,9 +122,9 @@ def stream(
     stopping: Callable[[], bool],
     reach: Reach = nowhere,
 ) -> Mapping[str, int]:
-    """Derives deltas from what is new, then ends; with `every_s`, continues until `stopping`. Returns deltas by kind.
+    """Derives deltas from the new changes, then ends; with `every_s`, it continues until `stopping` returns True.
 
-    A micro-batch has at most about `offsets_max` offsets.
+    A micro-batch has at most about `offsets_max` offsets. Returns the number of deltas by kind.
     """
     where = where_of(config)
     assert isinstance(where, Kafka)
@@ -132,7 +138,7 @@ def stream(
     checked_s = time.monotonic()
     try:
         while not query.awaitTermination(_POLL_S) and not stopping():
-            if time.monotonic() - checked_s > CHECKED_S:
+            if time.monotonic() - checked_s > CHECK_EVERY_S:
                 topics.refuse_lost(committed(checkpoint))
                 checked_s = time.monotonic()
     except Exception:
@@ -141,31 +147,31 @@ def stream(
         raise
     finally:
         query.stop()
-    return batches.made
+    return batches.counts
 
 
 class _Batches:
-    """Writes micro-batches. `made` counts deltas by kind; `failure` keeps the error that Spark would wrap in Java's."""
+    """Writes micro-batches. `failure` has the error of the last one, because Spark would wrap it in a Java error."""
 
     def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
         assert isinstance(config.sink, KafkaConfig)
         self._sink, self._topics, self._where, self._reach = config.sink, topics, where, reach
-        self._counted = spark.sparkContext.accumulator({}, _kinds())
+        self._counts = spark.sparkContext.accumulator({}, _kinds())
         self.failure: ChangelogError | None = None
 
     @property
-    def made(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[str, int]:
         """The number of deltas sent, by kind."""
-        counts: Mapping[str, int] = self._counted.value
+        counts: Mapping[str, int] = self._counts.value
         return counts
 
     def write(self, changes: "DataFrame", _: int) -> None:
-        """Sends the deltas of one micro-batch; creates topics for new entities."""
+        """Sends the deltas of one micro-batch. It first creates the topics of new entities."""
         try:
             topics = self._topics.ensure()
             names = {name: delta_topic(self._topics.prefix, name) for name in topics}
             subjects = {name: delta_subject(self._topics.prefix, name) for name in topics}
-            messages = messages_of(changes, names, _values(self._sink, subjects), self._counted.add)
+            messages = messages_of(changes, names, _values(self._sink, subjects), self._counts.add)
             messages.write.format("kafka").options(**_writing(self._where, topics)).save()
         except ChangelogError as error:
             self.failure = error
@@ -174,7 +180,7 @@ class _Batches:
 
 
 def _values(sink: KafkaConfig, subjects: Mapping[str, str]) -> Values:
-    """The codec by the configuration; `subjects` are the registry subjects of the entities' deltas."""
+    """Returns the configured codec. `subjects` has the registry's subject for the deltas of each entity."""
     if sink.codec == "json" or sink.registry is None:
         return json_values
     registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
