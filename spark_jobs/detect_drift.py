@@ -1,8 +1,9 @@
 """`spark-submit spark_jobs/detect_drift.py`: compares the changelog with its source while both are written to.
 
-Both sides are cut by one snapshot of the database: a row of the changelog counts only if its transaction is visible.
-Differences are reported by key and column, as a page, as JSON and as a file of all keys that `changelog republish`
-reads. A changelog that has not caught up with the snapshot is not compared: its lag would look like drift.
+Both sides are compared as of one snapshot of the database: a row of the changelog counts only if the snapshot shows its
+transaction. The job reports differences by key and column: as a page, as JSON, and as a file of all drifted keys, which
+`changelog republish` reads. It compares nothing before the changelog has caught up with the snapshot, because a lag
+would look like drift.
 """
 
 import argparse
@@ -133,8 +134,8 @@ def _changelog(config: Config) -> str:
 def _refuse_several(arguments: argparse.Namespace) -> None:
     ranged = arguments.first is not None or arguments.end is not None
     if (arguments.source is not None or ranged) and len(arguments.entities) != 1:
-        what = "--from and --below are" if ranged else "--source is"
-        raise ChangelogError(Kind.USAGE, f"{what} of one entity", hint="name it: --entities ENTITY")
+        options = "--from and --below work" if ranged else "--source works"
+        raise ChangelogError(Kind.USAGE, f"{options} with one entity only", hint="name it: --entities ENTITY")
     if arguments.source is not None and arguments.repair:
         raise ChangelogError(
             Kind.USAGE, "--repair is not for --source: the service repairs from its own database", hint="leave it out"
@@ -153,7 +154,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
 
     _refuse_several(arguments)
     request, folder = _request(spark, arguments, config), _folder(arguments)
-    earlier = read_earlier(folder)  # so a damaged report is named before the comparison, not after it
+    earlier = read_earlier(folder)  # first, so that a damaged report is an error before the long comparison
     start = RunStart.now()
     if arguments.source is None:
         compared = run.detect(spark, request, start)
@@ -201,7 +202,7 @@ def _foreign_source(arguments: argparse.Namespace) -> "ForeignSource":
 
 
 def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
-    """The last line of the output."""
+    """Returns the summary, which is the last line of the output."""
     entities = report["entities"].values()
 
     def total(name: str) -> int:
@@ -218,7 +219,7 @@ def _summary(report: Mapping[str, Any], page: Path) -> Mapping[str, object]:
 
 
 def _figures(summary: Mapping[str, object]) -> str:
-    """The report's figures, for --metrics."""
+    """Returns the report's figures as metrics, for --metrics."""
     from changelog.spark_jobs.drift.report import prometheus  # noqa: PLC0415
 
     if "report" not in summary:

@@ -42,10 +42,11 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What is compared. None means no limit.
+    """Limits what is compared. None means no limit.
 
-    `since`: only keys that changed after this position. `share`: only this share of the keys, from 0 to 1. `keys`: only
-    a range of one entity's keys. `tasks` is the number of tasks that read the source, None for the default.
+    With `since`, only keys are compared that changed after this position. With `share`, only this share of the keys,
+    from 0 to 1. With `keys`, only a range of one entity's keys. `tasks` is the number of tasks that read the source;
+    None means the default.
     """
 
     since: Position | None = None
@@ -79,8 +80,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result: counts by entity, and a frame (`JUDGED`) of the keys that were judged. `judged` is None if there were
-    no such keys.
+    """The result: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged. `judged` is None if no
+    key was judged.
     """
 
     counts: Mapping[str, Counts]
@@ -101,7 +102,7 @@ class Comparison:
 class Sides:
     """The two sides of some entities: the source's rows (`ROWS`), and the changelog's rows.
 
-    `cut` says which of the changelog's rows count, None for all. `json` says whether a table has a json column.
+    `cut` says which of the changelog's rows count; None means all. `json` says whether a table has a json column.
     `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's rows of
     some keys again, in full. `joined` says that `fetch` needs these rows joined to the keys, because the source's rows
     have no locators (places in their table) by which they could be read again. `bounds` limit the keys.
@@ -130,8 +131,8 @@ def under_fence(
     """Compares the tables of a fence with the changelog.
 
     The changelog must have caught up with the fence; `checkpoint` is the checkpoint that shows this. The versions of
-    columns are read from `log`, even if `where` is an archive. `only` is a frame of entities and keys; if it is given,
-    only these keys are compared.
+    columns are read from `log`, even if `where` is an archive. `only` is a DataFrame of entities and keys; with it, only
+    these keys are compared.
     """
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
     source = source_rows(spark, fence.scan, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
@@ -201,7 +202,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
 
 
 def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
-    """Returns the row counts of each entity, without what only judging shows, and the number of keys to judge."""
+    """Returns the row counts of each entity, and the number of keys to judge. `_add_marks` completes the counts."""
     in_source = F.col("leaf").isNotNull().alias("in_source")
     rows = states.groupBy("entity", "state", in_source).agg(F.sum("rows").alias("rows")).collect()
     counts: dict[str, Counts] = defaultdict(Counts)
@@ -264,7 +265,7 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
     versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
-        if version.number == 1:  # The changelog was started again, and its topics still hold the former changelog.
+        if version.number == 1:  # The changelog was begun again, and its topics still have the versions before that.
             versions[key] = []
         versions[key].append((position, version))
     return versions

@@ -1,4 +1,4 @@
-"""Compares the changelog with any source that Spark can read. There is no snapshot as of which both could be read.
+"""Compares the changelog with any source that Spark can read. The two sides cannot be read as of one snapshot.
 
 So keys that differ are compared again after a while, when recent writes have arrived on both sides. This is not exact:
 a key that is written all the time is left out, and a change that reaches the changelog even later is reported as drift.
@@ -52,13 +52,16 @@ class ForeignSource:
         return self.options.get("dbtable") or self.options.get("table") or self.options.get("path") or self.format
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Returns the rows that the source holds now."""
+        """Returns the rows that the source has now."""
         driver_option = {"driver": _DRIVER} if self.options.get("url", "").startswith("jdbc:postgresql:") else {}
         return spark.read.format(self.format).options(**(driver_option | dict(self.options))).load()
 
 
-def detect(spark: SparkSession, request: Request, other: ForeignSource, start: RunStart) -> JSON:
-    """Like `changelog.spark_jobs.drift.run.detect`, for one entity. Raises ChangelogError."""
+def detect(spark: SparkSession, request: Request, foreign_source: ForeignSource, start: RunStart) -> JSON:
+    """Compares one entity, and writes the file of drifted keys. Returns the report, before any policy is applied to it.
+
+    Raises ChangelogError.
+    """
     [name] = request.names
     versions = read_versions(open_log(request.config), [name])[name]
     if not versions:
@@ -66,34 +69,37 @@ def detect(spark: SparkSession, request: Request, other: ForeignSource, start: R
             Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="check the entity's name"
         )
     version = versions[-1][1]
-    first_comparison = compare(_sides(spark, request, other, version, None), request.scope)
+    first_comparison = compare(_sides(spark, request, foreign_source, version, None), request.scope)
     comparison = first_comparison
     drifted_keys = first_comparison.drifted()
     if drifted_keys is not None and drifted_keys.head() is not None:
-        say(f"comparing keys that differ again after {other.settle_s:g} s")
-        time.sleep(other.settle_s)
+        say(f"comparing keys that differ again after {foreign_source.settle_s:g} s")
+        time.sleep(foreign_source.settle_s)
         second_comparison = compare(
-            _sides(spark, request, other, version, drifted_keys.select("entity", "key")), request.scope
+            _sides(spark, request, foreign_source, version, drifted_keys.select("entity", "key")), request.scope
         )
         comparison = Comparison(counts=first_comparison.counts, judged=_settled(second_comparison.judged, start.at))
     tallies = written(request.folder / start.id, [comparison])
     seconds = round(time.monotonic() - start.clock, 3)
-    about = {"table": other.table, "key": list(version.key)}
+    about = {"table": foreign_source.table, "key": list(version.key)}
     counts = first_comparison.counts.get(name, Counts())
     entity = entity_json(about, counts, tallies.get(name, Tally()), request.scope, seconds)
-    source = {"kind": other.format, "database": None, "server": None, "name": request.config.name}
-    return report_json(request, start, {name: entity}, source) | {"exact": False, "why": WHY.format(other.settle_s)}
+    source = {"kind": foreign_source.format, "database": None, "server": None, "name": request.config.name}
+    return report_json(request, start, {name: entity}, source) | {
+        "exact": False,
+        "why": WHY.format(foreign_source.settle_s),
+    }
 
 
 def _settled(judged: DataFrame | None, before: datetime) -> DataFrame | None:
-    """Returns the judged keys whose last change was committed before `before`, or is not known."""
+    """Returns the judged keys whose last change was committed before `before`, or at an unknown time."""
     if judged is None:
         return None
     return judged.where(F.col("committed_at").isNull() | (F.col("committed_at") < F.lit(before.astimezone(UTC))))
 
 
 def _sides(
-    spark: SparkSession, request: Request, other: ForeignSource, version: Version, only: DataFrame | None
+    spark: SparkSession, request: Request, foreign_source: ForeignSource, version: Version, only: DataFrame | None
 ) -> Sides:
     columns = version.columns.fields
     floats = {name for name, type_ in columns if type_ in (Primitive.FLOAT, Primitive.DOUBLE)}
@@ -104,7 +110,7 @@ def _sides(
     keys = None if request.scope.keys is None else bounds(request.scope.keys, version.entity, key)
     changelog = read_changelog(spark, request.where, entities=[version.entity], after=request.scope.since)
     return Sides(
-        source=restricted(rows_of(other.read(spark), version, masks), only),
+        source=restricted(rows_of(foreign_source.read(spark), version, masks), only),
         changelog=restricted(changelog, only, truncates=True),
         cut=EVERYTHING,
         shapes={version.entity: shape},

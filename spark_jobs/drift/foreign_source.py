@@ -2,7 +2,7 @@
 them.
 
 The types of values are those of the changelog's columns. If a column of the source has a Spark type that cannot hold
-such values exactly, an error names the column. Every function here maps frames to frames.
+such values exactly, an error names the column. Every function here maps DataFrames or columns; none reads rows.
 """
 
 import json
@@ -23,19 +23,19 @@ from changelog.spark_jobs.drift.mask_task import hashed
 from changelog.spark_jobs.reading.spark_types import quoted
 
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_WHOLE: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_INTEGERS: Final = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """How the configuration masks columns. `hmac_key` is the key of the mask `sha256`; only executors get it."""
+    """The masks of columns in the configuration. `hmac_key` is the key of the mask `sha256`; only executors use it."""
 
     kinds: Mapping[str, MaskKind]
     hmac_key: bytes = field(repr=False)
 
     def hashed(self, name: str, token: Column) -> Column:
-        """Returns what is published for `token`, the JSON of a value in column `name`: its hash if the column's mask is
-        `sha256`, otherwise `token`. Null stays null.
+        """Returns the JSON that is published for `token`, the JSON of a value in column `name`. It is a hash if the
+        column's mask is `sha256`, otherwise `token`. Null stays null.
         """
         if self.kinds.get(name) != "sha256":
             return token
@@ -43,10 +43,10 @@ class Masks:
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
-    """Returns the frame's rows as `changelog.connectors.sources.fences.ROWS`, masked, with only the changelog's
+    """Returns the rows of the source as `changelog.connectors.sources.fences.ROWS`, masked, with only the changelog's
     columns.
 
-    Raises ChangelogError (USAGE) for a column that the frame lacks, or whose type loses information.
+    Raises ChangelogError (USAGE) for a column that `frame` lacks, or whose type loses information.
     """
     entity, columns = version.entity, dict(version.columns.fields)
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -97,7 +97,7 @@ def _hashed_type(spark_type: spark.DataType) -> Primitive:
     """Returns the type of values before hashing, from their Spark type."""
     if isinstance(spark_type, spark.BooleanType):
         return Primitive.BOOLEAN
-    return Primitive.LONG if isinstance(spark_type, _WHOLE) else Primitive.STRING
+    return Primitive.LONG if isinstance(spark_type, _INTEGERS) else Primitive.STRING
 
 
 def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
@@ -107,7 +107,7 @@ def _is_faithful(type_: ColumnType, spark_type: spark.DataType) -> bool:
         case Primitive.BOOLEAN:
             return isinstance(spark_type, spark.BooleanType)
         case Primitive.INT | Primitive.LONG:
-            return isinstance(spark_type, _WHOLE)
+            return isinstance(spark_type, _INTEGERS)
         case Primitive.FLOAT:
             return isinstance(spark_type, spark.FloatType)
         case Primitive.DOUBLE:

@@ -41,9 +41,10 @@ as the original of a later change. Position, commit time, service and API versio
 """
 
 SAMPLES_MAX: Final = 20
-"""The most samples of an entity in a report. A task needs no more either."""
+"""The most samples of an entity in a report. So a task never makes more."""
 
 VALUE_CHARACTERS_MAX: Final = 200
+"""The most characters of a value in a sample. A longer value is cut."""
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
 """The source's rows by entity and key: each row's JSON and its `json_null`."""
@@ -135,16 +136,16 @@ def _source(row: Mapping[str, Any], texts: Texts) -> RowState | None:
     texts_of_key = texts.get((row["entity"], row["key"]))
     if texts_of_key is None:
         if row["locator"] is not None:
-            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer in its former place")
+            raise ChangelogError(Kind.MALFORMED, f"a row of {row['entity']} is no longer at its locator")
         return None
     current, json_null = texts_of_key
     return RowState.parse(current, json_null=msgspec.json.decode(json_null, type=list[str]) if json_null else ())
 
 
 def _changelog(row: Mapping[str, Any]) -> tuple[RowState | None, bool]:
-    """Returns the changelog's row at the fence, None if it has no row; and whether the key is undecided.
+    """Returns the changelog's row at the fence (None if there is none), and whether the key is undecided.
 
-    If the fence shows no change of a key, then the original of the key's first change is its state at the fence.
+    If the fence shows no change of the key, the original of the key's first change is the row at the fence.
     """
     op = row["op"]
     if row["position"] is None:
@@ -168,8 +169,8 @@ def _sample(difference: Compared, source: RowState | None, changelog: RowState |
     sides = {"source": source, "changelog": changelog}
     names: Iterable[str] = difference.columns
     if difference.kind in (MISSING, EXTRA):
-        whole = source or changelog
-        names = whole.values if whole is not None else ()
+        row = source or changelog
+        names = row.values if row is not None else ()
     values = {
         name: {
             side: _cut(state.values[name])

@@ -3,7 +3,7 @@
 Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key is the same on both sides;
 nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the hash in
 place of the text. A *fence* shows some transactions of the changelog and hides others: rows of shown transactions are
-*visible*. Every function here maps frames to frames, without reading, writing or counting.
+*visible*. Every function here maps DataFrames to DataFrames; none reads, writes or counts rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, P
 from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
-"""The columns of the result of `classify`. Each key that must be judged has a row. All other keys have one row for each
-entity, state and side, without a key; `rows` is their number."""
+"""The columns of the result of `classify`. Each key that must be judged has its own row. All other keys are counted:
+each entity, state and side has one row, without a key, and `rows` is the number of keys."""
 
 SAMPLE_PARTS: Final = 1_000_000
 """Keys are divided into this many parts of equal size, by their CRC-32. A sample consists of some of these parts."""
@@ -39,9 +39,8 @@ characters, because it does not backtrack."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Which rows of the changelog a fence shows: the rows of the transactions in `shown`, which are in `epoch`.
-
-    All rows of earlier epochs are shown, because no transaction of an earlier epoch was still open at the fence.
+    """The rows of the changelog that a fence shows: in `epoch`, the rows of the transactions in `shown`; in earlier
+    epochs, all rows, because none of their transactions was still open at the fence.
     """
 
     shown: Shown
@@ -157,7 +156,7 @@ def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) 
     (`CLASSIFIED`).
 
     `position` is the position of the key's last visible row in the changelog, or of its first row if no row is visible.
-    With `since`, keys whose `position` is not past it are left out, and so are keys that the changelog lacks.
+    With `since`, only keys are returned whose `position` is after it. Keys that the changelog lacks are then left out.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
     row_state = F.struct("side", "rank", "op", "print", "length")
@@ -197,7 +196,7 @@ def _state(in_source: Column, pending: Column) -> Column:
 
 
 def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataFrame:
-    """Returns the keys to judge, each with the whole row that the changelog has at the key's position."""
+    """Returns the keys to judge, each with the complete row that the changelog has at the key's position."""
     positions = suspects.where(F.col("position").isNotNull()).select("entity", "key", "position")
     columns = ("op", "current", "original", "provenance", "committed_at", "service_name", "api_version")
     rows = changes.select("entity", "key", "position", *columns)

@@ -4,5 +4,5 @@ from changelog.envelope import mask
 
 
 def hashed(token: str | None, hmac_key: bytes) -> str | None:
-    """Returns what is published for the JSON of a value whose mask is `sha256`; None for None."""
+    """Returns the JSON that is published for a value with the mask `sha256`. `token` is the value's JSON, or None."""
     return None if token is None else mask.apply("sha256", token.encode(), hmac_key).decode()

@@ -28,26 +28,24 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
     Returns the report with the ids of these signals. Raises ChangelogError.
     """
-    done = dict(report)
+    new_report = dict(report)
     source = database(config)
     keys = folder / report["run"]["id"] / KEYS_NAME
     for name, entity in report["entities"].items():
         signals = list(_signals(report["run"]["id"], config.name, name, entity["action"]["do"], keys))
         if signals:
             source.send_signals(signals)
-            done = repaired(done, name, [signal.id for signal in signals], time_text(datetime.now(UTC)))
-    return done
+            new_report = repaired(new_report, name, [signal.id for signal in signals], time_text(datetime.now(UTC)))
+    return new_report
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """Yields the signals for an entity. Their ids contain the run's id, so a repair that is asked for twice is done
-    once.
-    """
+    """Yields the signals for an entity. Their ids contain the run's id, so the service obeys a repeated signal once."""
     prefix = f"drift-{run}-{entity}"[:90]
     match do:
         case "republish":
-            for number, some in enumerate(divide(_keys_of(keys, entity))):
-                yield Signal(do="republish", id=f"{prefix}-{number}", entity=entity, keys=some, service=service)
+            for number, entity_keys in enumerate(divide(_keys_of(keys, entity))):
+                yield Signal(do="republish", id=f"{prefix}-{number}", entity=entity, keys=entity_keys, service=service)
         case "rebuild":
             yield Signal(do="rebuild", id=prefix, entity=entity, service=service)
 

@@ -37,11 +37,11 @@ NULL: Final = b"null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a change of an entity's columns means for the changelog's rows before `position`, or for all rows if it is
-    None.
+    """A change of an entity's columns, as it affects the changelog's rows before `position`. If `position` is None, it
+    affects all rows.
 
-    In the table, `added` columns are null in these rows. `restated` columns now have other values in the table; `gone`
-    columns no longer exist.
+    For these rows, the table has null in the `added` columns, and now has other values in the `restated` columns. The
+    `gone` columns no longer exist.
     """
 
     position: str | None
@@ -69,7 +69,7 @@ class ColumnHistory:
 
     @property
     def grew(self) -> bool:
-        """Returns whether rows of the changelog may lack columns at their end that are null in the table."""
+        """Whether rows of the changelog may lack their last columns, because these were added to the table later."""
         return any(step.added for step in self.steps)
 
 
@@ -106,7 +106,7 @@ class Compared:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Differences:
     columns: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     schema_changed: list[str] = field(default_factory=list)
@@ -118,25 +118,30 @@ def compared(
     """Compares the two sides of a key. `position` is the position of the changelog's row."""
     if source is None or changelog is None:
         return Compared(kind=None if source is changelog else EXTRA if source is None else MISSING)
-    difference = _Found()
+    differences = _Differences()
     steps = list(shape.after(position))
     for name in shape.columns:
-        _column(name, source, changelog, steps, shape, difference)
+        _column(name, source, changelog, steps, shape, differences)
     gone = frozenset[str]().union(*(step.gone for step in steps))
-    difference.columns += [name for name in changelog.values if name not in source.values and name not in gone]
+    differences.columns += [name for name in changelog.values if name not in source.values and name not in gone]
     return Compared(
-        kind=CHANGED if difference.columns else None,
-        columns=tuple(difference.columns),
-        unknown=tuple(difference.unknown),
-        schema_changed=tuple(difference.schema_changed),
+        kind=CHANGED if differences.columns else None,
+        columns=tuple(differences.columns),
+        unknown=tuple(differences.unknown),
+        schema_changed=tuple(differences.schema_changed),
     )
 
 
 def _column(
-    name: str, source: RowState, changelog: RowState, steps: Sequence[Step], shape: ColumnHistory, difference: _Found
+    name: str,
+    source: RowState,
+    changelog: RowState,
+    steps: Sequence[Step],
+    shape: ColumnHistory,
+    differences: _Differences,
 ) -> None:
     if name in changelog.unavailable:
-        difference.unknown.append(name)
+        differences.unknown.append(name)
         return
     if _same(name, source, changelog, bits=name in shape.floats):
         return
@@ -144,9 +149,9 @@ def _column(
     if lacks and _is_null(name, source) and any(name in step.added for step in steps):
         return
     if name in shape.stale or any(name in step.restated for step in steps):
-        difference.schema_changed.append(name)
+        differences.schema_changed.append(name)
     else:
-        difference.columns.append(name)
+        differences.columns.append(name)
 
 
 def _is_null(name: str, state: RowState) -> bool:
@@ -154,24 +159,24 @@ def _is_null(name: str, state: RowState) -> bool:
 
 
 def _same(name: str, source: RowState, changelog: RowState, *, bits: bool) -> bool:
-    one, other = source.values.get(name), changelog.values.get(name)
-    if one is None or other is None:
+    left, right = source.values.get(name), changelog.values.get(name)
+    if left is None or right is None:
         return False
-    if one == NULL and other == NULL:
+    if left == NULL and right == NULL:
         return (name in source.json_null) == (name in changelog.json_null)
-    return one == other or (_same_float(one, other) if bits else _equal(one, other))
+    return left == right or (_same_float(left, right) if bits else _equal(left, right))
 
 
-def _same_float(one: bytes, other: bytes) -> bool:
+def _same_float(left: bytes, right: bytes) -> bool:
     try:
-        return struct.pack("d", float(one)) == struct.pack("d", float(other))
+        return struct.pack("d", float(left)) == struct.pack("d", float(right))
     except ValueError:  # a string, such as "NaN"
         return False
 
 
-def _equal(one: bytes, other: bytes) -> bool:
+def _equal(left: bytes, right: bytes) -> bool:
     try:
-        return canonical.equal(one, other)
+        return canonical.equal(left, right)
     except ChangelogError:  # not JSON, or too deep to be read
         return False
 

@@ -1,4 +1,4 @@
-"""Runs a comparison with the source of the changelog: takes fences, waits for the changelog, compares and reports."""
+"""Compares the changelog with its own source: takes fences (snapshots of the database), waits, compares and reports."""
 
 import sys
 import time
@@ -102,7 +102,7 @@ def _compared(spark: SparkSession, request: Request, start: RunStart, progress: 
         comparisons = [compare.first(fences, progress)]  # 1 to 4
         deadline = time.monotonic() + request.wait_s
         while (undecided := comparisons[-1].undecided()) is not None and time.monotonic() < deadline:
-            say("some keys are undecided at this fence: comparing them again under a later one")
+            say("some keys are undecided at this fence: comparing them again under a later fence")
             comparisons.append(compare.again(fences, comparisons[-1], undecided))  # 5
             time.sleep(min(len(comparisons), _PAUSE_MAX_S))
         folder = request.folder / start.id
@@ -173,7 +173,7 @@ def _until_archived(
 ) -> None:
     """Waits until an archive has all messages that are in the topics now.
 
-    Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed, ChangelogError (USAGE) for a file log.
+    Raises NotComparedError (NOT_CAUGHT_UP) when the deadline has passed. Raises ChangelogError (USAGE) for a file log.
     """
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
@@ -193,7 +193,7 @@ def _until_archived(
             return
         if time.monotonic() > deadline:
             topic, partition = parts_missing[0]
-            message = f"{name_of(where)} lacks what {topic}, partition {partition}, holds"
+            message = f"{name_of(where)} lacks messages of {topic}, partition {partition}"
             raise NotComparedError(NOT_CAUGHT_UP, message, hint="run spark_jobs/archive.py first, or wait longer")
         time.sleep(1.0)
 

@@ -1,4 +1,4 @@
-"""Summarizes an entity's drifted keys for its report, in memory that does not grow with the number of keys."""
+"""Summarizes an entity's drifted keys for its report, in a bounded amount of memory."""
 
 import json
 from collections import Counter
@@ -21,6 +21,7 @@ Drifted keys are sorted into buckets by the time of their last change. A bucket 
 """
 
 WRITERS_MAX = 50
+"""The most writers that a report lists for an entity."""
 
 
 @dataclass(slots=True)
@@ -42,12 +43,12 @@ class Tally:
         if row["committed_at"] is not None:
             # A row that was read from its table has no service; its `committed_at` is not when it was written.
             if row["service_name"] is not None:
-                self._place(row["position"], row["committed_at"].astimezone(UTC))
+                self._add_write(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1
         if row["sample"] is not None and len(self.samples) < SAMPLES_MAX:
             self.samples.append(_sample(row))
 
-    def _place(self, position: str, at: datetime) -> None:
+    def _add_write(self, position: str, at: datetime) -> None:
         self._positions = [min([position, *self._positions]), max([position, *self._positions])]
         self._times = [min([at, *self._times]), max([at, *self._times])]
         self._buckets.add(int(at.timestamp()) // BUCKET_S)

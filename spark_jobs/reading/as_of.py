@@ -20,8 +20,9 @@ def resolve(
 ) -> Position:
     """Converts `as_of` to a position: the last one to read.
 
-    A position is returned as it is. None gives the end of the changelog (`end_of`) for these entities. A time gives the
-    position of the last change before the first transaction that committed later, or the end if none did.
+    A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). A time gives the
+    position of the last change before the first transaction that committed later, or this end if no transaction did.
+
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.
     """
@@ -36,11 +37,11 @@ def resolve(
 
 def _resolve_time(changes: DataFrame, at: datetime, end: Position, name: str) -> Position:
     complete = changes.where(F.col("position") <= str(end))
-    later = complete.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
-    if later is None:
+    first_later_text = complete.where(F.col("committed_at") > F.lit(at)).agg(F.min("position")).collect()[0][0]
+    if first_later_text is None:
         return end
-    first = Position.parse(later)
-    before = complete.where(F.col("position") < str(Position(first.epoch, first.commit, 0)))
+    first_later = Position.parse(first_later_text)
+    before = complete.where(F.col("position") < str(Position(first_later.epoch, first_later.commit, 0)))
     last = before.agg(F.max("position")).collect()[0][0]
     if last is None:
         raise ChangelogError(Kind.USAGE, f"{at.isoformat()} is before the first transaction of {name}")

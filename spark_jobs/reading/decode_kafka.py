@@ -96,7 +96,7 @@ class _Stamped(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class _ValueDecoder:
-    """Decodes the values of messages. Keeps an Avro codec for each schema id that it has met."""
+    """Decodes the values of messages. Caches an Avro codec for each schema id."""
 
     def __init__(self, registry: ExecutorRegistry | None) -> None:
         self._registry = registry

@@ -31,8 +31,8 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRegistry:
-    """A schema registry, which answers at each of `urls`. Executors read the files named here, so every executor's
-    machine must have these files.
+    """A schema registry, which can be reached at each of `urls`. Executors read the files that are named here, so every
+    executor's machine must have these files.
     """
 
     urls: tuple[str, ...]
@@ -68,7 +68,7 @@ class ExecutorRegistry:
         """Returns the schema with this id. Each process asks for an id once, because its schema never changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
-        the registry rejects the credentials, CONNECTION if no registry can be reached or the registry fails.
+        the registry rejects the credentials, CONNECTION if it cannot be reached at any URL, or if it fails.
         """
         return _fetched(self, id_)
 
@@ -78,14 +78,14 @@ def _fetched(registry: ExecutorRegistry, id_: int) -> Schema:
     *first_urls, last_url = registry.urls
     for url in first_urls:
         try:
-            return _asked(registry, url, id_)
+            return _fetched_from(registry, url, id_)
         except ChangelogError as error:
             if error.kind is not Kind.CONNECTION:
                 raise
-    return _asked(registry, last_url, id_)
+    return _fetched_from(registry, last_url, id_)
 
 
-def _asked(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
+def _fetched_from(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
     parts = urlsplit(url)
     login = registry.login or parts.netloc.rpartition("@")[0]
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -29,8 +29,8 @@ _VERIFYING = "ssl.endpoint.identification.algorithm"
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options that say how to reach the cluster, under their Java names.
 
-    Options that tune librdkafka are left out. Raises ChangelogError (USAGE) for an option of security that the Java
-    client lacks, and for a file that cannot be read.
+    Options that tune librdkafka are left out. Raises ChangelogError (USAGE) for a security option that the Java client
+    lacks, and for a file that cannot be read.
     """
     return dict(_translated(options))
 

@@ -1,7 +1,8 @@
 """Finds the offsets of the changelog's topics that a job reads next, and checks that Kafka still has them.
 
-The offsets of committed messages have gaps: the ends of transactions take offsets, and compaction removes messages. So
-a job stores what it has read as a *span* from one offset to another, regardless of the number of messages in it.
+The offsets of committed messages have gaps: the ends of transactions have offsets, too, and compaction removes
+messages. So jobs count with *spans*: a span goes from one offset to another, regardless of the number of messages in
+it.
 """
 
 import json
@@ -62,7 +63,7 @@ def unread(
     """Returns, for each partition, the span of committed messages that begins at the partition's offset in `offsets`.
 
     A partition without an offset is read from its beginning. Spans may be empty. The entities in `skip` are left out.
-    Raises ChangelogError: GAP (*history lost*) if messages past the offsets are gone or may have been compacted away,
+    Raises ChangelogError: GAP (*history lost*) if messages after the offsets are gone or may have been compacted away,
     unless `lost` accepts this; USAGE if an entity in `skip` has no topic.
     """
     admin = client.admin()
@@ -84,22 +85,22 @@ def unread(
 
 
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
-    """Cuts the spans into pieces of about `rows_max` offsets, which are read one after another.
+    """Cuts the spans into slices of about `rows_max` offsets, which are read one after another.
 
     Empty spans are left out, except on a first run: a job that stores them can detect lost messages in its next run.
     """
-    spans_left = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
-    while spans_left:
-        share = max(rows_max // len(spans_left), 1)
-        piece = {
+    remaining = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
+    while remaining:
+        share = max(rows_max // len(remaining), 1)
+        next_slice = {
             part: OffsetSpan(first=span.first, end=min(span.end, span.first + share), after=span.after)
-            for part, span in spans_left.items()
+            for part, span in remaining.items()
         }
-        yield piece
-        spans_left = {
-            part: OffsetSpan(first=piece[part].end, end=span.end, after=piece[part].end)
-            for part, span in spans_left.items()
-            if piece[part].end < span.end
+        yield next_slice
+        remaining = {
+            part: OffsetSpan(first=next_slice[part].end, end=span.end, after=next_slice[part].end)
+            for part, span in remaining.items()
+            if next_slice[part].end < span.end
         }
 
 
@@ -141,13 +142,13 @@ def _refuse_lost(part: Part, next_: int, first: int, end: int) -> None:
 
 
 def _refuse_compacted(admin: Admin, spans: Spans) -> None:
-    """Refuses spans that begin with messages older than the topic's `min.compaction.lag.ms`.
+    """Raises ChangelogError (GAP) if a span begins with messages older than the topic's `min.compaction.lag.ms`.
 
     Kafka protects a message from compaction only for this time. Afterwards, an unread message may be gone.
     """
     pending = {part: span for part, span in spans.items() if span.after is not None and span.end > span.first}
     topics_to_read = [Topic(name=name, partitions=0, settings={}) for name in {name for name, _ in pending}]
-    settings = {name: topic_found.settings for name, topic_found in topics.read(admin, topics_to_read).items()}
+    settings = {name: state.settings for name, state in topics.read(admin, topics_to_read).items()}
     lag_ms = {
         part: int(settings[part[0]].get("min.compaction.lag.ms", 0))
         for part in pending
@@ -159,7 +160,7 @@ def _refuse_compacted(admin: Admin, spans: Spans) -> None:
         span = pending[part]
         if span.first < (span.end if offset is None else min(offset, span.end)):
             raise _lost(
-                part, f"is read up to offset {span.first}, and what follows is older than min.compaction.lag.ms"
+                part, f"is read up to offset {span.first}, and the next messages are older than min.compaction.lag.ms"
             )
 
 

@@ -12,8 +12,8 @@ def source_text() -> Column:
     """Returns the provenance as text, for a search that must not match inside the context.
 
     An application can write anything into a context, even the text that a job searches for. So if a change has a
-    context, the result is only the text after the context. Otherwise, the result is the whole provenance. Needs the
-    columns `provenance` and `context`.
+    context, the result is only the text after the context; if it has none, the complete provenance. The rows must have
+    the columns `provenance` and `context`.
     """
     provenance, context = F.col("provenance"), F.col("context")
     begin = F.instr(provenance, F.lit(_CONTEXT)) + F.lit(len(_CONTEXT)) + F.length(context)

@@ -31,11 +31,11 @@ from changelog.spark_jobs.storage.open_store import store_of
 def read_changelog(
     spark: SparkSession, where: Where, *, entities: Iterable[str] | None = None, after: Position | None = None
 ) -> DataFrame:
-    """Returns the rows that the changelog holds now.
+    """Returns the rows that the changelog has now.
 
-    With `entities`, only the rows of these entities; with `after`, only the rows past this position. The reserved
-    entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError: PRECONDITION if
-    there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
+    With `entities`, it returns only the rows of these entities; with `after`, only the rows after this position. The
+    reserved entities, such as `schemas` and `dead`, are read only if they are named. Raises ChangelogError:
+    PRECONDITION if there is no changelog, USAGE for an unknown entity or a position beyond the changelog's end.
     """
     names = None if entities is None else sorted(set(entities))
     if after is not None:
@@ -47,8 +47,8 @@ def read_changelog(
             rows = read_parquet(spark, paths_of_archive(spark, where, names, after))
         case Kafka():
             rows = read_topics(spark, where, names)
-    chosen = F.col("entity").isin(names) if names is not None else ~F.col("entity").isin(ASIDE)
-    rows = rows.where(chosen)
+    has_entity = F.col("entity").isin(names) if names is not None else ~F.col("entity").isin(ASIDE)
+    rows = rows.where(has_entity)
     return rows if after is None else rows.where(F.col("position") > str(after))
 
 
@@ -119,11 +119,11 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
 
 
 def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) if retention dropped rows past `reached`.
+    """Raises ChangelogError (GAP) if retention dropped rows after `reached`.
 
-    Retention drops the oldest days first. So if a row at or before `reached` is still there, no row past `reached` is
-    missing. Retention never drops rows of the reserved entities, so they say nothing here. `what` begins the error's
-    text, before `reached`: it says which output ends there.
+    Retention drops the oldest days first. So if a row at or before `reached` still exists, no row after it is missing.
+    Rows of the reserved entities prove nothing, because retention never drops them. `what` says in the error which
+    output ends at `reached`, for example `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))
@@ -138,11 +138,8 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Positio
 
 
 def reached(checkpoint: Checkpoint | None) -> Position | None:
-    """Returns the last position that the changelog has reached.
-
-    The changelog holds every transaction that committed before this position.
-    """
+    """Returns the last position that the changelog has reached: it has every transaction that committed before it."""
     if checkpoint is None:
         return None
-    whole = checkpoint.complete_before
-    return whole if checkpoint.position is None else max(checkpoint.position, whole)
+    complete_before = checkpoint.complete_before
+    return complete_before if checkpoint.position is None else max(checkpoint.position, complete_before)

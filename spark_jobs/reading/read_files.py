@@ -35,8 +35,8 @@ _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
 def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
     """Returns the paths of the archive's files, then of the log's files that are not archived yet.
 
-    An incomplete newest file is ignored. With `entities` and `after`, archive files that can hold no rows of these
-    entities past this position are left out, and so are log files that end at or before the position. Raises
+    If the newest file is incomplete, it is ignored. With `entities` and `after`, archive files are left out that cannot
+    have rows of these entities after this position, and log files that end at or before the position. Raises
     ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
     """
     recovery = find_recovery(where.path)
@@ -56,14 +56,14 @@ def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position |
 
 def _last(path: Path, sequence: int) -> Position:
     position = read_checkpoint_of(log_file(path, sequence)).position
-    assert position is not None  # a log file holds rows
+    assert position is not None  # a log file is never empty
     return position
 
 
 def paths_of_archive(
     spark: SparkSession, where: Archive, entities: Sequence[str] | None, after: Position | None
 ) -> list[str]:
-    """Returns the paths of the archive's files that can hold rows of these entities past this position."""
+    """Returns the paths of the archive's files that can have rows of these entities after this position."""
     manifest = manifest_of(spark, where)
     refuse_unknown(where, entities or (), _entities(manifest))
     root = store_of(where.path, spark).root

@@ -44,8 +44,8 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
     registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)
     moves = F.filter("headers", lambda header: header["key"].isin("movedTo", "movedFrom"))
     part = F.exists(F.coalesce("headers", F.array()), lambda header: header["key"] == "deadPart")
-    whole = messages.where(F.col("value").isNotNull() & ~part)
-    inputs = whole.select("topic", "partition", "offset", "key", "value", moves.alias("moves"))
+    complete_messages = messages.where(F.col("value").isNotNull() & ~part)
+    inputs = complete_messages.select("topic", "partition", "offset", "key", "value", moves.alias("moves"))
     return inputs.mapInArrow(decoder(where.prefix, registry), nullable(DECODED))
 
 

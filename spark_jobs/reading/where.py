@@ -17,7 +17,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The archive that `spark_jobs/archive.py` keeps at `path`: a path, or a URI of any file system of Spark's."""
+    """The archive that `spark_jobs/archive.py` writes to `path`: a path, or a URI that Spark supports."""
 
     path: str
 

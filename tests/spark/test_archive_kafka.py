@@ -140,7 +140,7 @@ def test_what_may_be_compacted_away_is_not_passed_over(site: Site, settings: Kaf
         store(made, 1, yesterday(change(1, "1", at=0)))
         assert site.run()["rows"] == 1, "an archive begins with what there is"
         store(made, 2, yesterday(change(2, "1", at=0)))
-        assert "what follows is older than min.compaction.lag.ms" in site.run(code=3)["error"]
+        assert "the next messages are older than min.compaction.lag.ms" in site.run(code=3)["error"]
         assert site.run("--skip", "order")["rows"] == 0
         assert site.run("--accept-lost")["rows"] == 1
 

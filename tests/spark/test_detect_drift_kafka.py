@@ -93,7 +93,7 @@ def test_what_is_planted_in_topics_is_found_there_and_in_their_archive(begun: Be
         service.until(lambda: site.state("other")["5"]["note"] == "after")
         behind = run(detect_drift.JOB, site.config, *place, "--wait", "1", code=5).report
         assert behind["verdict"] == "not caught up"
-        assert behind["why"].startswith(f"the archive in {place[1]} lacks what ")
+        assert behind["why"].startswith(f"the archive in {place[1]} lacks messages of ")
 
 
 def test_what_is_planted_in_avro_is_found_repaired_and_verified(begun: Begun, run: Run, registry: Registry) -> None:

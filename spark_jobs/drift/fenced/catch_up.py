@@ -1,7 +1,6 @@
-"""Holds a fence (a snapshot of the database), and waits until the changelog holds every transaction that the fence
-shows.
+"""Holds a fence (a snapshot of the database), and waits until the changelog has every transaction that the fence shows.
 
-A comparison is exact only if it waits for this.
+Without this wait, a comparison would report changes that are not published yet as drift.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ LOOK_S: Final = 0.2
 
 
 class NotComparedError(ChangelogError):
-    """Nothing can be compared now. `verdict` is the reason in short, as reports have it."""
+    """Raised if nothing can be compared now. `verdict` is the verdict of the report."""
 
     def __init__(self, verdict: Verdict, message: str, *, hint: str | None = None) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -39,8 +38,8 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The changelog has caught up with the fence: `checkpoint` shows this, `at` is the time, and the wait took
-    `waited_s` seconds.
+    """The moment at which the changelog had caught up with the fence. `checkpoint` shows that it had, `at` is the time,
+    and the wait took `waited_s` seconds.
     """
 
     checkpoint: Checkpoint
@@ -81,7 +80,7 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
 
 
 def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[float], object]) -> CaughtUp:
-    """Waits until the changelog holds every transaction that the fence shows.
+    """Waits until the changelog has every transaction that the fence shows.
 
     Raises NotComparedError: NOT_CAUGHT_UP, or REFUSED if the changelog belongs to another cluster.
     """

@@ -1,6 +1,6 @@
 """Divides the pages of tables among Spark's tasks, which read them under a fence (a snapshot of the database).
 
-A *leaf* is a table that holds rows itself: the table, or one of its partitions.
+A *leaf* is a table that has rows of its own: a table without partitions, or a partition of a table.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from changelog.spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128
-"""The most pages that one task reads, which are 64 MiB. Tasks read fewer, but at least the minimum, if all cores would
-not be busy otherwise."""
+"""The most pages that one task reads (64 MiB). If this would leave cores idle, tasks read fewer pages, but at least
+`TASK_PAGES_MIN`."""
 
 
 def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:

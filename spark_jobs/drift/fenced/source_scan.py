@@ -1,6 +1,4 @@
-"""Reads rows of tables under a fence, in Spark's tasks. A task is given numbers, and reads the parts with these
-numbers.
-"""
+"""Reads rows of tables under a fence, in Spark's tasks. A task gets numbers, and reads the parts with these numbers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
