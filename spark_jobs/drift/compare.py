@@ -131,8 +131,8 @@ def under_fence(
     """Compares the tables of a fence with the changelog.
 
     The changelog must have caught up with the fence; `checkpoint` is the checkpoint that shows this. The versions of
-    columns are read from `log`, even if `where` is an archive. `only` is a DataFrame of entities and keys; with it, only
-    these keys are compared.
+    columns are read from `log`, even if `where` is an archive. `only` is a DataFrame of entities and keys. If it is not
+    None, only these keys are compared.
     """
     keys = None if scope.keys is None else _bounds(scope.keys, fence)
     source = source_rows(spark, fence.scan, fence.tables, scope.tasks or tasks_for(spark, fence.tables), keys)
