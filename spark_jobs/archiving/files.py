@@ -27,7 +27,7 @@ FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive
 
 
 DAYS_AT_ONCE = 64
-"""How many days are compacted in one commit. Each entity's day counts."""
+"""How many days are compacted in one commit. A day of two entities counts as two."""
 
 
 def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: Goal | None = None) -> int:

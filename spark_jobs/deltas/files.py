@@ -52,7 +52,9 @@ class DeltaRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuns:
-    """The content of an output: all deltas of each partition up to `through`, and all deltas at all up to `floor`."""
+    """The content of an output: the deltas of each partition up to its position in `through`, and those of all
+    partitions up to `floor`.
+    """
 
     format: int = FORMAT
     form: Form = "parquet"

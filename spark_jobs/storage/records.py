@@ -51,7 +51,9 @@ def add_record(store: Store, number: int, record: StoredRecord) -> None:
 
 def outrun(store: Store) -> ChangelogError:
     """Returns the error of a run, for the case that another run was faster."""
-    return ChangelogError(Kind.IN_USE, f"another run wrote to {store.root} meanwhile", hint="let one run at a time")
+    return ChangelogError(
+        Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="let one run at a time"
+    )
 
 
 def run_name(at: datetime) -> str:

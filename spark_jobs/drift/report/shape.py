@@ -101,8 +101,8 @@ class Incidents(_Part, frozen=True, kw_only=True):
 class Sample(_Part, frozen=True, kw_only=True):
     """A drifted key. `columns` has the JSON on both sides of each column that differs, without a side that lacks it.
 
-    A value of more than 200 characters is a text that ends in "…". Numbers are spelt as in their source. `provenance`
-    is that of the key's last change; its `context` is a text, the JSON that the application wrote.
+    A value of more than 200 characters is a text that ends in "…". Numbers keep their spelling (`-0`). `provenance` is
+    that of the key's last change; its `context` is a text, the JSON that the application wrote.
     """
 
     key: str
