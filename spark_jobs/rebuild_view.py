@@ -63,7 +63,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
     parser.add_argument("--full", action="store_true", help="do not build on the existing view")
-    counting = parser.add_argument_group("whose changes count; each may be repeated")
+    counting = parser.add_argument_group("which changes count; each option may be repeated")
     for option, help_text in (
         ("--keep-service", "only changes by this service"),
         ("--drop-service", "no changes by this service"),
@@ -89,7 +89,9 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     if set(arguments.keep_service) & set(arguments.drop_service):
         raise ChangelogError(Kind.USAGE, "a service is both kept and dropped", hint="leave one out")
     if arguments.view is not None and arguments.where is not None:
-        raise ChangelogError(Kind.USAGE, "--where is not for --view", hint=f"see `where` in [views.{arguments.view}]")
+        raise ChangelogError(
+            Kind.USAGE, "--where does not work with --view", hint=f"see `where` in [views.{arguments.view}]"
+        )
     if arguments.view is not None and arguments.view not in config.views:
         known = ", ".join(sorted(config.views)) or "none"
         raise ChangelogError(

@@ -190,4 +190,4 @@ def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
 
 
 def _in_use(store: Store, event: str) -> ChangelogError:
-    return ChangelogError(Kind.IN_USE, f"{event} by another run in {store.root}", hint="let one run at a time")
+    return ChangelogError(Kind.IN_USE, f"{event} by another run in {store.root}", hint="start only one run at a time")

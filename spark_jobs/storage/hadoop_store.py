@@ -103,8 +103,8 @@ class _HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{path}" if path else self.root)
 
     def _created(self, target: Any) -> Any:
-        """Opens a stream to a new file. If the file exists already, closing the stream fails, on a file system that can
-        create conditionally; on any other file system, this call fails.
+        """Opens a stream to a new file. If the file exists already, this call fails. On a file system that can create
+        conditionally, the stream's `close` fails instead.
         """
         if self._fs.hasPathCapability(target, _CONDITIONAL):
             return self._fs.createFile(target).create().overwrite(True).must(_CONDITIONAL, True).build()

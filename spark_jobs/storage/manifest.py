@@ -82,5 +82,7 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
             return after
         break
     raise ChangelogError(
-        Kind.IN_USE, f"another run writes manifests in {store.root} at the same time", hint="let one run at a time"
+        Kind.IN_USE,
+        f"another run writes manifests in {store.root} at the same time",
+        hint="start only one run at a time",
     )

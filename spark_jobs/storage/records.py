@@ -50,9 +50,9 @@ def add_record(store: Store, number: int, record: StoredRecord) -> None:
 
 
 def outrun(store: Store) -> ChangelogError:
-    """Returns the error of a run, for the case that another run was faster."""
+    """Returns the error to raise if another run has written to the store first."""
     return ChangelogError(
-        Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="let one run at a time"
+        Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="start only one run at a time"
     )
 
 
