@@ -226,7 +226,7 @@ def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Confi
 
 
 def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | None":
-    """What a run that begins to read now makes the archive complete up to."""
+    """Returns the goal of a run that begins to read now: the position up to which it makes the archive complete."""
     from changelog.connectors.wiring import kafka  # noqa: PLC0415
     from changelog.spark_jobs.archiving.complete import goal_of  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
@@ -279,7 +279,8 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 class MicroBatches:
     """Archives the micro-batches of a query that begins where `spans` begin. `folder` has the query's checkpoint.
 
-    A micro-batch can end anywhere, so a goal is kept until the archive has reached it; then `goals` gives the next.
+    A micro-batch can end at any offset. So a goal stays until the archive has reached it; then `goals` returns the next
+    goal.
     """
 
     def __init__(
@@ -306,7 +307,7 @@ class MicroBatches:
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
     def _next_goal(self) -> "Goal | None":
-        """The next goal; None if rows of the checkpoint cannot be read yet. The next micro-batch then asks again."""
+        """Returns the next goal. None if rows of the checkpoint cannot be read yet; the next micro-batch retries."""
         try:
             return self._goals()
         except ChangelogError as error:

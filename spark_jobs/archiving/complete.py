@@ -1,8 +1,8 @@
 """Finds the position up to which an archive of Kafka's topics is complete.
 
-A run reads each partition up to its own end, and commits a large amount in several pieces. So the archive can hold new
-rows of one partition while older rows of another partition are still missing. Readers of a view need a position up to
-which nothing is missing:
+A run reads each partition up to the partition's end, and it may need several commits. So the archive can have new rows
+of one partition while older rows of another partition are still missing. A view needs a position up to which no row is
+missing. It is found in two steps:
 
 1. Before a run reads, it takes the position of the changelog's checkpoint, and then the end of each partition. These
    ends include every row up to the position.
@@ -22,7 +22,9 @@ from changelog.spark_jobs.reading.read import reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A position, and by entity the offset at which each partition ends when it holds every row up to the position."""
+    """A position, and `ends`: by entity and partition, an offset before which the partition has every row up to the
+    position.
+    """
 
     position: str
     ends: Mapping[str, Mapping[int, int]]

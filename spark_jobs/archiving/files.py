@@ -55,9 +55,9 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
 
 
 def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
-    """Records the position of `goal` for entities that have reached it without new messages, if they have none yet.
+    """Records the position of `goal` if an entity that has reached it has no position in the manifest yet.
 
-    A manifest by an older version of this program has no such positions.
+    A run without new messages needs this, for example on a manifest of an older version, which has no such positions.
     """
 
     def add(manifest: Manifest) -> Manifest:
@@ -71,8 +71,8 @@ def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
 def _complete(manifest: Manifest, goal: Goal | None, prefix: str, offsets: Offsets) -> dict[str, str]:
     if goal is None:
         return dict(manifest.complete)
-    reached = goal.complete(prefix, offsets)  # another run may have reached a later position meanwhile
-    return dict(manifest.complete) | {
+    reached = goal.complete(prefix, offsets)
+    return dict(manifest.complete) | {  # the maximum, because another run may have recorded a later position
         entity: max(position, manifest.complete.get(entity, "")) for entity, position in reached.items()
     }
 

@@ -94,8 +94,11 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
 
 
 def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None) -> Position | None:
-    """See `end_of`. Raises ChangelogError (PRECONDITION) if an archive of topics is not complete up to any position."""
-    if not manifest.offsets:  # the archive of a file log, which takes over whole files in their order
+    """Returns the end of an archive, for `end_of`.
+
+    Raises ChangelogError (PRECONDITION) if an archive of topics is not complete up to any position.
+    """
+    if not manifest.offsets:  # the archive of a file log, which takes over complete files in their order
         last_position = max((file.last for file in manifest.files), default=None)
         return None if last_position is None else Position.parse(last_position)
     complete = manifest.complete
