@@ -101,7 +101,7 @@ def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
         yield fail(
             "encoding",
             "the database's encoding is SQL_ASCII, so its text may be in any encoding",
-            "move the data to a database with the encoding UTF8",
+            "move it to a UTF8 database",
         )
     yield from _role(facts)
     if requirements.failover:
