@@ -1,4 +1,4 @@
-"""A random workload of all kinds of change, as the service publishes it, and the table that it leaves."""
+"""A random workload with every kind of change, as the service publishes it, and the tables that result."""
 
 import json
 import random
@@ -20,20 +20,20 @@ NOTES = ("x,", 'say "no"', "é", "{1}", "", "a/b~c")
 
 @dataclass(slots=True)
 class Workload:
-    """Transactions over two entities; `rows` are the tables, by entity and key."""
+    """Generates transactions over two entities. `rows` holds the resulting tables, by entity and key."""
 
     random: random.Random
     commit: int = 0
     rows: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {"order": {}, "guest": {}})
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
-        """The records of the next `count` transactions, each in the order of its positions."""
+        """Yields the records of each of the next `count` transactions, in the order of their positions."""
         for _ in range(count):
             self.commit += 1
-            made: list[Record] = []
+            records: list[Record] = []
             for ordinal in range(0, 2 * self.random.randint(1, 4), 2):
-                made += self._change(self.random.choice(list(self.rows)), ordinal)
-            yield made
+                records += self._change(self.random.choice(list(self.rows)), ordinal)
+            yield records
 
     def _change(self, entity: str, ordinal: int) -> list[Record]:
         rows = self.rows[entity]
@@ -51,15 +51,15 @@ class Workload:
                 return self._move(entity, key, str(self.random.randrange(KEYS)), ordinal)
             case "truncate" if self.random.random() < 0.2:
                 rows.clear()
-                made = self._record(entity, TRUNCATE_KEY, Op.TRUNCATE, ordinal)
-                return [replace(made, place=Place(key=TRUNCATE_KEY, partition=n)) for n in range(PARTITIONS)]
+                truncate = self._record(entity, TRUNCATE_KEY, Op.TRUNCATE, ordinal)
+                return [replace(truncate, place=Place(key=TRUNCATE_KEY, partition=n)) for n in range(PARTITIONS)]
             case how:
                 old = rows[key]
-                kept = self.random.random() < 0.3
-                rows[key] = self._row(key) | ({"long": old["long"]} if kept else {})
-                left_out = ("long",) if kept else ()
+                without_long = self.random.random() < 0.3
+                rows[key] = self._row(key) | ({"long": old["long"]} if without_long else {})
+                unavailable = ("long",) if without_long else ()
                 original = None if how == "unknown" else old
-                return [self._record(entity, key, Op.UPDATE, ordinal, original, left_out)]
+                return [self._record(entity, key, Op.UPDATE, ordinal, original, unavailable)]
 
     def _move(self, entity: str, key: str, to: str, ordinal: int) -> list[Record]:
         rows = self.rows[entity]
@@ -67,10 +67,10 @@ class Workload:
             return [self._record(entity, key, Op.READ, ordinal)]
         old = rows.pop(key)
         rows[to] = old | {"id": int(to)}
-        places = [Place(key=each, partition=partition(each.encode(), PARTITIONS)) for each in (key, to)]
-        left = self._record(entity, key, Op.DELETE, ordinal, old)
-        arrived = self._record(entity, to, Op.CREATE, ordinal + 1)
-        return [replace(left, moved_to=places[1]), replace(arrived, moved_from=places[0])]
+        places = [Place(key=k, partition=partition(k.encode(), PARTITIONS)) for k in (key, to)]
+        delete = self._record(entity, key, Op.DELETE, ordinal, old)
+        create = self._record(entity, to, Op.CREATE, ordinal + 1)
+        return [replace(delete, moved_to=places[1]), replace(create, moved_from=places[0])]
 
     def _row(self, key: str) -> dict[str, Any]:
         return {
@@ -89,17 +89,19 @@ class Workload:
         op: Op,
         ordinal: int,
         old: dict[str, Any] | None = None,
-        left_out: tuple[str, ...] = (),
+        unavailable: tuple[str, ...] = (),
     ) -> Record:
         row = self.rows[entity].get(key)
         current = None
         if op not in (Op.DELETE, Op.TRUNCATE):
             assert row is not None
-            current = json.dumps({name: value for name, value in row.items() if name not in left_out})
-        made = record(op, current, commit=self.commit, ordinal=ordinal, key=key, entity=entity, unavailable=left_out)
+            current = json.dumps({name: value for name, value in row.items() if name not in unavailable})
+        template = record(
+            op, current, commit=self.commit, ordinal=ordinal, key=key, entity=entity, unavailable=unavailable
+        )
         original = None if op is Op.TRUNCATE else MISSING if old is None else Raw(json.dumps(old))
         return replace(
-            made,
+            template,
             place=Place(key=key, partition=partition(key.encode(), PARTITIONS)),
-            envelope=replace(made.envelope, original=original),
+            envelope=replace(template.envelope, original=original),
         )

@@ -1,4 +1,4 @@
-"""The Spark session of the tests, and a frame's job run in it."""
+"""Fixtures: one Spark session for all tests, and a function that runs a job in it."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ from tests.spark.ran import Ran, Run
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has one worker run all tests of the session; those of a broker, too, go with the broker's."""
+    """Runs all tests with the Spark session in one worker. Those that also use a broker run in the broker's worker."""
     for item in items:
         if not isinstance(item, pytest.Function) or "spark" not in item.fixturenames:
             continue
@@ -27,7 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
-    """pyspark leaves a socket of each `collect` to the garbage collector: it is to come before the next test."""
+    """Collects garbage after each test with Spark, because pyspark leaves the sockets of `collect` open until then.
+
+    Without this, a warning of an unclosed socket could fail a later test.
+    """
     yield
     if "spark" in request.fixturenames:
         gc.collect()
@@ -35,32 +38,32 @@ def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on this machine; Kafka, Delta Lake and PostgreSQL are there once `make jars` has run."""
+    """A Spark session on this machine. It supports Kafka, Delta Lake and PostgreSQL if `make jars` has run."""
     java_needed()
     jars = sorted((CACHE / "jars").glob("*.jar"))
-    others = {
+    options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.files.openCostInBytes": "1",  # many small files are few tasks
+        "spark.sql.files.openCostInBytes": "1",  # so that few tasks read many small files
     }
     if jars:
-        others |= {
+        options |= {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.databricks.delta.snapshotPartitions": "2",
         }
-    with local_spark(tmp_path_factory.mktemp("spark"), partitions=2, others=others) as running:
+    with local_spark(tmp_path_factory.mktemp("spark"), partitions=2, others=options) as running:
         yield running
 
 
 @pytest.fixture
 def run(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs jobs in the session."""
+    """Returns a function that runs a job in the session."""
 
-    def run(job: Job, config: Path, *words: str, code: int = 0) -> Ran:
-        given = main(job, ["--config", str(config), *words])
-        said = capsys.readouterr()
-        assert given == code, said
-        return Ran(summary=json.loads(said.out.splitlines()[-1]), lines=said.err.splitlines())
+    def run(job: Job, config: Path, *arguments: str, code: int = 0) -> Ran:
+        exit_code = main(job, ["--config", str(config), *arguments])
+        output = capsys.readouterr()
+        assert exit_code == code, output
+        return Ran(summary=json.loads(output.out.splitlines()[-1]), lines=output.err.splitlines())
 
     return run

@@ -1,4 +1,4 @@
-"""What tests of `derive_deltas` share: its configuration, and what a reader makes of deltas."""
+"""Shared by the tests of `derive_deltas`: its configuration, and a reader that rebuilds tables from deltas."""
 
 import json
 from collections import defaultdict
@@ -35,18 +35,23 @@ def checkpoint(records: list[Record]) -> Checkpoint:
 
 
 def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:
-    """What a reader makes of (entity, key, delta), in order for each key, some of them twice."""
+    """Rebuilds the tables, by entity and key, from triples (entity, key, delta).
+
+    The deltas of each key come in their order, some of them twice.
+    """
     by_key: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for entity, key, delta in deltas:
         if key == TRUNCATE_KEY:
-            for (other, _), found in by_key.items():
-                if other == entity:
-                    found.append(delta)
+            for (other_entity, _), history in by_key.items():
+                if other_entity == entity:
+                    history.append(delta)
         else:
             by_key[entity, key].append(delta)
-    states = {place: fold(sorted(found, key=position)) for place, found in by_key.items()}
+    states = {entity_and_key: fold(sorted(history, key=position)) for entity_and_key, history in by_key.items()}
     return {
-        entity: {key: state for (name, key), state in states.items() if name == entity and state is not MISSING}
+        entity: {
+            key: state for (entity_name, key), state in states.items() if entity_name == entity and state is not MISSING
+        }
         for entity in ("order", "guest")
     }
 
@@ -60,5 +65,5 @@ def same(a: Any, b: Any) -> bool:
 
 
 def summary(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return document

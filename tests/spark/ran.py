@@ -1,4 +1,4 @@
-"""What a job gave that ran in the session of the tests."""
+"""The result of a job that ran in the tests' Spark session."""
 
 import json
 from collections.abc import Callable
@@ -9,26 +9,26 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The last line of its output, and the lines that it told a person."""
+    """A job's summary, which is the last line of its standard output, and the lines of its standard error."""
 
     summary: dict[str, Any]
     lines: list[str]
 
     @property
     def report(self) -> dict[str, Any]:
-        """Of a comparison: its report."""
+        """The report of a comparison, which is in `report.json`."""
         report: dict[str, Any] = json.loads(self.beside("report.json").read_bytes())
         return report
 
     def drifted(self) -> dict[str, tuple[str, list[str]]]:
-        """Of a comparison: the drifted keys, of each its kind and its columns, sorted."""
+        """The drifted keys of a comparison, each with its kind of drift and its sorted columns."""
         lines = map(json.loads, self.beside("keys.jsonl").read_text("utf-8").splitlines())
-        return {each["key"]: (each["kind"], sorted(each["columns"])) for each in lines}
+        return {line["key"]: (line["kind"], sorted(line["columns"])) for line in lines}
 
     def beside(self, name: str) -> Path:
-        """Of a comparison: a file beside its page."""
+        """The path of a file in the same folder as the report of a comparison."""
         return Path(self.summary["report"]).with_name(name)
 
 
 Run = Callable[..., Ran]
-"""Runs a job with a configuration and these words; it ends with `code`, 0 where none is said."""
+"""Runs a job with a configuration file and arguments, and checks that its exit code is `code` (0 by default)."""

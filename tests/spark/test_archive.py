@@ -40,11 +40,11 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""Beyond the clock of the machine, by which files have their times."""
+"""Added to `NOON`, this is later than the machine's clock, which sets the modification times of files."""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
-    """The n-th change: two entities, eleven keys, three kinds, three a transaction."""
+    """The n-th change. Two entities, eleven keys and three operations take turns; a transaction has three changes."""
     return row(
         Position(1, 1 + n // 3, 2 * (n % 3)),
         **{
@@ -61,7 +61,7 @@ def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
 
 
 ROWS = [change(n, NOON - 3 * DAY + n * timedelta(hours=1)) for n in range(72)]
-"""An hour apart, from the noon of the 18th on."""
+"""Changes an hour apart, from noon of 18 November on."""
 
 
 def publish(path: Path, rows: Sequence[dict[str, Any]], commit_rows: int = 5) -> None:
@@ -96,12 +96,12 @@ def test_a_day_is_closed_an_hour_after_its_end() -> None:
 
 
 def test_only_files_of_closed_days_are_archived(log: Path) -> None:
-    """Five hours are in a file: the 8th goes up to the 20th's 03:00, the 12th to the 20th's 23:00."""
+    """A file holds five hours. File 8 ends at 03:00 of the 20th, and file 12 at 23:00 of the 20th."""
     published = sequences(log)
     assert closed_sequences(log, 0) == list(range(1, 13))
     assert closed_sequences(log, 12) == []
     publish(log, [change(72 + n, NOON + 13 * timedelta(hours=1)) for n in range(2)], commit_rows=1)
-    assert closed_sequences(log, 12) == [13, 14, 15], "the newest two stay, whatever they hold"
+    assert closed_sequences(log, 12) == [13, 14, 15], "the newest two files stay in the log, whatever they contain"
     assert published[-1] == 15
 
 
@@ -115,7 +115,10 @@ def test_a_short_log_has_nothing_to_archive(tmp_path: Path) -> None:
 
 
 def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
-    """Closed days; then a late row; then compaction, deletion and retention: readers get the same rows all the time."""
+    """Archives closed days and then a late row, compacts, deletes, and drops old days.
+
+    After each step, readers get the same rows, until a day is dropped.
+    """
     before = counts(log)
     merged = archive_log(run, log)
     manifest = run.manifest()
@@ -131,57 +134,59 @@ def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
 
     late = [change(72, NOON - DAY), *(change(73 + n, NOON + DAY + n * timedelta(hours=1)) for n in range(3))]
     publish(log, late, commit_rows=1)
-    assert archive_log(run, log).rows == 13, "what was open, and the late row"
+    assert archive_log(run, log).rows == 13, "the rows of the day that was open, and the late row"
     rows = [*ROWS, *late]
     assert read(log) == rows
     assert compact(run, before=date(2026, 11, 22)) == Merged(files=2, into=1, rows=13)
     assert read(log) == rows
     _check_files(log, run)
 
-    assert clear(run, grace=GRACE, log=log) == 0, "somebody may still read what was replaced"
-    gone = clear(replace(run, at=NOON + LATER), grace=GRACE, log=log)
-    assert gone == 2 + 2 + 16, "archive files, manifests, log files"
+    assert clear(run, grace=GRACE, log=log) == 0, "somebody may still read the replaced files"
+    deleted = clear(replace(run, at=NOON + LATER), grace=GRACE, log=log)
+    assert deleted == 2 + 2 + 16, "archive files, manifests and log files"
     assert sequences(log) == [17, 18, 19]
     assert {file.relative_to(log).as_posix() for file in (log / "archive").rglob("*.parquet")} == {
         file.path for file in run.manifest().files
     }
     assert read(log) == rows
-    for each in rows[::9]:
-        behind = [one for one in rows if one["position"] > each["position"]]
-        assert read(log, after=Position.parse(each["position"])) == behind
-        assert read(log, entity=each["entity"], key=each["key"]) == [
-            one for one in rows if (one["entity"], one["key"]) == (each["entity"], each["key"])
+    for start in rows[::9]:
+        later = [row for row in rows if row["position"] > start["position"]]
+        assert read(log, after=Position.parse(start["position"])) == later
+        assert read(log, entity=start["entity"], key=start["key"]) == [
+            row for row in rows if (row["entity"], row["key"]) == (start["entity"], start["key"])
         ]
 
     assert drop_days(run, keep_days=2) == ["2026-11-18"]
-    assert read(log) == [one for one in rows if one["committed_at"].date() >= date(2026, 11, 19)]
+    assert read(log) == [row for row in rows if row["committed_at"].date() >= date(2026, 11, 19)]
     assert drop_days(run, keep_days=2) == []
     publish(log, [change(90, NOON + 2 * DAY)])
-    assert read(log)[-1] == change(90, NOON + 2 * DAY), "and the service goes on"
+    assert read(log)[-1] == change(90, NOON + 2 * DAY), "the service can still publish"
 
 
-def test_the_command_over_a_file_log(
+def test_the_command_with_a_file_log(
     spark: SparkSession, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "changelog.toml"
     config.write_text(CONFIG, "utf-8")
 
-    def ended(*options: str, code: int = 0) -> dict[str, Any]:
+    def run_job(*options: str, code: int = 0) -> dict[str, Any]:
         assert main(JOB, ["--config", str(config), *options]) == code
-        found: dict[str, Any] = json.loads(capsys.readouterr().out.rstrip().rpartition("\n")[2])
-        return found
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out.rstrip().rpartition("\n")[2])
+        return printed
 
-    assert ended("--dry-run", "--compact")["log_files"] == 12
+    assert run_job("--dry-run", "--compact")["log_files"] == 12
     for options in (["--archive", "x"], ["--continuous"], ["--skip", "order"], ["--accept-lost"]):
-        wanted = f"{options[0]} is for a changelog on Kafka; a file log keeps its archive"
-        assert ended(*options, code=2)["error"].startswith(wanted)
-    summary = ended("--compact")
+        message = f"{options[0]} is for a changelog on Kafka; a file log keeps its archive"
+        assert run_job(*options, code=2)["error"].startswith(message)
+    summary = run_job("--compact")
     assert [summary[name] for name in ("archived_files", "archived_into", "archived_rows")] == [12, 6, 60]
     assert [summary[name] for name in ("compacted_files", "deleted_files")] == [0, 0]
     assert read(log) == ROWS
-    assert ended("--dry-run")["log_files"] == 0
-    assert ended("--dry-run", "--compact", "all")["log_files"] == 1, "the open day's, but for the newest two"
-    summary = ended("--compact", "all")
+    assert run_job("--dry-run")["log_files"] == 0
+    assert run_job("--dry-run", "--compact", "all")["log_files"] == 1, (
+        "the files of the open day, except the newest two"
+    )
+    summary = run_job("--compact", "all")
     assert [summary[name] for name in ("archived_files", "archived_rows", "compacted_files")] == [1, 5, 0]
     assert read(log) == ROWS
 
@@ -191,7 +196,7 @@ def bounded(column: Any) -> bool:
 
 
 def _check_files(path: Path, run: ArchiveRun) -> None:
-    """Each file has the log's columns, sorted by key and position, and no statistics of what a state holds."""
+    """Checks that each file has the log's columns, is sorted by key and position, and has no statistics of states."""
     for file in run.manifest().files:
         with pq.ParquetFile(path / file.path) as parquet:
             assert parquet.schema_arrow.equals(SCHEMA)
@@ -204,21 +209,21 @@ def _check_files(path: Path, run: ArchiveRun) -> None:
             }
             assert {group.column(n).compression for n in range(group.num_columns)} == {"ZSTD"}
             rows = parquet.read().to_pylist()
-        assert rows == sorted(rows, key=lambda one: (one["key"], one["position"]))
+        assert rows == sorted(rows, key=lambda row: (row["key"], row["position"]))
         assert (len(rows), min(r["position"] for r in rows), max(r["position"] for r in rows)) == (
             file.rows,
             file.first,
             file.last,
         )
-        assert {(one["entity"], str(one["committed_at"].date())) for one in rows} == {(file.entity, file.day)}
+        assert {(row["entity"], str(row["committed_at"].date())) for row in rows} == {(file.entity, file.day)}
 
 
-class Stopped(Exception):  # noqa: N818  # nothing is wrong
+class Stopped(Exception):  # noqa: N818  # it is no error
     pass
 
 
 @pytest.mark.parametrize("point", ["archive:written", "archive:moved", "archive:committed"])
-def test_a_run_that_ends_anywhere_is_not_seen_by_half(spark: SparkSession, tmp_path: Path, point: str) -> None:
+def test_readers_never_see_half_of_a_run_that_stops(spark: SparkSession, tmp_path: Path, point: str) -> None:
     log, rows = tmp_path, ROWS[:36]
     publish(log, rows)
     run = ArchiveRun(spark=spark, store=local(log), at=NOON)
@@ -234,12 +239,12 @@ def test_a_run_that_ends_anywhere_is_not_seen_by_half(spark: SparkSession, tmp_p
     archive_log(run, log)
     assert read(log) == rows
     clear(replace(run, at=NOON + LATER), grace=GRACE)
-    listed = {file.path for file in run.manifest().files}
-    assert {found.path for found in run.store.files("archive")} == listed
+    paths = {file.path for file in run.manifest().files}
+    assert {stored.path for stored in run.store.files("archive")} == paths
     assert read(log) == rows
 
 
-# From Kafka, without Kafka: what was read, and the spans
+# The archive of a changelog on Kafka. These tests need no broker: they give the rows and the spans of offsets.
 
 
 @pytest.fixture
@@ -248,7 +253,7 @@ def archive(spark: SparkSession, tmp_path: Path) -> ArchiveRun:
 
 
 def frame(run: ArchiveRun, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    return run.spark.createDataFrame([tuple(each[name] for name in SCHEMA.names) for each in rows], STRUCT)
+    return run.spark.createDataFrame([tuple(row[name] for name in SCHEMA.names) for row in rows], STRUCT)
 
 
 def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], OffsetSpan]:
@@ -260,20 +265,20 @@ def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], Offs
 
 
 def land_twice(run: ArchiveRun) -> None:
-    """Twelve rows of one day, in two files of each entity."""
+    """Lands twelve rows of one day, in two files for each entity."""
     land(run, frame(run, ROWS[:6]), spans(0, 6, None), prefix="booking")
     land(run, frame(run, ROWS[6:12]), spans(6, 12, 6), prefix="booking")
 
 
 def archived(run: ArchiveRun) -> list[dict[str, Any]]:
-    """What the manifest lists, by position."""
+    """The rows of all files that the manifest lists, sorted by position."""
     root = Path(run.store.root.removeprefix("file:"))
-    found = [one for file in run.manifest().files for one in pq.read_table(root / file.path).to_pylist()]
-    return sorted(found, key=lambda one: (one["position"], one["partition"]))
+    rows = [row for file in run.manifest().files for row in pq.read_table(root / file.path).to_pylist()]
+    return sorted(rows, key=lambda row: (row["position"], row["partition"]))
 
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
-    """The earlier goal of an overlapping run does not take the later position back."""
+    """An overlapping run with an earlier goal does not move an entity's position back."""
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": {0: 10, 1: 20}, "guest": {0: 0}})
     parts = {0: 10, 1: 19}
@@ -287,14 +292,14 @@ def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(
 
 
 def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple[str, int], OffsetSpan]:
-    """Spans of the partitions of one topic."""
+    """The offset spans of the partitions of the topic of orders."""
     return {
         ("booking.order", partition): OffsetSpan(first=after.get(partition, 0), end=end, after=after.get(partition))
         for partition, end in ends.items()
     }
 
 
-def test_a_stream_goes_on_while_rows_of_the_checkpoint_cannot_be_read(archive: ArchiveRun, tmp_path: Path) -> None:
+def test_a_stream_continues_while_rows_of_the_checkpoint_cannot_be_read(archive: ArchiveRun, tmp_path: Path) -> None:
     def goals(kind: Kind) -> Callable[[], Goal | None]:
         def ask() -> Goal | None:
             raise ChangelogError(kind, "a transaction has been open for 60 s")
@@ -306,32 +311,34 @@ def test_a_stream_goes_on_while_rows_of_the_checkpoint_cannot_be_read(archive: A
         MicroBatches(archive, tmp_path, {}, "booking", goals(Kind.MALFORMED))
 
 
-def test_what_was_read_is_landed_once(archive: ArchiveRun) -> None:
+def test_rows_are_landed_once(archive: ArchiveRun) -> None:
     assert land(archive, frame(archive, ROWS[:12]), spans(0, 40, None), prefix="booking") == 12
     manifest = archive.manifest()
     assert manifest.offsets == {f"booking.{entity}": {"0": 40, "1": 40, "2": 40} for entity in ("guest", "order")}
     assert all(file.offsets == {str(n): (0, 40) for n in range(3)} for file in manifest.files)
     assert archived(archive) == ROWS[:12]
 
-    with pytest.raises(ChangelogError, match=r"booking\.guest, partition 0, was archived by another run") as refused:
+    with pytest.raises(ChangelogError, match=r"booking\.guest, partition 0, was archived by another run") as error:
         land(archive, frame(archive, ROWS[:12]), spans(0, 40, None), prefix="booking")
-    assert refused.value.kind is Kind.IN_USE
+    assert error.value.kind is Kind.IN_USE
     assert archive.manifest() == manifest, "nothing is committed"
-    assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, "ends of transactions alone"
+    assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, (
+        "the offsets are only ends of transactions"
+    )
 
-    gone = {"entity": "guest", "key": TRUNCATE_KEY, "op": "truncate", "current": None, "original": None}
-    truncated = [change(12, ROWS[0]["committed_at"], **gone, partition=n) for n in range(3)]
-    again = [*ROWS[8:12], *truncated]
-    assert land(archive, frame(archive, again), spans(44, 90, 44), prefix="booking") == 7
+    truncate = {"entity": "guest", "key": TRUNCATE_KEY, "op": "truncate", "current": None, "original": None}
+    truncated = [change(12, ROWS[0]["committed_at"], **truncate, partition=n) for n in range(3)]
+    repeated = [*ROWS[8:12], *truncated]
+    assert land(archive, frame(archive, repeated), spans(44, 90, 44), prefix="booking") == 7
     with pytest.raises(ChangelogError, match="by another run"):
-        land(archive, frame(archive, again), spans(44, 90, 40), prefix="booking")
-    assert compact(archive, before=date.max).repeats == 4, "those of one entity, partition and position"
+        land(archive, frame(archive, repeated), spans(44, 90, 40), prefix="booking")
+    assert compact(archive, before=date.max).repeats == 4, "rows that have the same entity, partition and position"
     assert archived(archive) == [*ROWS[:12], *truncated], "a truncate has one position on several partitions"
     assert archive.manifest().files[-1].offsets == {str(n): (0, 90) for n in range(3)}
     assert archive.manifest().offsets["booking.order"] == {"0": 90, "1": 90, "2": 90}
 
 
-def test_compaction_gives_way_to_who_dropped_its_files(archive: ArchiveRun) -> None:
+def test_compaction_fails_if_another_run_dropped_its_files(archive: ArchiveRun) -> None:
     land_twice(archive)
 
     def drop(name: str) -> None:
@@ -343,7 +350,7 @@ def test_compaction_gives_way_to_who_dropped_its_files(archive: ArchiveRun) -> N
     assert archived(archive) == []
 
 
-def test_what_another_run_lands_meanwhile_stays(archive: ArchiveRun) -> None:
+def test_compaction_keeps_rows_that_another_run_lands_meanwhile(archive: ArchiveRun) -> None:
     land_twice(archive)
     reads: list[list[dict[str, Any]]] = []
 
@@ -358,16 +365,18 @@ def test_what_another_run_lands_meanwhile_stays(archive: ArchiveRun) -> None:
     assert archived(archive) == ROWS[:20]
 
 
-def test_much_is_read_in_pieces() -> None:
-    whole = {("t", 0): OffsetSpan(first=5, end=50, after=5), ("t", 1): OffsetSpan(first=0, end=8, after=None)}
+def test_large_spans_are_read_in_slices() -> None:
+    full = {("t", 0): OffsetSpan(first=5, end=50, after=5), ("t", 1): OffsetSpan(first=0, end=8, after=None)}
     empty = {("t", 2): OffsetSpan(first=3, end=3, after=3)}
-    pieces = list(slices(whole | empty, 20))
-    assert [sum(span.end - span.first for span in piece.values()) for piece in pieces] == [18, 20, 15]
-    assert [span for piece in pieces for part, span in piece.items() if part == ("t", 0)] == [
+    parts = list(slices(full | empty, 20))
+    assert [sum(span.end - span.first for span in part.values()) for part in parts] == [18, 20, 15]
+    assert [span for part in parts for topic_partition, span in part.items() if topic_partition == ("t", 0)] == [
         OffsetSpan(first=5, end=15, after=5),
         OffsetSpan(first=15, end=35, after=15),
         OffsetSpan(first=35, end=50, after=35),
     ]
     assert list(slices(empty, 20)) == []
     new = {("t", 3): OffsetSpan(first=0, end=0, after=None)}
-    assert list(slices(new, 20)) == [new], "so that it is known from now on"
+    assert list(slices(new, 20)) == [new], (
+        "a new partition is included although it is empty, so that the archive knows it"
+    )

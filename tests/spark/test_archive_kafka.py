@@ -1,4 +1,4 @@
-"""The archive job over a real broker, in the session of the tests."""
+"""The archive job with a real broker, in the tests' Spark session."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from tests.integration.kafka.test_log import change, entity, raw, settings, stor
 from tests.servers import fetched, kafka_lib
 from tests.unit.records import record
 
-__all__ = ["settings"]  # the fixture of a prefix of its own
+__all__ = ["settings"]  # the fixture, which has its own topic prefix
 
 CONFIG = """
 name = "app"
@@ -44,17 +44,17 @@ tables = {{ include = ["*"] }}
 """
 
 
-KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
-HASTY = {"min.compaction.lag.ms": "1"}
+KEEP_ALL = {"cleanup.policy": "delete", "retention.ms": "-1"}
+COMPACT_SOON = {"min.compaction.lag.ms": "1"}
 
 
-def keeping(settings: KafkaSettings, topic_settings: Mapping[str, str]) -> KafkaSettings:
-    """The topic of orders is kept so."""
+def with_topic_settings(settings: KafkaSettings, topic_settings: Mapping[str, str]) -> KafkaSettings:
+    """The settings of a sink whose topic of orders has these topic settings."""
     return replace(settings, entities={"order": TopicSettings(settings=topic_settings)})
 
 
 class Site:
-    """An archive's place, and the job over it."""
+    """The path of an archive, and the job that writes it."""
 
     def __init__(self, settings: KafkaSettings, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.archive = folder / "archive of app"
@@ -64,20 +64,20 @@ class Site:
         self._capsys = capsys
 
     def run(self, *options: str, code: int = 0) -> dict[str, Any]:
-        """The job's summary."""
+        """Runs the job and returns its summary."""
         arguments = ["--config", str(self._config), "--archive", str(self.archive), *options]
-        ended = main(JOB, arguments)
-        said = self._capsys.readouterr()
-        assert ended == code, said.err
-        found: dict[str, Any] = json.loads(said.out.rstrip().rpartition("\n")[2])
-        return found
+        exit_code = main(JOB, arguments)
+        output = self._capsys.readouterr()
+        assert exit_code == code, output.err
+        summary: dict[str, Any] = json.loads(output.out.rstrip().rpartition("\n")[2])
+        return summary
 
     def rows(self) -> pa.Table:
         return campaign.archived(self.archive).sort_by("position")
 
     def offsets(self) -> dict[str, dict[str, int]]:
-        found = newest(local(self.archive))
-        return {} if found is None else {name: dict(parts) for name, parts in found.offsets.items()}
+        manifest = newest(local(self.archive))
+        return {} if manifest is None else {name: dict(parts) for name, parts in manifest.offsets.items()}
 
 
 @pytest.fixture
@@ -90,66 +90,66 @@ def table(records: Sequence[Record]) -> pa.Table:
     return pa.Table.from_batches([batch.from_records(records)])
 
 
-def test_what_is_committed_is_archived_once(site: Site, settings: KafkaSettings) -> None:
-    """Over several runs; aborted and open transactions, deletes with their tombstones, and versions of columns."""
-    gone = replace(record(Op.DELETE, original='{"id":"7"}', commit=20, key="7"), place=change(1, "7").place)
-    stored = [*(change(commit, str(commit % 9)) for commit in range(1, 20)), gone]
+def test_committed_messages_are_archived_once(site: Site, settings: KafkaSettings) -> None:
+    """Several runs archive a topic with unfinished transactions, deletes with tombstones, and versions of columns."""
+    delete = replace(record(Op.DELETE, original='{"id":"7"}', commit=20, key="7"), place=change(1, "7").place)
+    records = [*(change(commit, str(commit % 9)) for commit in range(1, 20)), delete]
     assert site.run("--dry-run", code=3)["error"].startswith(f"there is no topic of the changelog {settings.prefix}")
-    with writing(keeping(settings, KEPT), entity()) as made:
-        for number, each in enumerate(stored[:12], 1):
-            store(made, number, each)
+    with writing(with_topic_settings(settings, KEEP_ALL), entity()) as sink:
+        for number, one_record in enumerate(records[:12], 1):
+            store(sink, number, one_record)
         raw(settings, "order", [change(90, "5")], commit=False)
         planned = site.run("--dry-run")
-        assert planned["offsets"][f"{settings.prefix}.order"] > 12, "ends of transactions have offsets, too"
+        assert planned["offsets"][f"{settings.prefix}.order"] > 12, "the ends of transactions have offsets, too"
         assert not site.archive.exists()
 
         assert site.run("--offsets", "30")["rows"] == 12
-        assert site.rows().equals(table(stored[:12]))
+        assert site.rows().equals(table(records[:12]))
         assert site.run()["rows"] == 0
         before = site.offsets()
-        for number, each in enumerate(stored[12:], 13):
-            store(made, number, each)
+        for number, one_record in enumerate(records[12:], 13):
+            store(sink, number, one_record)
         assert site.run("--compact", "all")["rows"] == 8
-    assert site.rows().equals(table(stored))
+    assert site.rows().equals(table(records))
     after = site.offsets()[f"{settings.prefix}.order"]
     assert sum(after.values()) > sum(before[f"{settings.prefix}.order"].values())
     assert site.run("--dry-run")["offsets"][f"{settings.prefix}.order"] == 0
 
 
-def test_history_that_kafka_lost_is_not_passed_over(site: Site, settings: KafkaSettings) -> None:
-    with writing(keeping(settings, KEPT), entity(partitions=1)) as made:
+def test_the_job_stops_if_kafka_lost_history(site: Site, settings: KafkaSettings) -> None:
+    with writing(with_topic_settings(settings, KEEP_ALL), entity(partitions=1)) as sink:
         for number in range(1, 4):
-            store(made, number, change(number, "1", at=0))
+            store(sink, number, change(number, "1", at=0))
         site.run()
         for number in range(4, 8):
-            store(made, number, change(number, "1", at=0))
-        place = TopicPartition(f"{settings.prefix}.order", 0, site.offsets()[f"{settings.prefix}.order"]["0"] + 3)
-        admin = settings.client.admin()  # it must outlive the answer
-        admin.delete_records([place])[place].result()
-        said = site.run(code=3)["error"]
-        assert said.startswith(f"history lost: {settings.prefix}.order, partition 0, is read up to offset ")
+            store(sink, number, change(number, "1", at=0))
+        cut = TopicPartition(f"{settings.prefix}.order", 0, site.offsets()[f"{settings.prefix}.order"]["0"] + 3)
+        admin = settings.client.admin()  # a variable, because the client must outlive the answer
+        admin.delete_records([cut])[cut].result()
+        error = site.run(code=3)["error"]
+        assert error.startswith(f"history lost: {settings.prefix}.order, partition 0, is read up to offset ")
         assert site.rows().num_rows == 3, "nothing is written"
         assert site.run("--accept-lost")["rows"] == 2
         assert [row["position"][9:25] for row in site.rows().to_pylist()] == [f"{n:016X}" for n in (1, 2, 3, 6, 7)]
-        store(made, 8, change(8, "1", at=0))
+        store(sink, 8, change(8, "1", at=0))
         assert site.run()["rows"] == 1
 
 
-def test_what_may_be_compacted_away_is_not_passed_over(site: Site, settings: KafkaSettings) -> None:
-    with writing(keeping(settings, HASTY), entity(partitions=1)) as made:
-        store(made, 1, yesterday(change(1, "1", at=0)))
-        assert site.run()["rows"] == 1, "an archive begins with what there is"
-        store(made, 2, yesterday(change(2, "1", at=0)))
+def test_the_job_stops_if_messages_may_have_been_compacted_away(site: Site, settings: KafkaSettings) -> None:
+    with writing(with_topic_settings(settings, COMPACT_SOON), entity(partitions=1)) as sink:
+        store(sink, 1, yesterday(change(1, "1", at=0)))
+        assert site.run()["rows"] == 1, "a new archive begins with the messages that exist"
+        store(sink, 2, yesterday(change(2, "1", at=0)))
         assert "the next messages are older than min.compaction.lag.ms" in site.run(code=3)["error"]
         assert site.run("--skip", "order")["rows"] == 0
         assert site.run("--accept-lost")["rows"] == 1
 
 
-def yesterday(made: Record) -> Record:
-    """The same, committed a day ago."""
-    provenance = made.envelope.provenance
+def yesterday(record: Record) -> Record:
+    """Returns the record as if it were committed a day ago."""
+    provenance = record.envelope.provenance
     source = replace(provenance.source, committed_at=datetime.now(UTC) - timedelta(days=1))
-    return replace(made, envelope=replace(made.envelope, provenance=replace(provenance, source=source)))
+    return replace(record, envelope=replace(record.envelope, provenance=replace(provenance, source=source)))
 
 
 def test_an_archive_ends_where_no_partition_lacks_a_row(
@@ -158,7 +158,7 @@ def test_an_archive_ends_where_no_partition_lacks_a_row(
     """A run that is killed between two commits leaves partition 0 at commit 22, and partition 1 at commit 2."""
     archive = Archive(path=str(site.archive))
     first_commit_only = partial(_first, kafka_offsets.slices)
-    with writing(keeping(settings, KEPT), entity(partitions=2)) as sink:
+    with writing(with_topic_settings(settings, KEEP_ALL), entity(partitions=2)) as sink:
         for commit in range(1, 21):
             store(sink, commit, change(commit, "1", at=1))
         for commit in (21, 22):
@@ -189,7 +189,7 @@ def test_an_archive_of_an_older_version_is_complete_after_the_next_run(
     site: Site, settings: KafkaSettings, spark: SparkSession
 ) -> None:
     archive = Archive(path=str(site.archive))
-    with writing(keeping(settings, KEPT), entity()) as sink:
+    with writing(with_topic_settings(settings, KEEP_ALL), entity()) as sink:
         store(sink, 1, change(1, "1"))
         site.run()
         store_of_archive = local(site.archive)
@@ -204,22 +204,22 @@ def test_an_archive_of_an_older_version_is_complete_after_the_next_run(
 
 
 def _first(slices: Callable[[Spans, int], Iterable[Spans]], spans: Spans, rows_max: int) -> Iterator[Spans]:
-    """Only the first slice, as of a run that is killed after its first commit."""
+    """Yields only the first slice, as in a run that is killed after its first commit."""
     return islice(iter(slices(spans, rows_max)), 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--keep-days", "0"], "--keep-days: '0' is not a whole number from 1 to "),
         (["--once", "--continuous"], "not allowed with"),
     ],
 )
-def test_bad_usage(site: Site, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_bad_usage(site: Site, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
         site.run(*options)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("starts_servers")

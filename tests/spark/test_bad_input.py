@@ -1,4 +1,4 @@
-"""What a job is given wrong: one line, the exit code, and nothing that a reader would see."""
+"""Bad input to a job: it prints one line, ends with its exit code, and writes nothing that a reader would see."""
 
 import json
 import re
@@ -43,39 +43,39 @@ KAFKA = {
     "derive_deltas": (derive_deltas.JOB, ["--checkpoint", "{out}"]),
     "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
 }
-"""The jobs, and what each needs to be told."""
+"""The jobs for a changelog on Kafka (`FILES`: in files), each with the arguments that it needs."""
 
 BEYOND = "00000009/0000000000000001/00000000"
 SCHEMA_ID = 1048575
 
 Jobs = dict[str, tuple[Job, list[str]]]
-Refused = Callable[..., str]
+ErrorOf = Callable[..., str]
 
 
 @pytest.fixture
-def refused(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    def refused(jobs: Jobs, name: str, sink: str, *arguments: str, code: int) -> str:
-        """The one line that a job says; no manifest is there, by which a reader would see anything."""
+def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ErrorOf:
+    def error_of(jobs: Jobs, name: str, sink: str, *more: str, code: int) -> str:
+        """Returns the one line that a failing job prints. Checks that there is no manifest, so readers see nothing."""
         file = tmp_path / "changelog.toml"
         file.write_text(CONFIG.format(sink=sink), "utf-8")
         job, needed = jobs[name]
-        words = [word.format(out=tmp_path / "out") for word in (*needed, *arguments)]
-        ended = main(job, ["--config", str(file), *words])
-        said = capsys.readouterr()
-        assert ended == code, said.err
-        assert json.loads(said.out.splitlines()[-1])["verdict"] == "failed"
-        assert (said.err.count("\n"), said.err.startswith(f"{name}: ")) == (1, True)
+        arguments = [word.format(out=tmp_path / "out") for word in (*needed, *more)]
+        exit_code = main(job, ["--config", str(file), *arguments])
+        output = capsys.readouterr()
+        assert exit_code == code, output.err
+        assert json.loads(output.out.splitlines()[-1])["verdict"] == "failed"
+        assert (output.err.count("\n"), output.err.startswith(f"{name}: ")) == (1, True)
         assert not list(tmp_path.rglob("manifest/*.json"))
-        return said.err
+        return output.err
 
-    return refused
+    return error_of
 
 
-# Of files
+# Changelogs in files
 
 
 def publish(path: Path) -> None:
-    """A log of a file a day; the first two days are closed."""
+    """Writes a log with one file for each day. The first two days are closed."""
     sink = FileSink(path)
     sink.recover()
     for n in range(1, 5):
@@ -92,7 +92,7 @@ def damaged(log: Path) -> None:
 
 
 def without_manifest(log: Path) -> None:
-    """As when the first two files are in an archive whose manifest is gone."""
+    """Deletes the first two files, as if they were in an archive whose manifest is lost."""
     for number in (1, 2):
         log_file(log, number).unlink()
 
@@ -104,7 +104,7 @@ def empty(log: Path) -> None:
 
 @pytest.mark.parametrize("job", FILES)
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (damaged, "00000000000000000002.parquet is damaged; restore it from a copy"),
         (without_manifest, "lacks sequence 1"),
@@ -112,35 +112,35 @@ def empty(log: Path) -> None:
     ],
 )
 def test_a_log_that_cannot_be_read(
-    refused: Refused, tmp_path: Path, job: str, spoil: Callable[[Path], None], said: str
+    error_of: ErrorOf, tmp_path: Path, job: str, spoil: Callable[[Path], None], message: str
 ) -> None:
     publish(tmp_path / "log")
     spoil(tmp_path / "log")
-    told = refused(FILES, job, 'path = "log"', code=3)
-    assert re.search(said, told), told
+    error_line = error_of(FILES, job, 'path = "log"', code=3)
+    assert re.search(message, error_line), error_line
     assert not list(tmp_path.rglob("archive/*/*/*.parquet"))
 
 
 @pytest.mark.parametrize("job", ["derive_deltas", "rebuild_view"])
-def test_where_nothing_can_be_written(refused: Refused, tmp_path: Path, job: str) -> None:
+def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -> None:
     publish(tmp_path / "log")
     (tmp_path / "out").write_text("somebody's")
-    said = refused(FILES, job, 'path = "log"', code=3)
-    assert said == f"{job}: {tmp_path / 'out'} is a file; name a folder\n"
+    error_line = error_of(FILES, job, 'path = "log"', code=3)
+    assert error_line == f"{job}: {tmp_path / 'out'} is a file; name a folder\n"
     assert (tmp_path / "out").read_text() == "somebody's"
 
 
-# Of Kafka
+# Changelogs on Kafka
 
 
 @pytest.fixture(scope="module")
 def settings(broker: Broker) -> KafkaSettings:
     """A topic with a message whose schema no registry has."""
     fetched("jars")
-    reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
-    settings = KafkaSettings(client=reached, name="app", prefix="bad-schema")
-    with writing(settings, entity(partitions=1)) as made:
-        store(made, 1)
+    broker_client = client.Client(bootstrap_servers=broker.bootstrap_servers)
+    settings = KafkaSettings(client=broker_client, name="app", prefix="bad-schema")
+    with writing(settings, entity(partitions=1)) as sink:
+        store(sink, 1)
     value = b"\0" + SCHEMA_ID.to_bytes(4, "big") + b"\0"
     raw(settings, "order", [change(1, "1", at=0)], commit=True, values=[value])
     return settings
@@ -153,18 +153,18 @@ def topics(settings: KafkaSettings, codec: str = 'codec = "json"') -> str:
 
 @pytest.mark.parametrize("job", KAFKA)
 def test_a_schema_that_the_registry_does_not_have(
-    refused: Refused, settings: KafkaSettings, registry: Registry, job: str
+    error_of: ErrorOf, settings: KafkaSettings, registry: Registry, job: str
 ) -> None:
     sink = topics(settings, f'codec = "avro", registry = "{registry.url}", auto_register = true')
-    said = refused(KAFKA, job, sink, code=3)
-    assert f"schema {SCHEMA_ID} is unknown to the registry" in said
-    assert f"{settings.prefix}.order, partition 0, offset 0" in said
+    error_line = error_of(KAFKA, job, sink, code=3)
+    assert f"schema {SCHEMA_ID} is unknown to the registry" in error_line
+    assert f"{settings.prefix}.order, partition 0, offset 0" in error_line
     if job == "derive_deltas":
         assert not list(consumed(settings.client, f"{settings.prefix}.order.delta"))
 
 
 @pytest.mark.parametrize(
-    ("job", "arguments", "said"),
+    ("job", "arguments", "message"),
     [
         ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
         ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
@@ -172,18 +172,18 @@ def test_a_schema_that_the_registry_does_not_have(
         ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),
     ],
 )
-def test_what_a_changelog_does_not_have(
-    refused: Refused, settings: KafkaSettings, tmp_path: Path, job: str, arguments: list[str], said: str
+def test_an_entity_or_position_that_the_changelog_does_not_have(
+    error_of: ErrorOf, settings: KafkaSettings, tmp_path: Path, job: str, arguments: list[str], message: str
 ) -> None:
-    assert said in refused(KAFKA, job, topics(settings), *arguments, code=2)
+    assert message in error_of(KAFKA, job, topics(settings), *arguments, code=2)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("job", KAFKA)
 def test_a_broker_that_does_not_answer(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+    error_of: ErrorOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
-    said = refused(KAFKA, job, 'kind = "kafka", bootstrap_servers = "127.0.0.1:1"', code=3)
-    assert "Kafka" in said
+    error_line = error_of(KAFKA, job, 'kind = "kafka", bootstrap_servers = "127.0.0.1:1"', code=3)
+    assert "Kafka" in error_line
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""A changelog in files, read into Spark: the very rows that the log's own reader gives, or one line."""
+"""A changelog in files, read by Spark: the same rows that the log's own reader returns, or an error of one line."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ COMMITS = 6
 
 
 def commit(number: int) -> list[dict[str, Any]]:
-    """Three rows: of two entities, and a version of columns."""
+    """Three rows: one for each of two entities, and a version of columns."""
     return [
         row(Position(1, number, 0), entity=SCHEMAS),
         row(Position(1, number, 2), current='{"a": 1e+20, "b":-0}', moved='{"movedTo":{"key":"x","partition":1}}'),
@@ -38,7 +38,7 @@ def commit(number: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log whose first two commits are in the archive, and gone from the log."""
+    """A log whose first two commits are only in the archive."""
     path = tmp_path / "a log"
     sink = FileSink(path)
     sink.recover()
@@ -52,69 +52,69 @@ def log(tmp_path: Path) -> Path:
 def archive(path: Path, last: int) -> None:
     files = []
     for entity in ("guest", "order", SCHEMAS):
-        rows = [each for n in range(1, last + 1) for each in commit(n) if each["entity"] == entity]
+        rows = [row for n in range(1, last + 1) for row in commit(n) if row["entity"] == entity]
         file = f"archive/entity={entity}/day=2026-11-21/0.parquet"
         (path / file).parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_batches([batch(rows)]), path / file)
-        listed = {"path": file, "entity": entity, "rows": len(rows)}
-        files.append({**listed, "first": rows[0]["position"], "last": rows[-1]["position"]})
+        entry = {"path": file, "entity": entity, "rows": len(rows)}
+        files.append({**entry, "first": rows[0]["position"], "last": rows[-1]["position"]})
     (path / "manifest").mkdir()
-    stored = {"format": 1, "log": {"first": 1, "last": last}, "files": files}
-    (path / "manifest" / "1.json").write_text(json.dumps(stored))
+    manifest = {"format": 1, "log": {"first": 1, "last": last}, "files": files}
+    (path / "manifest" / "1.json").write_text(json.dumps(manifest))
     for number in range(1, last + 1):
         log_file(path, number).unlink()
 
 
-def rows_of(found: DataFrame) -> list[dict[str, Any]]:
-    """As the log's own reader gives them."""
-    rows = sorted((each.asDict() for each in found.collect()), key=lambda each: str(each["position"]))
-    return [{**each, "committed_at": each["committed_at"].astimezone(UTC)} for each in rows]
+def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
+    """Returns the rows as the log's own reader does."""
+    rows = sorted((row.asDict() for row in changes.collect()), key=lambda row: str(row["position"]))
+    return [{**row, "committed_at": row["committed_at"].astimezone(UTC)} for row in rows]
 
 
-def wheres(log: Path) -> Iterator[tuple[Where, list[dict[str, Any]]]]:
+def changelogs(log: Path) -> Iterator[tuple[Where, list[dict[str, Any]]]]:
     yield Files(path=log), read(log)
-    yield Archive(path=str(log)), [each for each in read(log) if each["position"] < str(Position(1, 3, 0))]
+    yield Archive(path=str(log)), [row for row in read(log) if row["position"] < str(Position(1, 3, 0))]
 
 
 def test_the_rows_are_those_of_the_log(spark: SparkSession, log: Path) -> None:
-    for where, expected in wheres(log):
+    for where, expected in changelogs(log):
         assert len(expected) in (4, 2 * COMMITS)
-        found = read_changelog(spark, where)
-        assert found.schema == ROWS
-        assert found.columns == SCHEMA.names
-        assert rows_of(found) == expected
+        changes = read_changelog(spark, where)
+        assert changes.schema == ROWS
+        assert changes.columns == SCHEMA.names
+        assert rows_of(changes) == expected
 
 
-def test_gaps_are_read_where_they_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_gaps_are_read_only_if_they_are_selected(spark: SparkSession, tmp_path: Path) -> None:
     sink = FileSink(tmp_path)
     sink.recover()
     rows = [row(Position(2, 1, 0), entity=GAPS), row(Position(2, 1, 2))]
     store(sink, [batch(rows)], checkpoint(1, settings={"order": {}}))
     sink.close()
     where = Files(path=tmp_path)
-    assert {each["entity"] for each in rows_of(read_changelog(spark, where))} == {"order"}
-    assert {each["entity"] for each in rows_of(read_changelog(spark, where, entities=[GAPS]))} == {GAPS}
+    assert {found_row["entity"] for found_row in rows_of(read_changelog(spark, where))} == {"order"}
+    assert {found_row["entity"] for found_row in rows_of(read_changelog(spark, where, entities=[GAPS]))} == {GAPS}
 
 
-def test_entities_and_positions_choose(spark: SparkSession, log: Path) -> None:
-    for where, expected in wheres(log):
+def test_rows_are_selected_by_entity_and_position(spark: SparkSession, log: Path) -> None:
+    for where, expected in changelogs(log):
         assert rows_of(read_changelog(spark, where, entities=["guest"])) == [
-            each for each in expected if each["entity"] == "guest"
+            row for row in expected if row["entity"] == "guest"
         ]
         for after in (Position(1, 1, 2), Position(1, 2, 2)):
             assert rows_of(read_changelog(spark, where, after=after)) == [
-                each for each in expected if each["position"] > str(after)
+                row for row in expected if row["position"] > str(after)
             ]
         versions = rows_of(read_changelog(spark, where, entities=[SCHEMAS, "guest"]))
-        assert {each["entity"] for each in versions} == {SCHEMAS, "guest"}
+        assert {row["entity"] for row in versions} == {SCHEMAS, "guest"}
     for number in (3, COMMITS):
         after = Position(1, number, 2)
         assert rows_of(read_changelog(spark, Files(path=log), after=after)) == read(log, after=after)
 
 
-def test_what_is_not_listed_is_not_read(spark: SparkSession, log: Path) -> None:
+def test_files_that_no_manifest_lists_are_not_read(spark: SparkSession, log: Path) -> None:
     shutil.copy(log_file(log, 5), log / "archive" / "entity=order" / "day=2026-11-21" / "1.parquet")
-    for where, expected in wheres(log):
+    for where, expected in changelogs(log):
         assert rows_of(read_changelog(spark, where)) == expected
 
 
@@ -125,7 +125,7 @@ def test_the_end_is_known_without_reading_rows(spark: SparkSession, log: Path) -
 
 
 @pytest.mark.parametrize(
-    ("where", "wanted", "kind", "said"),
+    ("where", "arguments", "kind", "message"),
     [
         (Files, {"entities": ["ordre"]}, Kind.USAGE, "has no entity ordre; it has: guest, order"),
         (Archive, {"entities": ["guest", "x"]}, Kind.USAGE, "has no entity x; it has: guest, order"),
@@ -133,16 +133,16 @@ def test_the_end_is_known_without_reading_rows(spark: SparkSession, log: Path) -
         (Archive, {"after": Position(1, 2, 6)}, Kind.USAGE, "ends at 00000001/0000000000000002/00000004"),
     ],
 )
-def test_what_is_not_there_is_one_line(
-    spark: SparkSession, log: Path, where: Any, wanted: dict[str, Any], kind: Kind, said: str
+def test_an_unknown_entity_or_position_is_one_line(
+    spark: SparkSession, log: Path, where: Any, arguments: dict[str, Any], kind: Kind, message: str
 ) -> None:
-    place = where(path=log if where is Files else str(log))
+    changelog = where(path=log if where is Files else str(log))
     with pytest.raises(ChangelogError) as caught:
-        read_changelog(spark, place, **wanted)
-    assert (caught.value.kind, said in str(caught.value), "\n" in str(caught.value)) == (kind, True, False)
+        read_changelog(spark, changelog, **arguments)
+    assert (caught.value.kind, message in str(caught.value), "\n" in str(caught.value)) == (kind, True, False)
 
 
-def test_where_nothing_is_there_is_no_changelog(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_changelog(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match=r"there is no changelog in .*changelog run"):
         read_changelog(spark, Files(path=tmp_path))
     with pytest.raises(ChangelogError, match="has no manifest"):
@@ -166,18 +166,18 @@ def flip(file: Path, at: int) -> None:
 @pytest.mark.parametrize("at", [60, -6], ids=["page", "footer"])
 def test_a_damaged_file_is_named_and_no_row_of_it_is_read(spark: SparkSession, log: Path, at: int) -> None:
     flip(log_file(log, 4), at)
-    with pytest.raises(Exception) as caught:  # noqa: PT011  # Spark's own, whatever it is
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # an exception of Spark's own
         read_changelog(spark, Files(path=log)).collect()
-    told = explain(caught.value)
-    assert str(told) == f"{log_file(log, 4)} is damaged; restore it from a copy"
+    error = explain(caught.value)
+    assert str(error) == f"{log_file(log, 4)} is damaged; restore it from a copy"
 
 
-def test_a_newest_file_that_is_not_whole_counts_for_nothing(spark: SparkSession, log: Path) -> None:
+def test_an_incomplete_newest_file_is_ignored(spark: SparkSession, log: Path) -> None:
     flip(log_file(log, COMMITS), -6)
     assert len(rows_of(read_changelog(spark, Files(path=log)))) == 2 * (COMMITS - 1)
 
 
-def test_times_are_the_very_moments(spark: SparkSession, log: Path) -> None:
+def test_times_keep_their_microseconds(spark: SparkSession, log: Path) -> None:
     first = read_changelog(spark, Files(path=log)).orderBy("position").first()
     assert first is not None
     assert first["committed_at"].astimezone(UTC) == datetime(2026, 11, 21, 3, 10, 3, 886044, tzinfo=UTC)

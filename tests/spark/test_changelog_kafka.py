@@ -91,7 +91,7 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def configs(spark: SparkSession, database: str, broker: Broker, tmp_path: Path) -> list[config.Config]:
-    """Files, and Kafka in JSON."""
+    """The configurations of two services: one publishes into files, one to Kafka in JSON."""
     fetched("jars")
     at = f'kind = "kafka", bootstrap_servers = "{broker.bootstrap_servers}"'
     return [
@@ -101,19 +101,19 @@ def configs(spark: SparkSession, database: str, broker: Broker, tmp_path: Path) 
 
 
 def publish(dsn: str, configs: list[config.Config]) -> None:
-    """Has each service publish the workload whole."""
+    """Runs the workload, and waits until each service has published all of it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(TABLES.encode())
         services: list[Running] = []
         try:
-            for each in configs:  # one after the other: only the last one's log can be looked at
-                services.append(started := Running(Service(each)))
-                started.until(lambda started=started: _streams(started))  # type: ignore[misc]
+            for service_config in configs:  # one at a time: only the log of the last service can be read
+                services.append(running := Running(Service(service_config)))
+                running.until(lambda running=running: _streams(running))  # type: ignore[misc]
             for statement in WORKLOAD.split(";\n"):
                 connection.execute(statement.encode())
-            for service, each in zip(services, configs, strict=True):
-                log = open_log(each)
-                service.until(lambda log=log: _is_whole(log))  # type: ignore[misc]
+            for service, service_config in zip(services, configs, strict=True):
+                log = open_log(service_config)
+                service.until(lambda log=log: _is_complete(log))  # type: ignore[misc]
         finally:
             for service in services:
                 service.stop()
@@ -129,28 +129,27 @@ def _streams(service: Running) -> bool:
     return service.said("service started") and service.phase == "streaming"
 
 
-def _is_whole(log: Any) -> bool:
+def _is_complete(log: Any) -> bool:
     return any(
         '"last"' in (row or "") for rows in log.read(entity="guest") for row in rows.column("current").to_pylist()
     )
 
 
-def rows_of(found: DataFrame) -> list[dict[str, Any]]:
-    """By position; the service's own name, in which the changelogs differ, left out."""
-    rows = [each.asDict() for each in found.drop(PARTITION, OFFSET).collect()]
-    rows.sort(key=lambda each: (each["position"], each["partition"]))
-    for each in rows:
-        told = json.loads(each["provenance"])
-        del told["source"]["name"]
-        each["provenance"] = told
+def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
+    """Returns the rows by position, without the service's own name, which differs between the changelogs."""
+    rows = [row.asDict() for row in changes.drop(PARTITION, OFFSET).collect()]
+    rows.sort(key=lambda row: (row["position"], row["partition"]))
+    for row in rows:
+        provenance = json.loads(row["provenance"])
+        del provenance["source"]["name"]
+        row["provenance"] = provenance
     return rows
 
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """States by what they mean: Avro gives back values, not their text."""
+    """Replaces each state by its canonical text, because Avro stores values and not their text."""
     return [
-        {**each, **{side: each[side] and canonical.text(each[side]) for side in ("current", "original")}}
-        for each in rows
+        {**row, **{side: row[side] and canonical.text(row[side]) for side in ("current", "original")}} for row in rows
     ]
 
 
@@ -162,16 +161,16 @@ def test_files_and_topics_are_the_same_rows(
     publish(database, configs)
     files, topics, avro_topics = map(where_of, configs)
     expected = rows_of(read_changelog(spark, files))
-    assert {each["op"] for each in expected} == {"create", "update", "delete", "truncate"}
-    assert any(each["moved"] for each in expected)
+    assert {row["op"] for row in expected} == {"create", "update", "delete", "truncate"}
+    assert any(row["moved"] for row in expected)
     assert rows_of(read_changelog(spark, topics)) == expected
     assert plain(rows_of(read_changelog(spark, avro_topics))) == plain(expected)
     for where in (files, topics):
-        guests = [each for each in expected if each["entity"] == "guest"]
+        guests = [row for row in expected if row["entity"] == "guest"]
         assert rows_of(read_changelog(spark, where, entities=["guest"])) == guests
         middle = Position.parse(expected[len(expected) // 2]["position"])
         assert rows_of(read_changelog(spark, where, after=middle)) == [
-            each for each in expected if each["position"] > str(middle)
+            row for row in expected if row["position"] > str(middle)
         ]
         end = end_of(spark, where)
         assert end is not None
@@ -180,7 +179,7 @@ def test_files_and_topics_are_the_same_rows(
             read_changelog(spark, where, after=replace(end, commit=end.commit + (1 << 30)))
     versions = rows_of(read_changelog(spark, topics, entities=[SCHEMAS]))
     assert versions == rows_of(read_changelog(spark, files, entities=[SCHEMAS]))
-    assert {each["key"] for each in versions} <= {"guest", "order"}
+    assert {row["key"] for row in versions} <= {"guest", "order"}
     _stream_is_the_same(spark, avro_topics, expected, tmp_path)
     _views_are_the_same(spark, [files, topics, avro_topics])
     _an_unknown_schema_is_one_line(spark, avro_topics, broker)
@@ -189,34 +188,34 @@ def test_files_and_topics_are_the_same_rows(
 
 def _stream_is_the_same(spark: SparkSession, where: Any, expected: list[dict[str, Any]], folder: Path) -> None:
     out, at = folder / f"{where.prefix}.parquet", folder / f"{where.prefix}.checkpoint"
-    found = stream_changelog(spark, where, options={"maxOffsetsPerTrigger": "200"})
-    query = found.writeStream.format("parquet").option("checkpointLocation", str(at)).trigger(availableNow=True)
+    changes = stream_changelog(spark, where, options={"maxOffsetsPerTrigger": "200"})
+    query = changes.writeStream.format("parquet").option("checkpointLocation", str(at)).trigger(availableNow=True)
     query.start(str(out)).awaitTermination()
-    stored = spark.read.parquet(str(out))
-    assert stored.where("partition != kafka_partition").count() == 0
-    assert stored.select("entity", PARTITION, OFFSET).distinct().count() == len(expected)
-    assert plain(rows_of(stored)) == plain(expected)
+    streamed = spark.read.parquet(str(out))
+    assert streamed.where("partition != kafka_partition").count() == 0
+    assert streamed.select("entity", PARTITION, OFFSET).distinct().count() == len(expected)
+    assert plain(rows_of(streamed)) == plain(expected)
 
 
-def _views_are_the_same(spark: SparkSession, places: Sequence[Where]) -> None:
+def _views_are_the_same(spark: SparkSession, changelogs: Sequence[Where]) -> None:
     orders = config.NestedConfig(entity="order", on={"guest_id": "id"})
-    found = []
+    views = []
     before = _persistent(spark)
-    for where in places:
+    for where in changelogs:
         position = resolve(spark, where, None)
         columns = plan.columns_of(spark, where, ["guest", "order"], position, None)
-        wanted = plan.ViewPlan(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
-        with plan.build(spark, where, wanted, position) as rows:
-            found.append(rows.collect())
-    assert found[1:] == [found[0], found[0]]
-    ((guest,),) = [found[0]]
+        view_plan = plan.ViewPlan(view=config.ViewConfig(entity="guest", nested={"orders": orders}), columns=columns)
+        with plan.build(spark, where, view_plan, position) as rows:
+            views.append(rows.collect())
+    assert views[1:] == [views[0], views[0]]
+    ((guest,),) = [views[0]]
     assert guest["name"] == "last"
     assert len(guest["orders"]) > 1
     assert _persistent(spark) <= before
 
 
 def _persistent(spark: SparkSession) -> set[int]:
-    """The ids of what the session keeps. Delta Lake keeps the state of tables that earlier tests wrote."""
+    """The ids of the session's cached RDDs. Delta Lake caches the state of tables that earlier tests wrote."""
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
@@ -224,12 +223,12 @@ def _an_unknown_schema_is_one_line(spark: SparkSession, where: Any, broker: Brok
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(f"{where.prefix}.guest", b"\0\0\x0f\xff\xff\0", b"1", 1)
     assert producer.flush(PATIENCE_S) == 0
-    with pytest.raises(Exception) as caught:  # noqa: PT011  # Spark's own, whatever it is
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # an exception of Spark's own
         read_changelog(spark, where, entities=["guest"]).collect()
-    told = str(explain(caught.value))
-    assert "schema 1048575 is unknown to the registry" in told
-    assert f"{where.prefix}.guest, partition 1, offset " in told
-    assert "\n" not in told
+    message = str(explain(caught.value))
+    assert "schema 1048575 is unknown to the registry" in message
+    assert f"{where.prefix}.guest, partition 1, offset " in message
+    assert "\n" not in message
     assert read_changelog(spark, where, entities=["order"]).count() > 0
 
 
@@ -240,7 +239,7 @@ def _an_aborted_message_is_not_read(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "transactional.id": f"{where.prefix}-test",
-            "transaction.timeout.ms": int(PROGRAM_S * 1000),  # it is open while Spark reads
+            "transaction.timeout.ms": int(PROGRAM_S * 1000),  # the transaction is open while Spark reads
         }
     )
     producer.init_transactions(PATIENCE_S)
@@ -258,8 +257,8 @@ def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
     fetched("jars")
     monkeypatch.setattr(complete_ends, "WAIT_S", 1.0)
     where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix=own_name, name=SOURCE)
-    reached = client.Client(bootstrap_servers=broker.bootstrap_servers)
-    settings = KafkaSettings(client=reached, name=SOURCE, prefix=own_name)
+    broker_client = client.Client(bootstrap_servers=broker.bootstrap_servers)
+    settings = KafkaSettings(client=broker_client, name=SOURCE, prefix=own_name)
     with opened(settings) as sink:
         store(sink, 1, change(1))
     with transaction(settings, "rows") as rows:
@@ -269,11 +268,11 @@ def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
         with pytest.raises(ChangelogError, match=rf"^reading {own_name}\.order, partition 0: a transaction has been"):
             read_changelog(spark, where)
         rows.commit_transaction(PATIENCE_S)
-    found = read_changelog(spark, where).select("key").collect()
-    assert sorted(row["key"] for row in found) == ["1", "2"]
+    keys = read_changelog(spark, where).select("key").collect()
+    assert sorted(row["key"] for row in keys) == ["1", "2"]
 
 
-def test_what_is_not_on_kafka_is_one_line(spark: SparkSession, broker: Broker) -> None:
+def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker) -> None:
     fetched("jars")
     where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix="nothing")
     with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at") as caught:
@@ -282,7 +281,7 @@ def test_what_is_not_on_kafka_is_one_line(spark: SparkSession, broker: Broker) -
     with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at"):
         stream_changelog(spark, where, entities=["order"])
     options = {**kafka_options(where), "subscribe": "nothing.order"}
-    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # Spark's own, whatever it is
+    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # an exception of Spark's own
         spark.read.format("kafka").options(**options).load().collect()
     assert str(explain(from_spark.value)).startswith("Kafka has no such topic; ")
 
@@ -301,7 +300,7 @@ def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, monkeypa
         "subscribe": "nothing.order",
         "fetchOffset.numRetries": "1",
     }
-    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # Spark's own, whatever it is
+    with pytest.raises(Exception) as from_spark:  # noqa: PT011  # an exception of Spark's own
         spark.read.format("kafka").options(**options).load().collect()
-    told = explain(from_spark.value)
-    assert (told.kind, told.message) == (Kind.CONNECTION, "Kafka does not answer")
+    error = explain(from_spark.value)
+    assert (error.kind, error.message) == (Kind.CONNECTION, "Kafka does not answer")

@@ -1,4 +1,4 @@
-"""Kafka's messages as rows: what executors make of them is what was published, or one line that names the message."""
+"""Executors decode Kafka's messages into the rows that were published, or fail with one line that names a message."""
 
 import http.server
 import threading
@@ -21,7 +21,7 @@ from changelog.schemas.types import Primitive, Struct
 from changelog.spark_jobs.reading.decode_kafka import DECODED, MESSAGE_COLUMNS, OFFSET, PARTITION, decoder
 from changelog.spark_jobs.reading.executor_registry import ExecutorRegistry
 from changelog.spark_jobs.reading.java_client import java_options
-from tests.unit import records as made
+from tests.unit import records as sample
 from tests.unit.envelope.strategies import records
 
 MESSAGE = pa.schema(
@@ -38,58 +38,61 @@ SCHEMA = value_schema("order", Struct(fields=(("id", Primitive.LONG),)), ["id"],
 
 
 def messages(rows: pa.RecordBatch, values: list[bytes]) -> pa.RecordBatch:
-    """As Spark's Kafka source gives them to the function."""
-    heads = [[{"key": k, "value": v} for k, v in each if k.startswith("moved")] or None for each in headers(rows)]
+    """The messages of the rows, as Spark's Kafka source gives them to the decoder."""
+    moves = [
+        [{"key": k, "value": v} for k, v in row_headers if k.startswith("moved")] or None
+        for row_headers in headers(rows)
+    ]
     columns = [
         [f"booking.{entity}" for entity in rows.column("entity").to_pylist()],
         rows.column("partition"),
         range(rows.num_rows),
         [key.encode() for key in rows.column("key").to_pylist()],
         values,
-        heads,
+        moves,
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, MESSAGE, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGE)
 
 
-def decoded(given: pa.RecordBatch, registry: ExecutorRegistry | None = None) -> pa.RecordBatch:
-    [found] = decoder("booking", registry)([given])
-    return found
+def decoded(batch_: pa.RecordBatch, registry: ExecutorRegistry | None = None) -> pa.RecordBatch:
+    [rows] = decoder("booking", registry)([batch_])
+    return rows
 
 
 @given(st.lists(records(), max_size=5))
-def test_json_comes_back_as_the_very_rows(given: list[Record]) -> None:
-    rows = batch.from_records(given)
-    found = decoded(messages(rows, JSON.encode(rows)))
+def test_json_is_decoded_into_the_same_rows(published: list[Record]) -> None:
+    rows = batch.from_records(published)
+    result = decoded(messages(rows, JSON.encode(rows)))
     assert MESSAGE.names == list(MESSAGE_COLUMNS)
-    assert found.schema == DECODED
-    assert found.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
-    assert found.column(PARTITION) == rows.column("partition")
-    assert found.column(OFFSET).to_pylist() == list(range(len(given)))
+    assert result.schema == DECODED
+    assert result.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
+    assert result.column(PARTITION) == rows.column("partition")
+    assert result.column(OFFSET).to_pylist() == list(range(len(published)))
 
 
-def test_no_number_or_blank_is_rendered_again() -> None:
+def test_numbers_and_blanks_keep_their_text() -> None:
     states = '{"a": 1e+20, "b":-0, "c": 12345678901234567890123.10, "é":"\\u00e9", "s":"\\ud800"}'
-    rows = batch.from_records([made.record(Op.UPDATE, states, states)])
-    found = decoded(messages(rows, JSON.encode(rows)))
-    assert found.column("current").to_pylist() == found.column("original").to_pylist() == [states]
+    rows = batch.from_records([sample.record(Op.UPDATE, states, states)])
+    result = decoded(messages(rows, JSON.encode(rows)))
+    assert result.column("current").to_pylist() == result.column("original").to_pylist() == [states]
 
 
-def test_an_event_without_a_position_has_that_of_its_message() -> None:
+def test_an_event_without_a_position_gets_the_offset_of_its_message() -> None:
     value = (
         b'{"provenance":{"apiVersion":"v2","serviceName":"web","identifier":"i","source":{"connector":"producer",'
         b'"name":"web","database":"","table":"","op":"create","transaction":"","committedAt":"2026-11-21T03:10:02Z",'
         b'"id":"7"}},"current":{"clicked":true}}'
     )
-    rows = batch.from_records([made.record(Op.CREATE, "{}"), made.record(Op.CREATE, "{}")])
-    found = decoded(messages(rows, [value, value]))
-    assert found.column("position").to_pylist() == [f"00000000/{n:016X}/00000000" for n in (0, 1)]
-    told = [msgspec.json.decode(text)["source"]["position"] for text in found.column("provenance").to_pylist()]
-    assert told == found.column("position").to_pylist()
+    rows = batch.from_records([sample.record(Op.CREATE, "{}"), sample.record(Op.CREATE, "{}")])
+    result = decoded(messages(rows, [value, value]))
+    assert result.column("position").to_pylist() == [f"00000000/{n:016X}/00000000" for n in (0, 1)]
+    positions = [msgspec.json.decode(text)["source"]["position"] for text in result.column("provenance").to_pylist()]
+    assert positions == result.column("position").to_pylist()
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (b"", "is not an envelope in JSON"),
         (b"{}", "is not an envelope in JSON"),
@@ -97,22 +100,22 @@ def test_an_event_without_a_position_has_that_of_its_message() -> None:
         (b"\0\0\0\0\1\2", 'codec = "avro"'),
     ],
 )
-def test_what_is_no_envelope_names_its_message(value: bytes, said: str) -> None:
-    rows = batch.from_records([made.record(Op.CREATE, "{}")])
+def test_a_message_that_is_no_envelope_is_named(value: bytes, message: str) -> None:
+    rows = batch.from_records([sample.record(Op.CREATE, "{}")])
     with pytest.raises(ChangelogError, match=r"booking\.order, partition 0, offset 0") as caught:
         decoded(messages(rows, [value]))
     assert caught.value.kind is Kind.MALFORMED
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """A registry that knows the schema 1, to who gives the password, and counts."""
+    """A registry that gives schema 1 to clients with the password, and records the paths of all requests."""
 
-    asked: list[str]
+    requests: list[str]
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         if self.headers["Authorization"] != "Basic dTpw":
             self.send_error(401)
         elif self.path == "/api/schemas/ids/1":
@@ -133,7 +136,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    _Answers.asked = []
+    _Answers.requests = []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -142,20 +145,20 @@ def address() -> Iterator[str]:
         thread.join()
 
 
-def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> None:
-    given = [made.record(Op.CREATE, f'{{"id":{n}}}', commit=n) for n in range(3)]
-    rows = batch.from_records(given)
+def test_avro_is_decoded_and_its_schema_is_requested_once(address: str) -> None:
+    published = [sample.record(Op.CREATE, f'{{"id":{n}}}', commit=n) for n in range(3)]
+    rows = batch.from_records(published)
     codec = AvroCodec(SCHEMA)
-    values = [b"\0\0\0\0\1" + codec.encode(each.envelope) for each in given[:2]] + JSON.encode(rows)[2:]
+    values = [b"\0\0\0\0\1" + codec.encode(item.envelope) for item in published[:2]] + JSON.encode(rows)[2:]
     registry = ExecutorRegistry.of_options(f"http://127.0.0.1:1,http://u:p@{address}", {})
     for _ in range(2):
-        found = decoded(messages(rows, values), registry)
-        assert found.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
-    assert _Answers.asked == ["/api/schemas/ids/1"]
+        result = decoded(messages(rows, values), registry)
+        assert result.drop_columns([PARTITION, OFFSET]).to_pylist() == rows.to_pylist()
+    assert _Answers.requests == ["/api/schemas/ids/1"]
 
 
 @pytest.mark.parametrize(
-    ("id_", "login", "kind", "said"),
+    ("id_", "login", "kind", "message"),
     [
         (9, "u:p", Kind.PRECONDITION, "schema 9 is unknown to the registry http://127.0.0.1"),
         (2, "u:p", Kind.PRECONDITION, "the server did not answer as a schema registry does"),
@@ -163,12 +166,14 @@ def test_avro_is_decoded_by_the_schema_that_is_asked_for_once(address: str) -> N
         (1, None, Kind.ACCESS, "HTTP 401"),
     ],
 )
-def test_what_a_registry_refuses_is_one_line(address: str, id_: int, login: str | None, kind: Kind, said: str) -> None:
+def test_an_error_of_a_registry_is_one_line(
+    address: str, id_: int, login: str | None, kind: Kind, message: str
+) -> None:
     registry = ExecutorRegistry.of_options(f"http://{address}", {"basic.auth.user.info": login} if login else {})
     with pytest.raises(ChangelogError) as caught:
         registry.schema(id_)
     assert caught.value.kind is kind
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
 
 
@@ -180,9 +185,9 @@ def test_a_registry_that_is_down_is_one_line() -> None:
         ExecutorRegistry.of_options("http://127.0.0.1:1", {"bearer.auth.issuer.endpoint.url": "x"})
 
 
-def test_the_clients_options_are_told_in_javas_words(tmp_path: Any) -> None:
+def test_the_clients_options_are_translated_for_java(tmp_path: Any) -> None:
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
-    given = {
+    options = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanisms": "SCRAM-SHA-512",
         "sasl.username": 'a"b',
@@ -191,7 +196,7 @@ def test_the_clients_options_are_told_in_javas_words(tmp_path: Any) -> None:
         "ssl.endpoint.identification.algorithm": "none",
         "linger.ms": "5",
     }
-    assert java_options(given) == {
+    assert java_options(options) == {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "

@@ -31,32 +31,32 @@ AVRO: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath
 
 
 @given(st.lists(records(), max_size=3))
-def test_the_arrow_function_is_the_definition(rows: list[Record]) -> None:
-    made = derive(from_records(rows))
-    assert made.schema == SCHEMA
-    for row, delta in zip(rows, made.to_pylist(), strict=True):
-        wanted = delta_of(row.envelope)
-        assert text_of(parse(delta["delta"])) == text_of(parse(delta_codec.encode(wanted)))
-        assert delta["position"] == str(wanted.provenance.source.position)
+def test_derive_equals_its_definition(rows: list[Record]) -> None:
+    deltas = derive(from_records(rows))
+    assert deltas.schema == SCHEMA
+    for row, delta in zip(rows, deltas.to_pylist(), strict=True):
+        expected = delta_of(row.envelope)
+        assert text_of(parse(delta["delta"])) == text_of(parse(delta_codec.encode(expected)))
+        assert delta["position"] == str(expected.provenance.source.position)
         assert (delta["entity"], delta["partition"], delta["key"]) == (row.entity, row.place.partition, row.place.key)
         assert delta["kind"] in KINDS
-        assert (delta["kind"] == RESET) == any(operation.get("reset") for operation in wanted.patch)
+        assert (delta["kind"] == RESET) == any(operation.get("reset") for operation in expected.patch)
         assert delta["kind"] in (RESET, delta["op"])
 
 
 @given(st.lists(records(), max_size=3))
-def test_messages_stand_where_their_changes_stood(rows: list[Record]) -> None:
+def test_a_delta_has_the_partition_and_key_of_its_change(rows: list[Record]) -> None:
     changes = from_records(rows)
-    made = messages(derive(changes), {row.entity: f"x.{row.entity}.delta" for row in rows}, json_values)
-    assert made.schema == MESSAGES
-    wanted = []
+    produced = messages(derive(changes), {row.entity: f"x.{row.entity}.delta" for row in rows}, json_values)
+    assert produced.schema == MESSAGES
+    expected = []
     for row, delta, heads in zip(rows, derive(changes).column("delta").to_pylist(), headers(changes), strict=True):
-        place = (f"x.{row.entity}.delta", row.place.partition, row.place.key.encode())
-        told = [{"key": name, "value": value} for name, value in heads]
-        wanted.append((*place, delta.encode(), told))
+        address = (f"x.{row.entity}.delta", row.place.partition, row.place.key.encode())
+        copied = [{"key": name, "value": value} for name, value in heads]
+        expected.append((*address, delta.encode(), copied))
         if row.envelope.provenance.source.op is Op.DELETE:
-            wanted.append((*place, None, told))
-    assert [tuple(message.values()) for message in made.to_pylist()] == wanted
+            expected.append((*address, None, copied))
+    assert [tuple(message.values()) for message in produced.to_pylist()] == expected
 
 
 @given(st.lists(records(), max_size=4))
@@ -65,10 +65,12 @@ def test_messages_in_avro(rows: list[Record]) -> None:
     deltas = derive(from_records(rows))
     for value, row in zip(avro_values(ids)(deltas).to_pylist(), rows, strict=True):
         assert value[:5] == b"\0" + ids[row.entity].to_bytes(4, "big")
-        read: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), AVRO, None)
-        wanted = delta_of(row.envelope)
-        assert [each["path"] for each in read["patch"]] == [each["path"] for each in wanted.patch]
-        assert read["provenance"]["source"]["position"] == str(wanted.provenance.source.position)
+        decoded: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), AVRO, None)
+        expected = delta_of(row.envelope)
+        assert [operation["path"] for operation in decoded["patch"]] == [
+            operation["path"] for operation in expected.patch
+        ]
+        assert decoded["provenance"]["source"]["position"] == str(expected.provenance.source.position)
 
 
 def test_a_change_that_cannot_be_read_is_named_by_its_position() -> None:

@@ -1,4 +1,4 @@
-"""The job over a file log: deltas as files; stopped, run again, and told what it cannot do."""
+"""The job with a file log, which writes deltas as files: repeated runs, runs that stop, and bad input."""
 
 import json
 import random
@@ -36,10 +36,10 @@ class Log:
     def grow(self, transactions: int) -> None:
         with closing(FileSink(self.folder / "log")) as sink:
             sink.recover()
-            for made in self.workload.transactions(transactions):
-                sink.add([batch.from_records(made)])
-                sink.commit(checkpoint(made))
-                self.records += made
+            for transaction in self.workload.transactions(transactions):
+                sink.add([batch.from_records(transaction)])
+                sink.commit(checkpoint(transaction))
+                self.records += transaction
 
     @property
     def config(self) -> Path:
@@ -49,46 +49,49 @@ class Log:
         return main(JOB, ["--config", str(self.config), "--output", str(self.folder / output), *arguments])
 
     def deltas(self, spark: SparkSession, output: str = "out") -> list[dict[str, Any]]:
-        found = read_deltas(spark, str(self.folder / output)).orderBy("position", "partition").collect()
-        return [row.asDict() for row in found]
+        rows = read_deltas(spark, str(self.folder / output)).orderBy("position", "partition").collect()
+        return [row.asDict() for row in rows]
 
 
 @pytest.fixture
 def log(tmp_path: Path, seed: int) -> Log:
-    made = Log(folder=tmp_path, workload=Workload(random.Random(seed)), records=[])
-    made.grow(15)
-    return made
+    new_log = Log(folder=tmp_path, workload=Workload(random.Random(seed)), records=[])
+    new_log.grow(15)
+    return new_log
 
 
 def test_each_change_of_a_log_has_its_delta_once(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert log.run() == 0
-    told = summary(capsys)
-    assert told["verdict"] == "done"
-    assert told["deltas"] == len(log.records)
+    first = summary(capsys)
+    assert first["verdict"] == "done"
+    assert first["deltas"] == len(log.records)
     log.grow(10)
     assert log.run("--entity", "order") == 0
     log.grow(5)
     assert log.run() == 0
     assert log.run() == 0
     assert summary(capsys)["deltas"] == 0
-    found = log.deltas(spark)
-    wanted = {(each.entity, each.place.partition, str(position(delta_of(each.envelope)))): each for each in log.records}
-    assert len(found) == len(wanted) == len(log.records)
-    for row in found:
-        each = wanted[row["entity"], row["partition"], row["position"]]
-        assert same(delta_codec.decode(row["delta"].encode()).patch, delta_of(each.envelope).patch)
-        assert row["key"] == each.place.key
-    decoded = ((row["entity"], row["key"], delta_codec.decode(row["delta"].encode())) for row in found)
+    rows = log.deltas(spark)
+    records = {
+        (record.entity, record.place.partition, str(position(delta_of(record.envelope)))): record
+        for record in log.records
+    }
+    assert len(rows) == len(records) == len(log.records)
+    for row in rows:
+        record = records[row["entity"], row["partition"], row["position"]]
+        assert same(delta_codec.decode(row["delta"].encode()).patch, delta_of(record.envelope).patch)
+        assert row["key"] == record.place.key
+    decoded = ((row["entity"], row["key"], delta_codec.decode(row["delta"].encode())) for row in rows)
     assert same(tables(decoded), log.workload.rows)
 
 
-class Stopped(Exception):  # noqa: N818  # nothing is wrong
+class Stopped(Exception):  # noqa: N818  # it is no error
     pass
 
 
-def test_a_run_that_ends_before_it_is_listed_is_done_again(spark: SparkSession, log: Log) -> None:
+def test_a_run_that_stops_before_its_commit_is_repeated(spark: SparkSession, log: Log) -> None:
     def stop(name: str) -> None:
         assert name in FAIL_POINTS
         raise Stopped
@@ -97,7 +100,7 @@ def test_a_run_that_ends_before_it_is_listed_is_done_again(spark: SparkSession, 
     with pytest.raises(Stopped):
         write(store, newest(store), changes, form="parquet", ordered=True, at=datetime.now(UTC), reach=stop)
     assert not newest(store).runs
-    assert list(store.files("deltas")), "what it wrote is there, and nobody lists it"
+    assert list(store.files("deltas")), "its files exist, but no manifest lists them"
     assert log.run() == 0
     assert len(log.deltas(spark)) == len(log.records)
 
@@ -111,27 +114,27 @@ def test_lines_of_json(spark: SparkSession, log: Log) -> None:
     ]
     assert len(lines) == len(log.records)
     first = min(lines, key=lambda line: line["position"])
-    wanted = log.records[0]
+    expected = log.records[0]
     assert [*first] == ["entity", "partition", "key", "kind", "position", "provenance", "patch"]
-    assert (first["entity"], first["key"]) == (wanted.entity, wanted.place.key)
-    assert first["patch"] == json.loads(delta_codec.encode(delta_of(wanted.envelope)))["patch"]
+    assert (first["entity"], first["key"]) == (expected.entity, expected.place.key)
+    assert first["patch"] == json.loads(delta_codec.encode(delta_of(expected.envelope)))["patch"]
 
 
 def test_a_span_of_positions(spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    positions = sorted({str(position(delta_of(each.envelope))) for each in log.records})
+    positions = sorted({str(position(delta_of(record.envelope))) for record in log.records})
     first, last = positions[3], positions[-4]
     assert log.run("--from", first, "--to", last, output="span") == 0
-    found = {row["position"] for row in log.deltas(spark, "span")}
-    assert found == {each for each in positions if first <= each <= last}
+    derived = {row["position"] for row in log.deltas(spark, "span")}
+    assert derived == {text for text in positions if first <= text <= last}
     assert log.run(output="span") == 0
-    assert {row["position"] for row in log.deltas(spark, "span")} == {each for each in positions if first <= each}
+    assert {row["position"] for row in log.deltas(spark, "span")} == {text for text in positions if first <= text}
     capsys.readouterr()
     assert log.run("--from", first, output="span") == 2
     assert "has deltas already, up to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--entity", "room"], 2, "has no entity room"),
         (["--to", "00000009/0000000000000001/00000000"], 2, "is beyond the end"),
@@ -146,12 +149,12 @@ def test_a_span_of_positions(spark: SparkSession, log: Log, capsys: pytest.Captu
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
-    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     assert log.run(*arguments) == code
-    told = capsys.readouterr()
-    assert said in told.err
-    assert len(told.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert message in output.err
+    assert len(output.err.splitlines()) == 1
     assert not (log.folder / "out").exists()
 
 
@@ -163,15 +166,15 @@ def test_a_damaged_file_of_the_log_is_one_line(
     content[20:60] = bytes(40)
     file.write_bytes(content)
     assert log.run() == 3
-    told = capsys.readouterr()
-    assert file.name in told.err
-    assert len(told.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert file.name in output.err
+    assert len(output.err.splitlines()) == 1
     assert not newest(local(log.folder / "out")).runs
 
 
 def test_a_dry_run_writes_nothing(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     assert log.run("--dry-run") == 0
-    told = summary(capsys)
-    assert (told["verdict"], told["behind"]) == ("planned", None)
-    assert told["writes"] == str(log.folder / "out")
+    plan = summary(capsys)
+    assert (plan["verdict"], plan["behind"]) == ("planned", None)
+    assert plan["writes"] == str(log.folder / "out")
     assert not (log.folder / "out").exists()

@@ -1,4 +1,4 @@
-"""The job over topics: deltas as topics; killed, run again, and told what it cannot do."""
+"""The job with topics, which writes deltas to topics: killed and repeated runs, and bad input."""
 
 import io
 import json
@@ -73,10 +73,10 @@ class Topics:
         with closing(KafkaSink(self.settings, JSON)) as sink:
             sink.prepare(entities)
             sink.recover()
-            for made in self.workload.transactions(transactions):
-                sink.add([batch.from_records(made)])
-                sink.commit(checkpoint(made))
-                self.records += made
+            for transaction in self.workload.transactions(transactions):
+                sink.add([batch.from_records(transaction)])
+                sink.commit(checkpoint(transaction))
+                self.records += transaction
         names = [f"{self.settings.prefix}.{entity.name}" for entity in entities]
         settled(self.settings.client, [(name, number) for name in names for number in range(PARTITIONS)])
 
@@ -90,7 +90,7 @@ class Topics:
         return main(JOB, [*self.arguments, *arguments])
 
     def crash(self) -> None:
-        """Runs the job as a process of its own that is killed when it sent a batch, and did not note it."""
+        """Runs the job in its own process, which is killed after it sent a batch and before its checkpoint notes it."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
         hasty = (
             f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
@@ -110,11 +110,11 @@ class Topics:
         )
         assert killed.returncode == -9, killed.stderr.decode()
 
-    def sent(self) -> list[str]:
-        """The entities that have a delta."""
-        known = self.settings.client.admin().topics()
-        there = [each for each in self.workload.rows if f"{self.settings.prefix}.{each}.delta" in known]
-        return [each for each in there if any(True for _ in self._consumed(each))]
+    def entities_with_deltas(self) -> list[str]:
+        """The entities that have at least one delta."""
+        topics = self.settings.client.admin().topics()
+        entities = [entity for entity in self.workload.rows if f"{self.settings.prefix}.{entity}.delta" in topics]
+        return [entity for entity in entities if any(True for _ in self._consumed(entity))]
 
     def messages(self) -> Iterator[tuple[str, Consumed]]:
         for entity in self.workload.rows:
@@ -131,104 +131,105 @@ def topics(broker: Broker, tmp_path: Path, own_name: str, seed: int) -> Topics:
     return Topics(folder=tmp_path, settings=settings, workload=Workload(random.Random(seed)), records=[])
 
 
-def test_each_change_of_a_topic_has_its_delta_whatever_is_killed(
+def test_each_change_of_a_topic_has_its_delta_although_runs_are_killed(
     spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics.grow(15)
     topics.crash()
     topics.grow(5)
     assert topics.run() == 0
-    told = summary(capsys)
-    assert told["verdict"] == "done"
+    result = summary(capsys)
+    assert result["verdict"] == "done"
     topics.grow(10)
     topics.crash()
     assert topics.run() == 0
 
-    wanted = {
-        (each.entity, each.place.partition, each.place.key, str(position(delta_of(each.envelope)))): each
-        for each in topics.records
+    records = {
+        (record.entity, record.place.partition, record.place.key, str(position(delta_of(record.envelope)))): record
+        for record in topics.records
     }
-    seen: Counter[Any] = Counter()
+    copies: Counter[Any] = Counter()
     deltas = []
     tombstones: dict[Any, int] = defaultdict(int)
     for entity, message in topics.messages():
-        place = (entity, message.partition, message.key, message.headers["position"])
+        address = (entity, message.partition, message.key, message.headers["position"])
         if message.value is None:
             assert message.headers["op"] == Op.DELETE
-            tombstones[place] += 1
+            tombstones[address] += 1
             continue
         delta = delta_codec.decode(message.value)
-        assert same(delta.patch, delta_of(wanted[place].envelope).patch)
+        assert same(delta.patch, delta_of(records[address].envelope).patch)
         assert str(position(delta)) == message.headers["position"]
-        seen[place] += 1
+        copies[address] += 1
         deltas.append((entity, message.key, delta))
-    assert seen.keys() == wanted.keys()
-    assert max(seen.values()) > 1, "what was sent before a crash is sent again"
-    deleted = {place for place, each in wanted.items() if each.envelope.provenance.source.op is Op.DELETE}
-    assert tombstones == {place: seen[place] for place in deleted}
+    assert copies.keys() == records.keys()
+    assert max(copies.values()) > 1, "what was sent before a crash is sent again"
+    deleted = {address for address, record in records.items() if record.envelope.provenance.source.op is Op.DELETE}
+    assert tombstones == {address: copies[address] for address in deleted}
     assert same(tables(deltas), topics.workload.rows)
     _check_topics(topics)
 
 
 def _check_topics(topics: Topics) -> None:
     names = [f"{topics.settings.prefix}.{entity}.delta" for entity in topics.workload.rows]
-    made = read(topics.settings.client.admin(), [Topic(name=name, partitions=0, settings={}) for name in names])
+    described = read(topics.settings.client.admin(), [Topic(name=name, partitions=0, settings={}) for name in names])
     for name in names:
-        assert made[name].partitions == PARTITIONS
-        assert (made[name].settings["cleanup.policy"], made[name].settings["retention.ms"]) == ("delete", "-1")
+        assert described[name].partitions == PARTITIONS
+        assert (described[name].settings["cleanup.policy"], described[name].settings["retention.ms"]) == (
+            "delete",
+            "-1",
+        )
 
 
-def test_a_job_that_goes_on_ends_when_it_is_told_to(
+def test_a_continuous_job_ends_on_sigterm(
     spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics.grow(3)
-    told = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
 
-    ended = threading.Event()
+    finished = threading.Event()
 
-    def tell() -> None:
-        while not topics.sent():
-            if ended.wait(0.2):
+    def terminate() -> None:
+        while not topics.entities_with_deltas():
+            if finished.wait(0.2):
                 return
         os.kill(os.getpid(), signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(tell)
+        terminating = pool.submit(terminate)
         try:
             assert topics.run("--continuous", "--every", "0", "--offsets", "4") == 0
         finally:
-            ended.set()
-        telling.result()
-    assert signal.getsignal(signal.SIGTERM) is told
+            finished.set()
+        terminating.result()
+    assert signal.getsignal(signal.SIGTERM) is handler
     assert summary(capsys)["verdict"] == "done"
 
 
 def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
-    """Only with a schema that is registered, as those of the changelog."""
+    """Without `auto_register`, the job fails, because the schema of deltas is not registered."""
     topics.grow(3)
     topics.sink = f'codec = "avro", registry = "{registry.url}", auto_register = false'
     assert topics.run() == 3
     assert not any(True for _ in topics.messages())
     topics.sink = topics.sink.replace("false", "true")
     assert topics.run() == 0
-    read: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
-    found = set()
+    schema: Any = fastavro.parse_schema(json.loads(files("changelog.schemas").joinpath("delta.avsc").read_text()))
+    decoded = set()
     for entity, message in topics.messages():
         if message.value is not None:
             body = io.BytesIO(message.value[5:])
-            delta: Any = fastavro.schemaless_reader(body, read, None)
+            delta: Any = fastavro.schemaless_reader(body, schema, None)
             assert not body.read()
-            found.add((entity, message.partition, delta["provenance"]["source"]["position"], len(delta["patch"])))
-    assert found == {
-        (each.entity, each.place.partition, str(position(made)), len(made.patch))
-        for each in topics.records
-        for made in [delta_of(each.envelope)]
+            decoded.add((entity, message.partition, delta["provenance"]["source"]["position"], len(delta["patch"])))
+    assert decoded == {
+        (record.entity, record.place.partition, str(position(expected)), len(expected.patch))
+        for record in topics.records
+        for expected in [delta_of(record.envelope)]
     }
 
 
-def test_what_kafka_no_longer_has_stops_the_job(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deleted_messages_stop_the_job(spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
     topics.grow(5)
     assert topics.run() == 0
     before = sum(1 for _ in topics.messages())
@@ -237,14 +238,14 @@ def test_what_kafka_no_longer_has_stops_the_job(
     capsys.readouterr()
     for arguments in ([], ["--dry-run"]):
         assert topics.run(*arguments) == 3
-        told = capsys.readouterr()
-        assert told.err.startswith("derive_deltas: history lost: ")
-        assert len(told.err.splitlines()) == 1
+        output = capsys.readouterr()
+        assert output.err.startswith("derive_deltas: history lost: ")
+        assert len(output.err.splitlines()) == 1
     assert sum(1 for _ in topics.messages()) == before
 
 
 def cut(topics: Topics) -> None:
-    """As retention would: deletes all that is in the changelog's topics."""
+    """Deletes all messages of the changelog's topics, as retention would."""
     admin = topics.settings.client.admin()
     for entity in topics.workload.rows:
         name = f"{topics.settings.prefix}.{entity}"
@@ -253,11 +254,11 @@ def cut(topics: Topics) -> None:
         for future in admin.incremental_alter_configs([resource]).values():
             future.result()
         for number in range(PARTITIONS):
-            _emptied(admin, TopicPartition(name, number, -1))
+            _delete_records(admin, TopicPartition(name, number, -1))
 
 
-def _emptied(admin: AdminClient, part: TopicPartition) -> None:
-    """A broker hears of a topic's new settings only after a while, and refuses until then."""
+def _delete_records(admin: AdminClient, part: TopicPartition) -> None:
+    """Deletes the records of a partition. Tries again until the broker has applied the topic's new settings."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         (future,) = admin.delete_records([part]).values()
@@ -272,7 +273,7 @@ def _emptied(admin: AdminClient, part: TopicPartition) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--entity", "room"], 2, "entity room has no topic"),
         (["--output", "x"], 2, "--output is not for a changelog on Kafka"),
@@ -284,13 +285,13 @@ def test_bad_input_of_topics_is_one_line(
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     code: int,
-    said: str,
+    message: str,
 ) -> None:
     topics.grow(1)
     assert topics.run(*arguments) == code
-    told = capsys.readouterr()
-    assert said in told.err
-    assert len(told.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert message in output.err
+    assert len(output.err.splitlines()) == 1
     assert not (topics.folder / "checkpoint").exists()
 
 

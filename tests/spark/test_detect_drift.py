@@ -1,4 +1,4 @@
-"""The job against a real database and the real service, under load and with drift planted behind its back."""
+"""The job with a real database and the real service. Drift is planted by edits of the log's files."""
 
 import json
 import zlib
@@ -73,10 +73,10 @@ on_change_of_immutable = "ignore"
 @pytest.fixture(scope="module")
 def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with fresh_database(server) as dsn:
-        found = Site(dsn, tmp_path_factory.mktemp("drift"))
-        found.sql(TABLES)
-        found.configure(ENTITIES)
-        yield found
+        new_site = Site(dsn, tmp_path_factory.mktemp("drift"))
+        new_site.sql(TABLES)
+        new_site.configure(ENTITIES)
+        yield new_site
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def detect(run: Run, site: Site, tmp_path: Path) -> Run:
 
 
 def made_up(key: str) -> Edit:
-    """Beside the row another one, of a key that the source does not have."""
+    """Adds a second row, whose key the source does not have."""
     return lambda row: [row, {**row, "key": key}]
 
 
-def test_what_the_log_does_not_tell_of_types_is_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
-    """An enum's label that is renamed rewrites what rows hold, and a generated column's expression too."""
+def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
+    """A renamed label of an enum and a new expression of a generated column change rows without a log record."""
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TYPE mood AS ENUM ('glad', 'sad')",
@@ -112,9 +112,9 @@ def test_what_the_log_does_not_tell_of_types_is_found_and_rebuilt(run: Run, data
             "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
             "ALTER TABLE guest ALTER COLUMN twice SET EXPRESSION AS (CASE WHEN id = 1 THEN 9 ELSE id * 2 END)",
         )
-        found = run(JOB, site.config, "--out", str(tmp_path / "drift"), code=1).drifted()
+        drifted = run(JOB, site.config, "--out", str(tmp_path / "drift"), code=1).drifted()
         assert site.call("rebuild", "guest")[0] == 0
-    assert sorted(found) == ["1", "2"]
+    assert sorted(drifted) == ["1", "2"]
     assert [(row["mood"], row["twice"]) for row in site.state("guest").values()] == [
         ("glad", 9),
         ("blue", 4),
@@ -123,7 +123,7 @@ def test_what_the_log_does_not_tell_of_types_is_found_and_rebuilt(run: Run, data
 
 
 def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
-    """With masks, a row filter, a large value that the log did not send again, a truncate, and nothing of events."""
+    """Covers masks, a row filter, a large value that the log does not repeat, and a truncate. Events are skipped."""
     site.sql(
         "UPDATE doc SET n = 1 WHERE id = 2",
         "TRUNCATE emptied",
@@ -135,11 +135,14 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -
     report = detect().report
     assert (report["verdict"], report["exact"], report["why"]) == ("clean", True, None)
     entities = report["entities"]
-    assert {name: each["verdict"] for name, each in entities.items() if name != "event"} == dict.fromkeys(
+    assert {name: figures["verdict"] for name, figures in entities.items() if name != "event"} == dict.fromkeys(
         ("aged", "doc", "emptied", "person", "place", "price", "thing"), "clean"
     )
     assert entities["event"]["verdict"] == "skipped"
-    rows = {name: (each["sourceRows"], each["changelogRows"], each["drifted"]) for name, each in entities.items()}
+    rows = {
+        name: (figures["sourceRows"], figures["changelogRows"], figures["drifted"])
+        for name, figures in entities.items()
+    }
     assert rows == {
         "aged": (5, 5, 0),
         "doc": (3, 3, 0),
@@ -152,7 +155,7 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -
     }
     assert entities["doc"]["unknown"] == {"body": 1}
     sampled = detect("--entities", "emptied", "--sample", "0.5").report
-    assert sampled["verdict"] == "clean", "its truncate is not left out"
+    assert sampled["verdict"] == "clean", "a sample includes the truncate"
     assert report["fence"]["snapshot"].count(":") == 2
     assert report["fence"]["position"]
 
@@ -174,10 +177,10 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
     "14": ("an array", {"tags": '["x", "y"]'}),
     "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }
-"""By key what is altered in the log's copy: JSON by column, and why the columns differ."""
+"""The edits of the log, by key: what the edit is, and the new JSON by column."""
 
 
-def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:
+def test_planted_drift_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:
     sets = {
         3: "note = NULL",
         7: "ratio = 0",
@@ -187,8 +190,8 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
         16: 'doc = \'{"a": [1,2], "b": 1}\'',
         17: "note = 'the last'",
     }
-    for key, what in sets.items():
-        site.sql(f"UPDATE thing SET {what} WHERE id = {key}")
+    for key, assignment in sets.items():
+        site.sql(f"UPDATE thing SET {assignment} WHERE id = {key}")
     service.until(lambda: site.state("thing").get("17", {}).get("note") == "the last")
     last = latest(site.log, "thing")
     edits = {
@@ -201,11 +204,11 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     rewrite(site.log, edits)
     ran = detect("--entities", "thing", code=1)
     thing = ran.report["entities"]["thing"]
-    found = ran.drifted()
-    assert {key: set(columns) for key, (kind, columns) in found.items() if kind == "changed"} == {
+    drifted = ran.drifted()
+    assert {key: set(columns) for key, (kind, columns) in drifted.items() if kind == "changed"} == {
         key: set(values) for key, (_, values) in PLANTED.items()
     }
-    assert {key: kind for key, (kind, _) in found.items() if kind != "changed"} == {"20": "missing", "100": "extra"}
+    assert {key: kind for key, (kind, _) in drifted.items() if kind != "changed"} == {"20": "missing", "100": "extra"}
     assert (thing["missing"], thing["extra"], thing["changed"], thing["drifted"]) == (1, 1, 15, 17)
     assert (thing["sourceRows"], thing["changelogRows"]) == (40, 40)
     samples = {sample["key"]: sample for sample in thing["samples"]}
@@ -217,21 +220,22 @@ def test_what_is_planted_is_found_and_nothing_else(site: Site, service: Running,
     assert thing["incidents"]["shape"] == "one"
     assert thing["action"]["do"] == "republish"
     half = detect("--entities", "thing", "--sample", "0.5", code=1).drifted()
-    assert half == {key: each for key, each in found.items() if zlib.crc32(key.encode()) % 1_000_000 < 500_000}
-    assert 0 < len(half) < len(found)
+    assert half == {key: drift for key, drift in drifted.items() if zlib.crc32(key.encode()) % 1_000_000 < 500_000}
+    assert 0 < len(half) < len(drifted)
     ranged = detect("--entities", "thing", "--from", "9", "--below", "21", code=1)
-    assert ranged.drifted() == {key: each for key, each in found.items() if 9 <= int(key) < 21}
+    assert ranged.drifted() == {key: drift for key, drift in drifted.items() if 9 <= int(key) < 21}
     assert ranged.report["entities"]["thing"]["sourceRows"] == 12
     assert ranged.report["entities"]["thing"]["sampled"] == "keys from 9 below 21"
     assert detect("--entities", "thing", "--from", "21", code=1).drifted().keys() == {"100"}
     since = detect("--entities", "thing", "--since", last["thing", "7"]["position"], code=1).drifted()
-    assert since.keys() == {"8", "9", "10"}  # what was written behind it, and is not lost
+    assert since.keys() == {"8", "9", "10"}  # the drifted keys that were updated after key 7
 
 
 @pytest.mark.usefixtures("service")
-def test_a_range_of_texts_goes_by_their_bytes(site: Site, detect: Run) -> None:
+def test_a_range_of_texts_is_ordered_by_bytes(site: Site, detect: Run) -> None:
     last = latest(site.log, "place")
-    rewrite(site.log, {place: last_only(row["position"], setting({"note": '"y"'})) for place, row in last.items()})
+    edit = setting({"note": '"y"'})
+    rewrite(site.log, {entity_and_key: last_only(row["position"], edit) for entity_and_key, row in last.items()})
     ran = detect("--entities", "place", "--from", "B", "--below", "c", code=1)
     assert {json.loads(key)[0] for key in ran.drifted()} == {"B", "a", 'b "c"'}
     assert ran.report["entities"]["place"]["sourceRows"] == 3
@@ -246,8 +250,8 @@ def test_a_mask_is_compared(site: Site, detect: Run) -> None:
     assert "example.org" not in json.dumps(ran.report)
 
 
-def test_what_an_edit_of_the_publication_hid_is_drift(site: Site, service: Running, detect: Run) -> None:
-    """The service has noticed it, and was told to ignore it."""
+def test_changes_that_an_edit_of_the_publication_hid_are_drift(site: Site, service: Running, detect: Run) -> None:
+    """The service notices the edit, but its configuration says to ignore it."""
     publication = f'ALTER PUBLICATION "{site.name}"'
     site.sql(
         "INSERT INTO emptied VALUES (20, 'before'), (21, 'before')",
@@ -264,22 +268,22 @@ def test_what_an_edit_of_the_publication_hid_is_drift(site: Site, service: Runni
     )
     service.until(lambda: "23" in site.state("emptied"))
     service.until(lambda: service.said("changes may be missing from the log"))
-    found = detect("--entities", "emptied", code=1).drifted()
-    assert {key: kind for key, (kind, _) in found.items()} == {"20": "changed", "21": "extra", "22": "missing"}
+    drifted = detect("--entities", "emptied", code=1).drifted()
+    assert {key: kind for key, (kind, _) in drifted.items()} == {"20": "changed", "21": "extra", "22": "missing"}
 
 
-def test_what_an_altered_table_left_behind_is_no_drift(site: Site, service: Running, detect: Run) -> None:
+def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run) -> None:
     site.sql("ALTER TABLE aged ADD COLUMN empty int, ADD COLUMN filled int DEFAULT 7")
     aged = detect("--entities", "aged").report["entities"]["aged"]
     assert (aged["verdict"], aged["drifted"], list(aged["schemaChanged"])) == ("clean", 0, ["filled"])
-    site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # with it, the changelog learns of the columns
+    site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # this change brings the new columns to the changelog
     service.until(lambda: site.state("aged")["5"].get("filled") == 7)
     report = detect("--entities", "aged").report
     assert report["entities"]["aged"]["verdict"] == "clean"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["--entities", "nothing"], "the configuration has no entity nothing; it has: aged, "),
         (["--since", "00000009/0000000000000000/00000000"], "is beyond the end"),
@@ -295,21 +299,23 @@ def test_bad_input_is_one_line(
     site: Site,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    said: str,
+    arguments: list[str],
+    message: str,
 ) -> None:
-    assert main(JOB, ["--config", str(site.config), "--out", str(tmp_path / "out"), *words]) == 2
+    assert main(JOB, ["--config", str(site.config), "--out", str(tmp_path / "out"), *arguments]) == 2
     captured = capsys.readouterr()
     [line] = captured.err.splitlines()
-    assert said in line
+    assert message in line
     assert json.loads(captured.out)["verdict"] == "failed"
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("words", [["--sample", "2"], ["--wait", "soon"], ["--partitions", "0"], ["--since", "monday"]])
-def test_bad_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--sample", "2"], ["--wait", "soon"], ["--partitions", "0"], ["--since", "monday"]]
+)
+def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(JOB, words)
+        main(JOB, arguments)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""The campaign of drift runs, in few rounds."""
+"""The campaign of drift runs, with two rounds."""
 
 import pytest
 from pyspark.sql import SparkSession

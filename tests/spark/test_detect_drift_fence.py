@@ -1,4 +1,4 @@
-"""What is not compared, because it could not be exact; and commits that are in the log before they are visible."""
+"""Comparisons that are refused because they could not be exact, and commits that are logged before they are visible."""
 
 import contextlib
 import threading
@@ -41,7 +41,7 @@ Detect = Callable[..., tuple[dict[str, Any], list[str]]]
 
 @pytest.fixture(scope="module")
 def own(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own, whose commits can be held back."""
+    """A server that only this module uses, because its commits are held back."""
     with temporary_server(settings={"fsync": "off"}) as running:
         yield running
 
@@ -49,18 +49,18 @@ def own(starts_servers: None) -> Iterator[Server]:
 @pytest.fixture
 def site(own: Server, tmp_path: Path) -> Iterator[Site]:
     with fresh_database(own) as dsn:
-        found = Site(dsn, tmp_path)
-        found.sql(TABLES)
-        found.configure(ENTITIES)
-        yield found
+        new_site = Site(dsn, tmp_path)
+        new_site.sql(TABLES)
+        new_site.configure(ENTITIES)
+        yield new_site
 
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Detect:
-    """Runs the job; gives its report, which is as its summary, and what it says to a person."""
+    """Returns a function that runs the job, checks its summary, and returns its report and the lines that it prints."""
 
-    def detect(*words: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
-        ran = run(JOB, site.config, *words, code=code)
+    def detect(*arguments: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
+        ran = run(JOB, site.config, *arguments, code=code)
         report = ran.report
         assert (report["verdict"], report["why"]) == (ran.summary["verdict"], ran.summary.get("why"))
         return report, ran.lines
@@ -68,13 +68,13 @@ def detect(run: Run, site: Site) -> Detect:
     return detect
 
 
-def read(site: Site) -> bool:
+def all_rows_read(site: Site) -> bool:
     return site.is_read() and len(site.state("known")) == len(site.state("unknown")) == 5
 
 
 @contextlib.contextmanager
 def held_back(site: Site, *statements: str) -> Iterator[None]:
-    """The statements are committed, each alone, in the log and not visible until the end."""
+    """Commits each statement on its own. Until the `with` block ends, the commits are in the log but not visible."""
 
     def commit(statement: str) -> None:
         with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -86,8 +86,8 @@ def held_back(site: Site, *statements: str) -> Iterator[None]:
     threads[0].start()
     try:
         until(lambda: bool(site.sql(HELD_BACK)), "the server holds no commit back")
-        for each in statements:
-            threads.append(threading.Thread(target=commit, args=(each,)))
+        for text in statements:
+            threads.append(threading.Thread(target=commit, args=(text,)))
             threads[-1].start()
         yield
     finally:
@@ -98,9 +98,9 @@ def held_back(site: Site, *statements: str) -> Iterator[None]:
 
 
 def _commit_until(site: Site, released: threading.Event) -> None:
-    """Commits what concerns nobody, over and over, until a commit waits: the server acts upon a setting a while later.
+    """Commits messages without content until one of these commits waits, because a setting takes effect with a delay.
 
-    It ends when what was held back is released.
+    It ends when the commits are released.
     """
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         while not released.wait(0.02):
@@ -115,14 +115,14 @@ def administer(site: Site, statement: str) -> None:
 
 
 def test_a_service_that_is_stopped_has_not_caught_up(site: Site, detect: Detect) -> None:
-    report, said = detect("--wait", "0", code=5)
+    report, lines = detect("--wait", "0", code=5)
     assert report["verdict"] == "not caught up"
     with site.running() as service:
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
     site.sql("UPDATE known SET note = 'after'")
-    report, said = detect("--wait", "0.5", code=5)
+    report, lines = detect("--wait", "0.5", code=5)
     assert (report["verdict"], report["entities"], report["keys"]) == ("not caught up", {}, None)
-    [line] = said
+    [line] = lines
     assert line.startswith("detect_drift: not caught up: the changelog in ")
     assert "check that the service runs" in line
     assert report["fence"]["lsn"]
@@ -134,7 +134,7 @@ def test_a_table_that_is_being_altered_is_not_waited_for_with_locks_held(site: S
         site.running() as service,
         psycopg.connect(site.dsn) as connection,
     ):
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
         connection.execute("LOCK TABLE unknown")
         report, _ = detect("--wait", "0.5", code=5)
         assert "locked" in report["why"]
@@ -142,33 +142,33 @@ def test_a_table_that_is_being_altered_is_not_waited_for_with_locks_held(site: S
 
 def test_another_cluster_is_refused(site: Site, own: Server, detect: Detect) -> None:
     with site.running() as service:
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
     with temporary_server(settings={"fsync": "off"}) as other, fresh_database(other) as dsn:
         elsewhere = Site(dsn, site.folder)
         elsewhere.sql(TABLES)
         elsewhere.configure(ENTITIES)
-        report, said = detect("--wait", "0", code=5)
+        report, lines = detect("--wait", "0", code=5)
     assert report["verdict"] == "refused"
-    assert "another database cluster" in said[0]
+    assert "another database cluster" in lines[0]
 
 
-def test_a_standby_is_refused_with_the_way_out(site: Site, own: Server, detect: Detect) -> None:
+def test_a_standby_is_refused_with_a_hint(site: Site, own: Server, detect: Detect) -> None:
     with site.running() as service:
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
     folder = own.data_dir.parent / "standby"
     own.run("pg_basebackup", "-D", str(folder), "-d", own.dsn(), "-c", "fast", "-R")
     with Server(own.bin_dir, folder, settings={"fsync": "off", "hot_standby": "on"}) as standby:
         site.configure(ENTITIES, dsn=make_conninfo(site.dsn, port=str(standby.port)))
-        report, said = detect("--wait", "0", code=5)
+        report, lines = detect("--wait", "0", code=5)
     assert report["verdict"] == "refused"
-    assert "standby" in said[0]
-    assert "target_session_attrs=read-write" in said[0]
+    assert "standby" in lines[0]
+    assert "target_session_attrs=read-write" in lines[0]
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """Also of keys of which the changelog has nothing else, and whose state before is known."""
+    """This is also true of a key whose other rows were lost, because its change contains the previous row."""
     with site.running() as service:
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
         rewrite(site.log, {("known", "1"): lost})
         updates = (
             "UPDATE known SET note = 'held' WHERE id < 3",
@@ -178,15 +178,15 @@ def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detec
         with held_back(site, *updates):
             service.until(lambda: len(site.ops("known")) == 8)
             report, _ = detect("--entities", "known")
-            known = report["entities"]["known"]
-            assert (known["verdict"], known["sourceRows"], known["changelogRows"]) == ("clean", 5, 5)
+            entity = report["entities"]["known"]
+            assert (entity["verdict"], entity["sourceRows"], entity["changelogRows"]) == ("clean", 5, 5)
         report, _ = detect("--entities", "known")
         assert report["entities"]["known"]["sourceRows"] == 5
 
 
-def test_what_an_invisible_commit_hides_is_compared_again_when_it_is_visible(site: Site, detect: Detect) -> None:
+def test_keys_of_an_invisible_commit_are_compared_again_when_it_is_visible(site: Site, detect: Detect) -> None:
     with site.running() as service:
-        service.until(lambda: read(site))
+        service.until(lambda: all_rows_read(site))
         rewrite(site.log, {("unknown", "1"): lost, ("unknown", "2"): lost})
         with held_back(site, "UPDATE unknown SET note = 'held' WHERE id = 1"):
             service.until(lambda: len(site.ops("unknown")) == 4)
@@ -201,6 +201,6 @@ def test_what_an_invisible_commit_hides_is_compared_again_when_it_is_visible(sit
         unknown = report["entities"]["unknown"]
         assert (unknown["why"], unknown["drifted"], unknown["changelogRows"]) == (None, 1, 4)
         row = latest(site.log, "unknown")["unknown", "1"]
-        rewrite(site.log, {("unknown", "1"): last_only(row["position"], lambda each: [{**each, "op": "delete"}])})
+        rewrite(site.log, {("unknown", "1"): last_only(row["position"], lambda change: [{**change, "op": "delete"}])})
         report, _ = detect("--entities", "unknown", code=1)
         assert report["entities"]["unknown"]["missing"] == 2

@@ -1,4 +1,4 @@
-"""The job over a changelog on Kafka, in JSON, in Avro and as its archive; what it finds is repaired in the topics."""
+"""The job with a changelog on Kafka, in JSON and in Avro, and with its archive. Repairs go to the topics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,24 +47,24 @@ PLANTED: dict[str, dict[str, str] | None] = {
     "31": {"price": "-0"},
     "100": {"id": "100"},
 }
-"""By key what the changelog is made to say: in place of some columns, of a row that is lost, of one that never was."""
+"""The planted drift, by key: the new JSON of some columns, None for a lost row, and a key 100 that never existed."""
 
-FOUND = {
-    **{key: ("changed", sorted(each)) for key, each in PLANTED.items() if each and key not in ("12", "100")},
+EXPECTED_DRIFT = {
+    **{key: ("changed", sorted(columns)) for key, columns in PLANTED.items() if columns and key not in ("12", "100")},
     "13": ("missing", []),
     "100": ("extra", []),
 }
-"""What a comparison says of it: members of json have no order."""
+"""The drift that a comparison finds. It lacks key 12, because members of JSON have no order."""
 
-Begun = Callable[..., Site]
+Planted = Callable[..., Site]
 
 
 @pytest.fixture
-def begun(database: str, broker: Broker, tmp_path: Path) -> Begun:
-    """A changelog that has the tables, and then what is planted; no service runs."""
+def planted(database: str, broker: Broker, tmp_path: Path) -> Planted:
+    """Returns a function that publishes the tables, stops the service, and plants the drift."""
     fetched("jars")
 
-    def begun(registry: Registry | None = None) -> Site:
+    def planted(registry: Registry | None = None) -> Site:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(TABLES.encode())
         site = Site(database, broker, tmp_path, tables={"thing": 3, "other": 1}, registry=registry, rest=REST)
@@ -73,40 +73,40 @@ def begun(database: str, broker: Broker, tmp_path: Path) -> Begun:
         site.plant("thing", PLANTED)
         return site
 
-    return begun
+    return planted
 
 
-def test_what_is_planted_in_topics_is_found_there_and_in_their_archive(begun: Begun, run: Run) -> None:
-    site = begun()
-    place = ("--archive", str(site.config.parent / "archive"))
-    run(archive.JOB, site.config, *place)
+def test_drift_in_topics_is_found_there_and_in_their_archive(planted: Planted, run: Run) -> None:
+    site = planted()
+    from_archive = ("--archive", str(site.config.parent / "archive"))
+    run(archive.JOB, site.config, *from_archive)
     with site.running() as service:
-        for words, kind in (((), "kafka"), (place, "archive")):
-            found = run(detect_drift.JOB, site.config, *words, code=1)
-            assert found.drifted() == FOUND
-            assert (found.report["changelog"]["kind"], found.report["exact"]) == (kind, True)
-            entities = found.report["entities"]
+        for arguments, kind in (((), "kafka"), (from_archive, "archive")):
+            ran = run(detect_drift.JOB, site.config, *arguments, code=1)
+            assert ran.drifted() == EXPECTED_DRIFT
+            assert (ran.report["changelog"]["kind"], ran.report["exact"]) == (kind, True)
+            entities = ran.report["entities"]
             assert (entities["thing"]["sourceRows"], entities["thing"]["changelogRows"]) == (31, 31)
             assert (entities["other"]["verdict"], entities["other"]["changelogRows"]) == ("clean", 5)
         with psycopg.connect(site.dsn, autocommit=True) as connection:
             connection.execute("UPDATE other SET note = 'after'")
         service.until(lambda: site.state("other")["5"]["note"] == "after")
-        behind = run(detect_drift.JOB, site.config, *place, "--wait", "1", code=5).report
-        assert behind["verdict"] == "not caught up"
-        assert behind["why"].startswith(f"the archive in {place[1]} lacks messages of ")
+        late = run(detect_drift.JOB, site.config, *from_archive, "--wait", "1", code=5).report
+        assert late["verdict"] == "not caught up"
+        assert late["why"].startswith(f"the archive in {from_archive[1]} lacks messages of ")
 
 
-def test_what_is_planted_in_avro_is_found_repaired_and_verified(begun: Begun, run: Run, registry: Registry) -> None:
-    site = begun(registry)
+def test_drift_in_avro_is_found_repaired_and_verified(planted: Planted, run: Run, registry: Registry) -> None:
+    site = planted(registry)
     before = len(site.records("thing"))
     with site.running():
-        found = run(detect_drift.JOB, site.config, "--repair", code=1)
-        assert found.drifted() == FOUND
-        entities = found.report["entities"]
+        ran = run(detect_drift.JOB, site.config, "--repair", code=1)
+        assert ran.drifted() == EXPECTED_DRIFT
+        entities = ran.report["entities"]
         thing = entities["thing"]
-        assert (thing["action"]["do"], thing["history"]["republished"]) == ("republish", len(FOUND))
+        assert (thing["action"]["do"], thing["history"]["republished"]) == ("republish", len(EXPECTED_DRIFT))
         assert entities["other"]["repaired"] is None
         verified = run(detect_drift.JOB, site.config).report["entities"]["thing"]
-        assert (verified["drifted"], verified["history"]["verified"]) == (0, len(FOUND))
-    added = {each.place.key: each.envelope.provenance.source.op.value for each in site.records("thing")[before:]}
-    assert added == {key: "delete" if key == "100" else "read" for key in FOUND}
+        assert (verified["drifted"], verified["history"]["verified"]) == (0, len(EXPECTED_DRIFT))
+    added = {record.place.key: record.envelope.provenance.source.op.value for record in site.records("thing")[before:]}
+    assert added == {key: "delete" if key == "100" else "read" for key in EXPECTED_DRIFT}

@@ -1,6 +1,6 @@
-"""The job over a database that is no PostgreSQL: the service, the comparison and the repairs know only the façade.
+"""The job with a database in memory: the service, the comparison and the repairs use only the façade of a database.
 
-Drift is an edit that left no trace in the log, so that what the report finds is known from the tables alone.
+Drift is planted by edits of the tables that leave no trace in the log.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.unit.memory.world import KEYS, Row, World
 
 TABLES = ("item", "sale")
 ROWS = KEYS // 2
-"""A table has as many at first."""
+"""The number of rows that each table has at first."""
 
 ENTITIES = """
 [drift]
@@ -39,13 +39,13 @@ class Shop:
     def __init__(self, site: Site, database: MemoryDatabase, service: Running, run: Run) -> None:
         self.site, self.database, self.service, self._run = site, database, service, run
 
-    def detect(self, *words: str, code: int = 0) -> Ran:
-        return self._run(JOB, self.site.config, *words, code=code)
+    def detect(self, *arguments: str, code: int = 0) -> Ran:
+        return self._run(JOB, self.site.config, *arguments, code=code)
 
-    def change(self, name: str, rows: dict[int, Row | None], *, seen: bool = True) -> None:
+    def change(self, name: str, rows: dict[int, Row | None], *, visible: bool = True) -> None:
         """Commits the rows, and waits until they are published."""
         with self.database.world.lock:
-            self.database.world.change(name, rows, seen=seen)
+            self.database.world.change(name, rows, seen=visible)
         self.service.until(lambda: all(self.published(name).get(key) == row for key, row in rows.items()))
 
     def edit_unlogged(self, name: str, rows: dict[int, Row | None]) -> None:
@@ -68,7 +68,7 @@ class Shop:
 
 @pytest.fixture
 def shop(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A service that has read all tables. Whatever asks the wiring for a database gets the one in memory."""
+    """A service that has read all tables. The wiring always opens the database in memory."""
     database = MemoryDatabase(World(Random(7), TABLES))
     facade: Database = database
     monkeypatch.setattr(sources, "PostgresDatabase", lambda _settings: facade)
@@ -84,9 +84,9 @@ def row(key: int, status: str) -> Row:
 
 
 def counts(report: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Of each entity: rows in the source and in the changelog, and keys that are missing, extra and changed."""
+    """The counts of each entity: rows in the source, rows in the changelog, and keys missing, extra and changed."""
     names = ("sourceRows", "changelogRows", "missing", "extra", "changed")
-    return {entity: tuple(found[name] for name in names) for entity, found in report["entities"].items()}
+    return {entity: tuple(figures[name] for name in names) for entity, figures in report["entities"].items()}
 
 
 def test_a_consistent_pair_is_clean(shop: Shop) -> None:
@@ -100,18 +100,18 @@ def test_a_consistent_pair_is_clean(shop: Shop) -> None:
     assert report["fence"]["snapshot"].startswith("before ")
     inside = sum(6 <= key < 17 for key in shop.rows("item"))
     report = shop.detect("--entities", "item", "--from", "6", "--below", "17").report
-    assert counts(report) == {"item": (inside, inside, 0, 0, 0)}, "of both leaves, a part"
+    assert counts(report) == {"item": (inside, inside, 0, 0, 0)}, "the range has a part of both leaves"
 
 
 def test_each_kind_of_drift_is_found_exactly_and_healed_by_signals(shop: Shop) -> None:
-    lost, *others = shop.rows("item")
-    altered = others[-1]
-    made_up = shop.free("item")[0]
-    shop.edit_unlogged("item", {lost: None, made_up: row(made_up, "unlogged"), altered: row(altered, "unlogged")})
+    deleted, *more = shop.rows("item")
+    altered = more[-1]
+    inserted = shop.free("item")[0]
+    shop.edit_unlogged("item", {deleted: None, inserted: row(inserted, "unlogged"), altered: row(altered, "unlogged")})
     ran = shop.detect("--partitions", "7", "--repair", code=1)
     assert ran.drifted() == {
-        str(made_up): ("missing", []),
-        str(lost): ("extra", []),
+        str(inserted): ("missing", []),
+        str(deleted): ("extra", []),
         str(altered): ("changed", ["status"]),
     }
     assert counts(ran.report) == {"item": (ROWS, ROWS, 1, 1, 1), "sale": (ROWS, ROWS, 0, 0, 0)}
@@ -124,11 +124,11 @@ def test_each_kind_of_drift_is_found_exactly_and_healed_by_signals(shop: Shop) -
     for name in TABLES:
         assert shop.published(name) == shop.rows(name)
     repaired = shop.site.ops("item")[ROWS:]
-    assert sorted(repaired) == [("delete", str(lost)), *sorted(("read", str(key)) for key in (altered, made_up))]
+    assert sorted(repaired) == [("delete", str(deleted)), *sorted(("read", str(key)) for key in (altered, inserted))]
 
 
-def test_what_is_committed_between_the_fence_and_its_scan_is_not_drift(shop: Shop) -> None:
-    """It is in the changelog before anything is compared. Drift that was there before is found all the same."""
+def test_commits_between_the_fence_and_its_scan_are_not_drift(shop: Shop) -> None:
+    """These commits are in the changelog before anything is compared. Earlier drift is found nevertheless."""
     changed, deleted, drifted, *_ = shop.rows("item")
     free, made_up = shop.free("item")[:2]
     shop.edit_unlogged("item", {drifted: row(drifted, "unlogged"), made_up: row(made_up, "unlogged")})
@@ -138,7 +138,7 @@ def test_what_is_committed_between_the_fence_and_its_scan_is_not_drift(shop: Sho
             changed: row(changed, "later"),
             deleted: None,
             free: row(free, "later"),
-            made_up: row(made_up, "later"),  # its original tells what it was at the fence
+            made_up: row(made_up, "later"),  # the original of this change is the row at the fence
         },
     )
     ran = shop.detect("--entities", "item", code=1)
@@ -150,7 +150,7 @@ def test_a_commit_that_is_in_the_log_and_not_visible_is_not_drift(shop: Shop) ->
     changed, deleted, *_ = shop.rows("item")
     free = shop.free("item")[0]
     rows = {changed: row(changed, "held"), deleted: None, free: row(free, "held")}
-    shop.change("item", rows, seen=False)
+    shop.change("item", rows, visible=False)
     shop.change("sale", {key: row(key, "after it") for key in shop.rows("sale")})
     assert free not in shop.rows("item")
     report = shop.detect().report

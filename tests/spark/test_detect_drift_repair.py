@@ -1,4 +1,4 @@
-"""`--repair`: the service does what the policy says of each entity, and the next run verifies it."""
+"""With `--repair`, the service repairs each entity as its policy says, and the next run verifies the repairs."""
 
 import threading
 import time
@@ -49,10 +49,10 @@ rebuild_ppm = 1e6
 @pytest.fixture
 def site(server: Server, tmp_path: Path) -> Iterator[Site]:
     with fresh_database(server) as dsn:
-        found = Site(dsn, tmp_path)
-        found.sql(TABLES)
-        found.configure(ENTITIES)
-        yield found
+        new_site = Site(dsn, tmp_path)
+        new_site.sql(TABLES)
+        new_site.configure(ENTITIES)
+        yield new_site
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def detect(run: Run, site: Site) -> Run:
 
 
 def plant(site: Site) -> None:
-    """Rows of every table, in the log's own copy: altered, lost, and ones that never were."""
-    rows = {place: row for name in NAMES for place, row in latest(site.log, name).items()}
+    """Plants drift of every table in the log's files: altered rows, lost rows, and rows that never existed."""
+    rows = {entity_and_key: row for name in NAMES for entity_and_key, row in latest(site.log, name).items()}
     edits: dict[tuple[str, str], Edit] = {}
 
     def alter(name: str, *keys: int) -> None:
         for key in keys:
-            place = name, str(key)
-            edits[place] = last_only(rows[place]["position"], setting({"note": '"another"'}))
+            entity_and_key = name, str(key)
+            edits[entity_and_key] = last_only(rows[entity_and_key]["position"], setting({"note": '"another"'}))
 
     alter("few", 1, 2)
     edits["few", "3"] = lost
@@ -84,14 +84,14 @@ def plant(site: Site) -> None:
 
 
 def made_up(key: int) -> Edit:
-    """Beside the row another one, of a key that the table does not have."""
+    """Adds a second row, whose key the table does not have."""
     return lambda row: [row, *setting({"id": str(key)})({**row, "key": str(key)})]
 
 
-def told(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Of each entity, these members: of itself, of its action or of its history."""
+def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Returns the named members of each entity's report, of its action or of its history."""
     return {
-        name: tuple({**entity, **entity["action"], **entity["history"]}[each] for each in names)
+        name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
         for name, entity in report["entities"].items()
     }
 
@@ -109,35 +109,36 @@ def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, dete
             "altered": ("stop", 1),
         }
         first = detect(code=4).report
-        assert told(first, "do", "drifted") == actions
-        assert told(first, "open", "republished", "verified", "repaired") == {
+        assert members(first, "do", "drifted") == actions
+        assert members(first, "open", "republished", "verified", "repaired") == {
             name: (drifted, 0, 0, None) for name, (_, drifted) in actions.items()
         }
         assert not site.checkpoint.repairs
         second = detect("--repair", code=4).report
-        assert told(second, "do", "drifted") == actions
-        sent = {name: entity["repaired"] for name, entity in second["entities"].items()}
-        assert {name for name, repaired in sent.items() if repaired} == {"few", "whole", "many"}
-        assert told(second, "open", "republished", "verified") == {
-            name: (0, drifted, 0) if sent[name] else (drifted, 0, 0) for name, (_, drifted) in actions.items()
+        assert members(second, "do", "drifted") == actions
+        repairs = {name: entity["repaired"] for name, entity in second["entities"].items()}
+        assert {name for name, repaired in repairs.items() if repaired} == {"few", "whole", "many"}
+        assert members(second, "open", "republished", "verified") == {
+            name: (0, drifted, 0) if repairs[name] else (drifted, 0, 0) for name, (_, drifted) in actions.items()
         }
         third = detect("--repair", code=4).report
-    assert told(third, "do", "drifted") == {
-        name: ("none", 0) if sent[name] else action for name, action in actions.items()
+    assert members(third, "do", "drifted") == {
+        name: ("none", 0) if repairs[name] else action for name, action in actions.items()
     }
-    assert told(third, "open", "republished", "verified", "repaired") == {
-        name: (0, 0, drifted, None) if sent[name] else (drifted, 0, 0, None) for name, (_, drifted) in actions.items()
+    assert members(third, "open", "republished", "verified", "repaired") == {
+        name: (0, 0, drifted, None) if repairs[name] else (drifted, 0, 0, None)
+        for name, (_, drifted) in actions.items()
     }
-    asked = {id_ for repaired in sent.values() if repaired for id_ in repaired["signals"]}
-    ended = Repairs.parse(site.checkpoint.repairs).ended
-    assert ended.keys() == asked
-    assert sorted(ended.values()) == ["done"] * (len(asked) - 1) + ["done, 1 absent"]  # the key that was made up
+    signals = {id_ for repaired in repairs.values() if repaired for id_ in repaired["signals"]}
+    outcomes = Repairs.parse(site.checkpoint.repairs).ended
+    assert outcomes.keys() == signals
+    assert sorted(outcomes.values()) == ["done"] * (len(signals) - 1) + ["done, 1 absent"]  # the key that was made up
     for name in ("few", "whole", "many"):
         assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {name} AS t")}
     assert {op for op, _ in site.ops("few")[ROWS:]} == {"read", "delete"}
 
 
-def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site: Site, detect: Run) -> None:
+def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, detect: Run) -> None:
     service = Service(site.config)
     try:
         service.start()
@@ -158,7 +159,7 @@ def test_a_repair_that_was_asked_for_and_is_not_yet_taken_up_is_waited_for(site:
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Lets the service go on when a comparison holds its snapshot, before which it takes its locks."""
+    """Wakes the service once the comparison has its locks, which it takes before its snapshot."""
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Another source than the service's database: any that Spark reads, compared after it has settled."""
+"""Comparisons with `--source`: a copy of a table that Spark can read, which is compared after it has settled."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 
 from changelog.connectors.servers.postgres import Server
 from changelog.spark_jobs.detect_drift import JOB
@@ -61,19 +61,19 @@ Detect = Callable[..., Ran]
 
 @pytest.fixture(scope="module")
 def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A changelog; the service has stopped."""
+    """A changelog whose service has stopped."""
     with fresh_database(server) as dsn:
-        found = Site(dsn, tmp_path_factory.mktemp("other"))
-        found.sql(TABLES)
-        found.configure(ENTITIES)
-        with found.running() as service:
-            service.until(lambda: len(found.state("sale")) == 13)
-        yield found
+        new_site = Site(dsn, tmp_path_factory.mktemp("other"))
+        new_site.sql(TABLES)
+        new_site.configure(ENTITIES)
+        with new_site.running() as service:
+            service.until(lambda: len(new_site.state("sale")) == 13)
+        yield new_site
 
 
 @pytest.fixture
 def copy(spark: SparkSession, site: Site) -> DataFrame:
-    """The table as another store would have it."""
+    """The table as another store would hold it."""
     rows = site.sql(
         "SELECT id, shop, note, price, ratio, amount, at, local::text, day, open, raw, doc::text, uid::text FROM sale"
     )
@@ -87,21 +87,26 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
-    """Runs the job against a frame, written as Parquet, or what JDBC reads with these options."""
+    """Returns a function that compares with a frame, which it writes as Parquet, or with a table over JDBC."""
 
-    def detect(source: DataFrame | Mapping[str, str], *words: str, code: int = 0, site: Site = site) -> Ran:
+    def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:
         if isinstance(source, DataFrame):
             source.coalesce(1).write.mode("overwrite").parquet(str(tmp_path / "source"))
-            words = ("--source", "parquet", "--source-option", f"path={tmp_path / 'source'}", *words)
+            arguments = ("--source", "parquet", "--source-option", f"path={tmp_path / 'source'}", *arguments)
         else:
-            words = ("--source", "jdbc", *(f"--source-option={name}={value}" for name, value in source.items()), *words)
-        words = ("--out", str(tmp_path / "drift"), "--entities", "sale", "--settle", "0", *words)
-        return run(JOB, site.config, *words, code=code)
+            arguments = (
+                "--source",
+                "jdbc",
+                *(f"--source-option={name}={value}" for name, value in source.items()),
+                *arguments,
+            )
+        arguments = ("--out", str(tmp_path / "drift"), "--entities", "sale", "--settle", "0", *arguments)
+        return run(JOB, site.config, *arguments, code=code)
 
     return detect
 
 
-def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: DataFrame, detect: Detect) -> None:
+def test_a_copy_is_compared_value_by_value_and_reported_as_not_exact(copy: DataFrame, detect: Detect) -> None:
     report = detect(copy).report
     assert (report["verdict"], report["exact"], report["fence"]) == ("clean", False, None)
     assert "no snapshot" in report["why"]
@@ -116,15 +121,15 @@ def test_a_copy_is_compared_value_by_value_and_is_said_not_to_be_exact(copy: Dat
         """CASE id WHEN 5 THEN '{"a": null, "b": 1.50}' WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc END AS doc, uid """
         "FROM copy WHERE id <> 11"
     )
-    found = detect(changed, code=1).drifted()
-    assert {key: columns for key, (kind, columns) in found.items() if kind == "changed"} == {
+    drifted = detect(changed, code=1).drifted()
+    assert {key: columns for key, (kind, columns) in drifted.items() if kind == "changed"} == {
         '["1","1"]': ["price"],
         '["0","2"]': ["ratio"],
         '["1","3"]': ["at"],
         '["0","4"]': ["open"],
         '["0","6"]': ["doc"],
     }
-    assert {key: kind for key, (kind, _) in found.items() if kind != "changed"} == {
+    assert {key: kind for key, (kind, _) in drifted.items() if kind != "changed"} == {
         '["1","11"]': "extra",
         '["0","12"]': "extra",
         '["0","112"]': "missing",
@@ -138,17 +143,17 @@ LAGGING = """(
         CASE id WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc::text END AS doc, uid::text
     FROM sale WHERE id <> 11
 ) AS copy"""
-"""The table with drift in it; row 5 is as it should be from the third look on."""
+"""The table with drift. Row 5 is correct from the third read on."""
 
 
-def test_a_table_over_jdbc_is_looked_at_again_once_it_has_settled(site: Site, detect: Detect) -> None:
+def test_a_table_over_jdbc_is_read_again_once_it_has_settled(site: Site, detect: Detect) -> None:
     fetched("jars")
     site.sql("CREATE SEQUENCE looks")
     server = conninfo_to_dict(site.dsn)
     url = f"jdbc:postgresql://{server['host']}:{server['port']}/{server['dbname']}?user={server['user']}"
     options = {"url": url, "dbtable": LAGGING, "preferTimestampNTZ": "true"}
-    [told] = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2).lines
-    assert "no driver for this JDBC URL" in told
+    [error_line] = detect({**options, "url": url.replace("postgresql", "nothing")}, code=2).lines
+    assert "no driver for this JDBC URL" in error_line
     ran = detect(options, "--settle", "0.1", code=1)
     report = ran.report
     assert (report["exact"], report["source"]["kind"]) == (False, "jdbc")
@@ -163,15 +168,15 @@ def test_a_table_over_jdbc_is_looked_at_again_once_it_has_settled(site: Site, de
     assert site.sql("SELECT last_value FROM looks")[0][0] >= 3
 
 
-def test_a_key_that_is_written_to_meanwhile_is_left_out(
+def test_a_key_that_changes_during_the_comparison_is_left_out(
     copy: DataFrame, site: Site, detect: Detect, tmp_path: Path
 ) -> None:
     own = Site(site.dsn, tmp_path)
     own.configure(ENTITIES)
     shutil.copytree(site.log, own.log)
     row = latest(own.log, "sale")["sale", '["1","3"]']
-    meanwhile = {**row, "committed_at": datetime.now(UTC) + timedelta(days=1)}
-    rewrite(own.log, {("sale", row["key"]): last_only(row["position"], lambda _: [meanwhile])})
+    later_row = {**row, "committed_at": datetime.now(UTC) + timedelta(days=1)}
+    rewrite(own.log, {("sale", row["key"]): last_only(row["position"], lambda _: [later_row])})
     changed = copy.withColumn("note", F.when(F.col("id").isin(3, 5), F.lit("another")).otherwise(F.col("note")))
     assert detect(changed, code=1, site=own).drifted() == {'["1","5"]': ("changed", ["note"])}
 
@@ -190,36 +195,38 @@ def test_masked_columns_compare_by_their_masks(server: Server, spark: SparkSessi
             (4, "e", -4, False, "4.50"),
         ]
         frame = spark.createDataFrame(rows, "id int, name string, age int, open boolean, owes string")
-        place = str(tmp_path / "source")
-        frame.coalesce(1).write.parquet(place)
-        words = ("--source", "parquet", "--source-option", f"path={place}", "--settle", "0")
-        ran = run(JOB, site.config, *words, "--entities", "person", "--out", str(tmp_path / "drift"), code=1)
+        path = str(tmp_path / "source")
+        frame.coalesce(1).write.parquet(path)
+        arguments = ("--source", "parquet", "--source-option", f"path={path}", "--settle", "0")
+        ran = run(JOB, site.config, *arguments, "--entities", "person", "--out", str(tmp_path / "drift"), code=1)
         assert ran.drifted() == {"3": ("changed", ["age", "name"])}
         assert "another" not in ran.beside("report.json").read_text() + ran.beside("keys.jsonl").read_text()
-        frame.withColumn("owes", F.col("owes").cast("double")).write.mode("overwrite").parquet(place)
-        [line] = run(JOB, site.config, *words, "--entities", "person", code=2).lines
+        frame.withColumn("owes", F.col("owes").cast("double")).write.mode("overwrite").parquet(path)
+        [line] = run(JOB, site.config, *arguments, "--entities", "person", code=2).lines
         assert "column owes of person: double cannot represent the changelog's values" in line
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ("id, shop", "--source has no column note of sale"),
         ("*, CAST(amount AS double) AS cast", "column amount of sale: double cannot represent the changelog's values"),
     ],
 )
-def test_what_would_lose_something_is_refused_by_name(copy: DataFrame, detect: Detect, columns: str, said: str) -> None:
+def test_a_column_that_cannot_be_compared_is_refused_by_name(
+    copy: DataFrame, detect: Detect, columns: str, message: str
+) -> None:
     frame = copy.selectExpr(*columns.split(", "))
     if "cast" in frame.columns:
         frame = frame.drop("amount").withColumnRenamed("cast", "amount")
     [line] = detect(frame, code=2).lines
-    assert said in line
+    assert message in line
 
 
-def test_it_is_of_one_entity_and_repairs_nothing(
+def test_a_source_is_for_one_entity_and_without_repair(
     site: Site, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     config = ["--config", str(site.config), "--source", "parquet"]
-    for words in ([], ["--entities", "a", "b"], ["--entities", "sale", "--repair"]):
-        assert main(JOB, [*config, *words]) == 2
+    for arguments in ([], ["--entities", "a", "b"], ["--entities", "sale", "--repair"]):
+        assert main(JOB, [*config, *arguments]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1

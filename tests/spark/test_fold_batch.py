@@ -1,4 +1,4 @@
-"""States read a batch at once are those read row by row, whatever their values are."""
+"""States that are read a batch at a time equal states that are read row by row, whatever their values are."""
 
 import json
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ documents = st.lists(
 
 
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
-    """The states, by key."""
+    """Folds one change for each document, and returns the states sorted by key."""
     count = len(documents)
     constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}
     columns = {name: pa.array([value] * count) for name, value in constants.items()}
@@ -77,16 +77,16 @@ def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[
         "gaps": pa.nulls(count, pa.utf8()),
         fold.WHOLE: pa.array(np.full(count, whole)),
     }
-    given = pa.table({name: columns[name] for name in fold.CHANGES}).to_batches()
-    made = pa.Table.from_batches(fold.fold(given, columns=COLUMNS, schema=SCHEMAS[raw], raw=raw))
-    return sorted(made.to_pylist(), key=lambda row: int(row["_key"]))
+    changes = pa.table({name: columns[name] for name in fold.CHANGES}).to_batches()
+    table = pa.Table.from_batches(fold.fold(changes, columns=COLUMNS, schema=SCHEMAS[raw], raw=raw))
+    return sorted(table.to_pylist(), key=lambda row: int(row["_key"]))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(documents, min_size=1, max_size=4), st.booleans())
-def test_both_ways_are_one(documents: list[str], raw: bool) -> None:
+def test_reading_a_batch_equals_reading_row_by_row(documents: list[str], raw: bool) -> None:
     quick, plain = (folded([*documents], whole=whole, raw=raw) for whole in (True, False))
-    assert repr(quick) == repr(plain)  # of doubles, repr tells NaN from null, and the sign of nought
+    assert repr(quick) == repr(plain)  # repr distinguishes NaN from null, and -0.0 from 0.0
 
 
 USUAL = (
@@ -97,24 +97,24 @@ USUAL = (
 )
 
 
-def test_the_usual_is_read_at_once() -> None:
-    """Else the other test would compare a way with itself."""
+def test_usual_states_are_read_a_batch_at_a_time() -> None:
+    """If usual states were read row by row, the test above would compare one reader with itself."""
     types = SCHEMAS[False].types[: len(COLUMNS)]
-    arrays, left = fold_batch.BatchReader(COLUMNS, types, raw=False).reader()(
+    arrays, unread = fold_batch.BatchReader(COLUMNS, types, raw=False).reader()(
         [USUAL, "{}", '{"double":0,"at":"infinity"}', "[]"]
     )
-    assert left.tolist() == [False, False, True, True]
+    assert unread.tolist() == [False, False, True, True]
     assert all(array[0].is_valid and not array[1].is_valid for array in arrays)
 
 
 def test_a_name_that_json_escapes_is_read_row_by_row() -> None:
-    read = fold_batch.BatchReader([Column(name='a"b', type=P.INT, nullable=True)], [pa.int32()], raw=False).reader()
-    assert read(['{"a\\"b":1}'])[1].tolist() == [True]
+    reader = fold_batch.BatchReader([Column(name='a"b', type=P.INT, nullable=True)], [pa.int32()], raw=False).reader()
+    assert reader(['{"a\\"b":1}'])[1].tolist() == [True]
 
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("state", [None, "[]", '{"a":', pytest.param("[" * 100_000, id="deep")])
-def test_what_is_no_state_is_told(state: str | None, whole: bool) -> None:
+def test_a_state_that_is_no_object_is_an_error(state: str | None, whole: bool) -> None:
     with pytest.raises(
         ChangelogError, match=r"the state of a change .* is not a JSON object at 00000001/0000000000000001/"
     ):

@@ -1,4 +1,4 @@
-"""The frame of every job: exit codes, one line for an error, one line of JSON for a person's or a machine's eye."""
+"""The frame of every job: its exit codes, one line for an error, and one line of JSON as its summary."""
 
 import argparse
 import json
@@ -66,14 +66,14 @@ def config(tmp_path: Path) -> Path:
 def test_a_job_ends_with_its_summary(spark: SparkSession, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = config.parent / "try.prom"
     assert main(job_of(), ["--config", str(config), "--rows", "5", "--metrics", str(metrics)]) == 0
-    told = capsys.readouterr()
-    summary = json.loads(told.out.splitlines()[-1])
+    output = capsys.readouterr()
+    summary = json.loads(output.out.splitlines()[-1])
     assert {**summary, "seconds": 0} == {"job": "try", "verdict": "done", "rows": 5, "rowsRead": 5, "seconds": 0}
-    assert not told.err
+    assert not output.err
     assert 'changelog_job_rows_read{job="try"} 5.0' in metrics.read_text()
     subprocess.run([promtool(), "check", "metrics"], input=metrics.read_bytes(), check=True, capture_output=True)
     assert 'changelog_job_success{job="try"} 1.0' in metrics.read_text()
-    assert spark.range(1).count() == 1  # the session was not the job's to stop
+    assert spark.range(1).count() == 1  # the job did not stop the session, because it had not started it
 
 
 def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("spark_does", "code", "said"),
+    ("spark_does", "code", "message"),
     [
         ("ours", 2, "there is no entity x; name another"),
         ("a bug", 3, "internal error (ValueError); repeat with --verbose and report the traceback"),
@@ -93,13 +93,13 @@ def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_an_error_is_one_line_without_values(
-    spark: SparkSession, config: Path, capsys: pytest.CaptureFixture[str], spark_does: str, code: int, said: str
+    spark: SparkSession, config: Path, capsys: pytest.CaptureFixture[str], spark_does: str, code: int, message: str
 ) -> None:
     assert main(job_of(spark_does), ["--config", str(config)]) == code
-    told = capsys.readouterr()
-    assert told.err == f"try: {said}\n"
-    summary = json.loads(told.out)
-    assert (summary["verdict"], summary["error"]) == ("failed", said)
+    output = capsys.readouterr()
+    assert output.err == f"try: {message}\n"
+    summary = json.loads(output.out)
+    assert (summary["verdict"], summary["error"]) == ("failed", message)
     main(job_of(spark_does), ["--config", str(config), "--verbose"])
     assert "Traceback" in capsys.readouterr().err
 
@@ -120,20 +120,18 @@ def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str])
         (rebuild_view.JOB, ["--archive", "--to", "--schemas"]),
         (detect_drift.JOB, ["--archive", "--out"]),
     ],
-    ids=lambda each: each.name if isinstance(each, Job) else "",
+    ids=lambda value: value.name if isinstance(value, Job) else "",
 )
 @pytest.mark.parametrize("empty", ["", " ", "file:", "file://"])
-def test_an_empty_place_is_refused(
-    job: Job, options: list[str], empty: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As of a variable of a script that is not set: it would be the working directory."""
+def test_an_empty_path_is_refused(job: Job, options: list[str], empty: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script passes an empty path if its variable is not set. The path would mean the working directory."""
     for option in options:
         with pytest.raises(SystemExit, match="2"):
             main(job, [option, empty])
         assert capsys.readouterr().err == f"{job.name}: argument {option}: is empty; see `{job.name} --help`\n"
 
 
-def test_a_time_that_is_still_to_come_is_refused() -> None:
+def test_a_time_in_the_future_is_refused() -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="2999-01-01T00:00:00Z is in the future; leave it out"):
         arguments.moment("2999-01-01T00:00:00Z")
 
@@ -152,14 +150,14 @@ def test_counts_have_bounds(text: str) -> None:
         arguments.positive(text)
 
 
-def test_a_session_in_use_is_used(spark: SparkSession) -> None:
-    with session("another") as found:
-        assert found is spark
+def test_a_running_session_is_used(spark: SparkSession) -> None:
+    with session("another") as in_use:
+        assert in_use is spark
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         ("x.TimeoutException: Timed out waiting for a node assignment", Kind.MALFORMED, "Spark failed (Py4JError)"),
         (
@@ -237,20 +235,20 @@ def test_a_session_in_use_is_used(spark: SparkSession) -> None:
         ),
     ],
 )
-def test_what_java_says_is_told_in_our_words(text: str, kind: Kind, said: str) -> None:
-    told = spark_errors.explain(Py4JError(text))
-    assert told.kind is kind
-    assert said in str(told)
-    assert "\n" not in str(told)
+def test_errors_of_java_are_explained(text: str, kind: Kind, message: str) -> None:
+    error = spark_errors.explain(Py4JError(text))
+    assert error.kind is kind
+    assert message in str(error)
+    assert "\n" not in str(error)
 
 
-def test_a_file_system_that_is_not_there_is_named(spark: SparkSession) -> None:
+def test_an_unknown_file_system_is_named(spark: SparkSession) -> None:
     with pytest.raises(ChangelogError, match="Spark knows no file system nowhere") as caught:
         store_of("nowhere://x/y", spark)
     assert caught.value.kind is Kind.USAGE
 
 
-def test_where_it_happened_is_told_unless_java_says_it() -> None:
+def test_an_error_names_the_path_once() -> None:
     assert str(spark_errors.known("No space left on device", "s3a://x")).startswith(
         "s3a://x: no space left on a device; "
     )
@@ -260,6 +258,6 @@ def test_where_it_happened_is_told_unless_java_says_it() -> None:
 
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
 def test_help_needs_no_spark(module: str) -> None:
-    """Nor does a dry run, nor the demo, which says what is missing."""
+    """Each module can be imported without Spark: for help, a dry run, and the demo, which says what is missing."""
     code = f"import sys; sys.modules['pyspark'] = None; import changelog.spark_jobs.{module}"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Values of every type as Spark's: exactly, or not at all."""
+"""Values of every type are read as Spark's values exactly, or refused."""
 
 import datetime as dt
 import math
@@ -57,10 +57,10 @@ def arrow(type_: ColumnType) -> pa.DataType:
         (Array(element=PAIR), '[{"n":1,"at":"2026-11-21"}]', [{"n": 1, "at": dt.date(2026, 11, 21)}]),
     ],
 )
-def test_what_a_type_has_room_for(type_: ColumnType, token: str, value: Any) -> None:
-    found = reader(type_)(token.encode())
-    assert found == value
-    assert pa.array([found, None], arrow(type_)).to_pylist() == [value, None]
+def test_values_that_fit_their_type(type_: ColumnType, token: str, value: Any) -> None:
+    result = reader(type_)(token.encode())
+    assert result == value
+    assert pa.array([result, None], arrow(type_)).to_pylist() == [value, None]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_a_type_has_room_for(type_: ColumnType, token: str, value: Any) -> 
         (Map(value=P.STRING), "[]"),
     ],
 )
-def test_what_it_has_no_room_for(type_: ColumnType, token: str) -> None:
+def test_values_that_do_not_fit_their_type(type_: ColumnType, token: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         reader(type_)(token.encode())
 
@@ -102,11 +102,11 @@ def test_what_it_has_no_room_for(type_: ColumnType, token: str) -> None:
 def test_doubles_come_back_bit_by_bit(number: float) -> None:
     names = {math.inf: '"Infinity"', -math.inf: '"-Infinity"'}
     token = '"NaN"' if math.isnan(number) else names.get(number, repr(number))
-    found = reader(P.DOUBLE)(token.encode())
-    assert math.isnan(number) if math.isnan(found) else found.hex() == number.hex()  # type: ignore[attr-defined, arg-type]
+    result = reader(P.DOUBLE)(token.encode())
+    assert math.isnan(number) if math.isnan(result) else result.hex() == number.hex()  # type: ignore[attr-defined, arg-type]
 
 
-def test_minus_nought_keeps_its_sign() -> None:
+def test_minus_zero_keeps_its_sign() -> None:
     for type_ in (P.FLOAT, P.DOUBLE):
-        (found,) = pa.array([reader(type_)(b"-0")], arrow(type_)).to_pylist()
-        assert math.copysign(1, found) == -1
+        (result,) = pa.array([reader(type_)(b"-0")], arrow(type_)).to_pylist()
+        assert math.copysign(1, result) == -1

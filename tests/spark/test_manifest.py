@@ -34,7 +34,7 @@ def with_offset(offset: int) -> Callable[[Manifest], Manifest]:
     )
 
 
-def test_a_commit_is_what_readers_find(tmp_path: Path) -> None:
+def test_readers_find_the_last_commit(tmp_path: Path) -> None:
     store = local(tmp_path)
     assert newest(store) is None
     first = commit(store, with_offset(12), at=NOW)
@@ -42,8 +42,8 @@ def test_a_commit_is_what_readers_find(tmp_path: Path) -> None:
     assert (first.at, first.files, first.offsets) == (NOW.isoformat(), (ONE,), {"booking.order": {"0": 12}})
     second = commit(store, with_offset(20), at=NOW)
     assert newest(local(tmp_path)) == second
-    assert read_manifest(tmp_path) == second, "the file log's reader takes it, too"
-    assert sorted(found.path for found in store.files("")) == ["manifest/1.json", "manifest/2.json"]
+    assert read_manifest(tmp_path) == second, "the file log's reader reads it, too"
+    assert sorted(file.path for file in store.files("")) == ["manifest/1.json", "manifest/2.json"]
     assert second.files[0].day == "2026-11-21"
 
 
@@ -69,22 +69,24 @@ manifests = st.builds(
 
 
 @given(manifests, st.data())
-def test_half_a_manifest_is_none(manifest: Manifest, data: st.DataObject) -> None:
+def test_a_damaged_manifest_is_no_manifest(manifest: Manifest, data: st.DataObject) -> None:
     text = manifest.to_json()
     assert parse_manifest(text, "here") == manifest
     cut = data.draw(st.integers(0, len(text) - 1))
     assert parse_manifest(text[:cut], "here") is None
-    assert parse_manifest(text[:cut] + bytes(len(text) - cut), "here") is None, "blocks that never reached the disk"
+    assert parse_manifest(text[:cut] + bytes(len(text) - cut), "here") is None, (
+        "as if some blocks never reached the disk"
+    )
     flipped = bytes([text[cut] ^ 1])
-    read = parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here")
-    assert read != manifest or cut >= text.rindex(b',"crc32":'), "what is damaged is the content, not its checksum"
+    parsed = parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here")
+    assert parsed != manifest or cut >= text.rindex(b',"crc32":'), "only damage of the checksum itself can go unnoticed"
 
 
-@pytest.mark.parametrize("left", [b"", b"{", b'{"format":1,"log":{"first":1,"last":1},"files":[],"crc32":7}'])
-def test_what_a_crash_left_counts_for_nothing(tmp_path: Path, left: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format":1,"log":{"first":1,"last":1},"files":[],"crc32":7}'])
+def test_a_manifest_that_a_crash_damaged_is_ignored(tmp_path: Path, content: bytes) -> None:
     store = local(tmp_path)
     first = commit(store, with_offset(12), at=NOW)
-    store.create("manifest/2.json", left)
+    store.create("manifest/2.json", content)
     assert newest(store) == first
     assert read_manifest(tmp_path) == first
     third = commit(store, with_offset(20), at=NOW)
@@ -92,29 +94,29 @@ def test_what_a_crash_left_counts_for_nothing(tmp_path: Path, left: bytes) -> No
     assert (tmp_path / "manifest" / "3.json").exists()
 
 
-def test_nothing_whole_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_only_damaged_manifests_is_refused(tmp_path: Path) -> None:
     store = local(tmp_path)
     store.create("manifest/1.json", b"{")
     with pytest.raises(ChangelogError, match=r"manifest/1\.json cannot be read; restore it"):
         newest(store)
 
 
-def test_a_newer_format_is_refused_and_never_passed_over(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_and_never_skipped(tmp_path: Path) -> None:
     store = local(tmp_path)
     commit(store, with_offset(12), at=NOW)
     store.create("manifest/2.json", b'{"format":2,"parts":[]}')
-    looks: list[Callable[[], object]] = [
+    readers: list[Callable[[], object]] = [
         lambda: newest(store),
         lambda: read_manifest(tmp_path),
         lambda: commit(store, lambda before: before, at=NOW),
     ]
-    for look in looks:
+    for read in readers:
         with pytest.raises(ChangelogError, match=r"has format 2; this program knows only formats up to 1"):
-            look()
+            read()
 
 
-def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each builds on what the others made."""
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    """Each writer builds on the commits of the others."""
 
     def add(number: int) -> Callable[[Manifest], Manifest]:
         return lambda before: Manifest(
@@ -129,14 +131,14 @@ def test_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = newest(local(tmp_path))
-    assert found is not None
-    assert found.offsets == {str(number): {"0": number} for number in range(12)}
-    assert len(list((tmp_path / "manifest").iterdir())) == 12, "and nothing beside"
+    manifest = newest(local(tmp_path))
+    assert manifest is not None
+    assert manifest.offsets == {str(number): {"0": number} for number in range(12)}
+    assert len(list((tmp_path / "manifest").iterdir())) == 12, "and no other files"
 
 
 class Overwriting:
-    """A store that cannot refuse: what it creates, another writer replaces."""
+    """A store in which another writer replaces each file as soon as it is created."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -158,13 +160,13 @@ class Overwriting:
         raise NotImplementedError
 
 
-def test_one_who_was_overwritten_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ChangelogError, match="another run writes manifests in file:") as refused:
+def test_a_writer_whose_manifest_was_overwritten_fails(tmp_path: Path) -> None:
+    with pytest.raises(ChangelogError, match="another run writes manifests in file:") as error:
         commit(Overwriting(local(tmp_path)), with_offset(12), at=NOW)
-    assert refused.value.kind is Kind.IN_USE
+    assert error.value.kind is Kind.IN_USE
 
 
-def test_a_change_that_no_longer_holds_commits_nothing(tmp_path: Path) -> None:
+def test_a_refused_change_commits_nothing(tmp_path: Path) -> None:
     def refuse(_: Manifest) -> Manifest:
         raise ChangelogError(Kind.IN_USE, "another run was here")
 
@@ -193,7 +195,7 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """By Hadoop's view of this machine, whose renames replace files, which those of a cluster do not."""
+    """Uses Hadoop's view of this machine. Its renames replace files; renames on a cluster do not."""
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
     committed = [commit(store, with_offset(offset), at=NOW) for offset in (12, 20)]
@@ -214,15 +216,17 @@ def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
     assert not store.create("manifest/2.json", b"other")
     assert newest(store) == committed[-1]
 
-    beside = "archive/.staging/x y/part.parquet"
-    assert store.create(beside, bytes(range(256)))
-    store.move(beside, "archive/entity=order/day=2026-11-21/1.parquet")
+    staged = "archive/.staging/x y/part.parquet"
+    assert store.create(staged, bytes(range(256)))
+    store.move(staged, "archive/entity=order/day=2026-11-21/1.parquet")
     assert store.read("archive/entity=order/day=2026-11-21/1.parquet") == bytes(range(256))
-    found = {each.path: each.modified_s for each in store.files("archive")}
-    here = {each.path: each.modified_s for each in local(tmp_path).files("archive") if not each.path.endswith(".crc")}
-    assert found.keys() == here.keys() == {"archive/entity=order/day=2026-11-21/1.parquet"}
+    by_hadoop = {file.path: file.modified_s for file in store.files("archive")}
+    by_path = {
+        file.path: file.modified_s for file in local(tmp_path).files("archive") if not file.path.endswith(".crc")
+    }
+    assert by_hadoop.keys() == by_path.keys() == {"archive/entity=order/day=2026-11-21/1.parquet"}
     store.delete("archive")
     assert list(store.files("archive")) == []
-    with pytest.raises(ChangelogError, match="FileNotFound") as refused:
+    with pytest.raises(ChangelogError, match="FileNotFound") as error:
         store.read("archive/x.parquet")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)

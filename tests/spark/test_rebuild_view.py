@@ -1,4 +1,4 @@
-"""The job: views of a file log as of any moment, gone on from; what cannot be made is one line, and nothing."""
+"""The job makes views of a file log as of any moment, and later runs update them. An error is one line."""
 
 import json
 import random
@@ -70,12 +70,12 @@ SHAPE = Struct(fields=tuple((column.name, column.type) for column in COLUMNS))
 Run = Callable[..., dict[str, Any]]
 
 
-def place(record: Record) -> Position:
+def position_of(record: Record) -> Position:
     return record.envelope.provenance.source.position
 
 
 def announced(first: Record) -> Record:
-    """The version of columns that the first change has."""
+    """The record that announces the columns of the first change."""
     entity = Entity(
         name="order",
         table=("public", "orders"),
@@ -90,32 +90,32 @@ def announced(first: Record) -> Record:
 
 
 @pytest.fixture(scope="module")
-def made() -> list[list[Record]]:
+def workload() -> list[list[Record]]:
     return transactions(21, TRANSACTIONS)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, made: list[list[Record]]) -> Path:
-    """A configuration, and a log of all transactions but the last few: see `grow`."""
+def folder(tmp_path: Path, workload: list[list[Record]]) -> Path:
+    """A configuration, and a log of the first half of the transactions. `grow` adds more."""
     (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
-    first = next(each for records in made for each in records if each.entity == "order")
-    grow(tmp_path, [[announced(first)], *made[: TRANSACTIONS // 2]])
+    first = next(record for records in workload for record in records if record.entity == "order")
+    grow(tmp_path, [[announced(first)], *workload[: TRANSACTIONS // 2]])
     return tmp_path
 
 
-def grow(folder: Path, made: list[list[Record]]) -> None:
+def grow(folder: Path, transactions: list[list[Record]]) -> None:
     with closing(FileSink(folder / "log")) as sink:
         recovered = sink.recover()
-        records = [each for transaction in made for each in transaction]
-        sink.add([from_records(records)])
-        last = place(records[-1])
+        flat_records = [record for records in transactions for record in records]
+        sink.add([from_records(flat_records)])
+        last = position_of(flat_records[-1])
         number = 1 if recovered is None else 2
         state = checkpoint(number, settings={"order": {}, "guest": {}}, through=last.commit)
         sink.commit(replace(state, position=last))
 
 
 def with_schema(folder: Path) -> Path:
-    """The folder with the entity's schema."""
+    """Writes the entity's schema, and returns its folder."""
     schemas = folder / "schemas"
     schemas.mkdir()
     (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
@@ -126,85 +126,89 @@ def with_schema(folder: Path) -> Path:
 def run(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: str, code: int = 0) -> dict[str, Any]:
         config = ("--config", str(folder / "changelog.toml"))
-        of = () if {"--view", "--entity"} & {*arguments} else ("--entity", "order")
-        given = main(JOB, [*config, *of, "--to", str(folder / "view"), *arguments])
-        said = capsys.readouterr()
-        summary: dict[str, Any] = json.loads(said.out.splitlines()[-1])
-        assert given == code, said.err
-        assert said.err.count("\n") == (code > 0), said.err
-        return {**summary, "said": said.err}
+        entity = () if {"--view", "--entity"} & {*arguments} else ("--entity", "order")
+        exit_code = main(JOB, [*config, *entity, "--to", str(folder / "view"), *arguments])
+        output = capsys.readouterr()
+        summary: dict[str, Any] = json.loads(output.out.splitlines()[-1])
+        assert exit_code == code, output.err
+        assert output.err.count("\n") == (code > 0), output.err
+        return {**summary, "stderr": output.err}
 
     return run
 
 
-def flat(made: list[list[Record]]) -> list[Record]:
-    return [each for records in made for each in records]
+def flat(transactions: list[list[Record]]) -> list[Record]:
+    return [record for records in transactions for record in records]
 
 
 def view(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return states_of(spark.read.parquet(str(folder / "view" / CURRENT)))
 
 
-def test_a_view_of_now_is_gone_on_from(spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]) -> None:
-    half = made[: TRANSACTIONS // 2]
+def test_a_view_of_now_is_updated_by_the_next_run(
+    spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
+) -> None:
+    half = workload[: TRANSACTIONS // 2]
     first = run()
-    assert (first["verdict"], first["after"], first["position"]) == ("done", None, str(place(half[-1][-1])))
-    assert view(spark, folder) == replay(flat(half), place(half[-1][-1]))
-    grow(folder, made[TRANSACTIONS // 2 :])
+    assert (first["verdict"], first["after"], first["position"]) == ("done", None, str(position_of(half[-1][-1])))
+    assert view(spark, folder) == replay(flat(half), position_of(half[-1][-1]))
+    grow(folder, workload[TRANSACTIONS // 2 :])
     second = run()
-    expected = replay(flat(made), place(made[-1][-1]))
+    expected = replay(flat(workload), position_of(workload[-1][-1]))
     assert (second["after"], second["rows"]) == (first["position"], len(expected))
     assert view(spark, folder) == expected
     assert len(list((folder / "view" / "views").iterdir())) == 2
     assert run("--drop-service", "nightly-batch")["after"] is None
     choice = Chosen(drop_services=("nightly-batch",))
-    assert view(spark, folder) == replay(flat(made), place(made[-1][-1]), choice) != expected
+    assert view(spark, folder) == replay(flat(workload), position_of(workload[-1][-1]), choice) != expected
     assert len(list((folder / "view" / "views").iterdir())) == 2
 
 
-def test_as_of_a_time_is_as_of_the_last_transaction_before_the_first_later_one(
-    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+def test_a_view_as_of_a_time_ends_before_the_first_later_transaction(
+    spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
-    half = made[: TRANSACTIONS // 2]
+    half = workload[: TRANSACTIONS // 2]
     at = half[10][0].envelope.provenance.source.committed_at
     for time in (at, at + timedelta(milliseconds=500)):
-        assert run("--as-of", time.isoformat())["position"] == str(max(map(place, half[10])))
-    assert view(spark, folder) == replay(flat(half), place(half[10][-1]))
-    assert run("--as-of", datetime.now(UTC).isoformat())["position"] == str(place(half[-1][-1]))
+        assert run("--as-of", time.isoformat())["position"] == str(max(map(position_of, half[10])))
+    assert view(spark, folder) == replay(flat(half), position_of(half[10][-1]))
+    assert run("--as-of", datetime.now(UTC).isoformat())["position"] == str(position_of(half[-1][-1]))
 
 
-def test_a_condition_and_text(spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]) -> None:
-    position = positions(flat(made[: TRANSACTIONS // 2]), random.Random(3), 1)[0]
+def test_a_condition_and_text(spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]) -> None:
+    position = positions(flat(workload[: TRANSACTIONS // 2]), random.Random(3), 1)[0]
     arguments = ("--as-of", str(position), "--where", "status = 'PAID'", "--raw", "--schemas", str(with_schema(folder)))
     rows = run(*arguments)["rows"]
-    paid = {key: each for key, each in replay(flat(made), position).items() if each["status"] == "PAID"}
-    found = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
-    assert {row["_key"]: row["id"] for row in found} == {key: str(each["id"]) for key, each in paid.items()}
+    paid = {key: state for key, state in replay(flat(workload), position).items() if state["status"] == "PAID"}
+    rows_ = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
+    assert {row["_key"]: row["id"] for row in rows_} == {key: str(state["id"]) for key, state in paid.items()}
     assert rows == len(paid) > 0
 
 
-def test_documents_nest_what_belongs_to_them(
-    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+def test_documents_nest_the_rows_that_belong_to_them(
+    spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
-    half = flat(made[: TRANSACTIONS // 2])
-    states = {int(key): state for key, state in replay(half, place(half[-1])).items()}
+    half = flat(workload[: TRANSACTIONS // 2])
+    states = {int(key): state for key, state in replay(half, position_of(half[-1])).items()}
     assert run("--view", "statuses")["rows"] == sum(id_ < 6 for id_ in states) > 0
-    found = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
-    for row in found:
+    documents = spark.read.parquet(str(folder / "view" / CURRENT)).collect()
+    for row in documents:
         state = states[row["id"]]
         peers = [
-            (each["id"], each["note"], [(each.get("long"),)])
-            for id_, each in sorted(states.items(), key=lambda item: str(item[0]))
-            if id_ >= 6 and each["status"] is not None and each["status"] == state["status"]
+            (peer["id"], peer["note"], [(peer.get("long"),)])
+            for id_, peer in sorted(states.items(), key=lambda item: str(item[0]))
+            if id_ >= 6 and peer["status"] is not None and peer["status"] == state["status"]
         ]
         assert row["status"] == state["status"]
-        assert [(each["id"], each["note"], [tuple(one) for one in each["itself"]]) for each in row["peers"]] == peers
-    assert any(len(row["peers"]) > 1 for row in found)
-    assert found[0].__fields__[:3] == ["id", "status", "peers"]
+        assert [
+            (peer["id"], peer["note"], [tuple(nested) for nested in peer["itself"]]) for peer in row["peers"]
+        ] == peers
+    assert any(len(row["peers"]) > 1 for row in documents)
+    assert documents[0].__fields__[:3] == ["id", "status", "peers"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("--entity", "ordre"), 2, "has no entity ordre; it has: guest, order"),
         (("--entity", "guest"), 3, "has no columns of guest at .*; name a folder with its schema: --schemas DIR"),
@@ -220,24 +224,24 @@ def test_documents_nest_what_belongs_to_them(
         (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(
-    folder: Path, run: Run, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_view_that_cannot_be_made_is_one_line(
+    folder: Path, run: Run, arguments: tuple[str, ...], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    found = run(*arguments, code=code)
-    assert found["verdict"] == "failed"
-    assert re.search(said, found["said"]), found["said"]
+    summary = run(*arguments, code=code)
+    assert summary["verdict"] == "failed"
+    assert re.search(message, summary["stderr"]), summary["stderr"]
     assert not (folder / "view").exists()
 
 
 def test_a_dry_run_says_what_it_would_do(folder: Path, run: Run) -> None:
-    found = run("--dry-run", "--drop-service", "nightly-batch")
-    assert (found["verdict"], found["as_of"], found["drop_services"]) == ("planned", "now", ["nightly-batch"])
-    assert found["reads"] == str(folder / "log")
+    planned = run("--dry-run", "--drop-service", "nightly-batch")
+    assert (planned["verdict"], planned["as_of"], planned["drop_services"]) == ("planned", "now", ["nightly-batch"])
+    assert planned["reads"] == str(folder / "log")
     assert not (folder / "view").exists()
 
 
-def test_what_a_killed_run_left_does_not_count(folder: Path, run: Run) -> None:
+def test_files_of_a_killed_run_are_ignored(folder: Path, run: Run) -> None:
     run()
     before = newest(local(folder / "view"))
     (folder / "view" / "views" / "left").mkdir()
@@ -248,8 +252,8 @@ def test_what_a_killed_run_left_does_not_count(folder: Path, run: Run) -> None:
     assert not (folder / "view" / "views" / "left").exists()
 
 
-def test_a_view_that_retention_cut_off_is_not_followed(
-    spark: SparkSession, folder: Path, run: Run, made: list[list[Record]]
+def test_a_view_that_is_older_than_the_retained_changes_is_not_updated(
+    spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
 ) -> None:
     run()
     before = newest(local(folder / "view"))
@@ -260,12 +264,12 @@ def test_a_view_that_retention_cut_off_is_not_followed(
     run("--archive", str(folder / "log"), "--to", str(folder / "archived"))
     archived = states_of(spark.read.parquet(str(folder / "archived" / CURRENT)))
     assert archived == {
-        **replay(flat(made[: TRANSACTIONS // 2]), place(made[-1][-1])),
+        **replay(flat(workload[: TRANSACTIONS // 2]), position_of(workload[-1][-1])),
         "1": NOTHING | {"id": 1, "doc": {}},
     }
     assert drop_days(archive, keep_days=5) == ["2026-11-21"]
-    told = run(code=3)["said"]
-    assert re.search("history lost: the existing view goes up to .* begins at .*; start again", told)
+    error_line = run(code=3)["stderr"]
+    assert re.search("history lost: the existing view goes up to .* begins at .*; start again", error_line)
     assert newest(local(folder / "view")) == before
     assert len(list((folder / "view" / "views").iterdir())) == 1
     assert run("--full")["rows"] == 1

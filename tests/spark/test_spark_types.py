@@ -1,4 +1,4 @@
-"""Spark's types of an entity's rows, as Spark itself takes them."""
+"""Spark's types for the rows of an entity, checked with Spark itself."""
 
 import importlib.resources
 from pathlib import Path
@@ -34,17 +34,17 @@ def test_columns_come_back_from_what_spark_stored(spark: SparkSession, tmp_path:
 
 
 def test_columns_without_a_key_may_all_be_null() -> None:
-    found = spark_types.of_shape(Struct(fields=(("id", P.STRING),)))
-    assert found == StructType([StructField("id", StringType(), nullable=True)])
+    type_ = spark_types.of_shape(Struct(fields=(("id", P.STRING),)))
+    assert type_ == StructType([StructField("id", StringType(), nullable=True)])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [(None, "cannot be read"), ("{", "is not the schema of an entity"), ('"int"', "is not the schema of an entity")],
 )
-def test_a_file_that_is_no_schema_is_one_line(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_that_is_no_schema_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "order.avsc").write_text(text, "utf-8")
-    with pytest.raises(ChangelogError, match=f"order.avsc {said}.*changelog schemas generate") as caught:
+    with pytest.raises(ChangelogError, match=f"order.avsc {message}.*changelog schemas generate") as caught:
         spark_types.of_file(tmp_path / "order.avsc")
     assert "\n" not in str(caught.value)

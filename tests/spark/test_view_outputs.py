@@ -1,4 +1,4 @@
-"""Views as tables: of PostgreSQL, put in place at once; of Delta Lake, a commit each. What is not ours stays."""
+"""Views as tables. PostgreSQL's table is replaced at once; in Delta Lake, each view is a commit. Other tables stay."""
 
 import json
 import os
@@ -82,7 +82,7 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
     "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]}', note = '', long IS NULL,
     _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
     _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
-"""Each value as the server reads it; all of them are true."""
+"""Compares each value in the server. All columns of the result are true."""
 
 
 def change(key: str, commit: int, op: Op = Op.CREATE, **values: Any) -> Record:
@@ -98,14 +98,14 @@ def schema(folder: Path, shape: Struct) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file log of two orders, and the schema of all types."""
+    """A file log of two orders, and a schema with all types."""
     (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
     schema(tmp_path, SHAPE)
-    whole = record(Op.CREATE, json.dumps(FULL), key="1", commit=1)
-    told = whole.envelope.provenance
-    stamp = replace(told.stamp, context='{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}')
-    whole = replace(whole, envelope=replace(whole.envelope, provenance=replace(told, stamp=stamp)))
-    grow(tmp_path, [[whole], [change("2", 2, status="PAID", day="infinity")]])
+    first = record(Op.CREATE, json.dumps(FULL), key="1", commit=1)
+    provenance = first.envelope.provenance
+    stamp = replace(provenance.stamp, context='{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}')
+    first = replace(first, envelope=replace(first.envelope, provenance=replace(provenance, stamp=stamp)))
+    grow(tmp_path, [[first], [change("2", 2, status="PAID", day="infinity")]])
     return tmp_path
 
 
@@ -120,8 +120,8 @@ POSTGRES = ("--output", "postgres", "--dsn", "env:VIEWS_DSN", "--to", "orders")
 
 def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        found = connection.execute(query.encode())
-        return found.fetchall() if found.description else []
+        cursor = connection.execute(query.encode())
+        return cursor.fetchall() if cursor.description else []
 
 
 def comment(dsn: str) -> dict[str, Any]:
@@ -141,35 +141,35 @@ def test_a_table_is_replaced_at_once(folder: Path, run: Run, dsn: str) -> None:
 
     rows(dsn, "CREATE ROLE reader; GRANT SELECT ON orders TO reader; GRANT UPDATE (note) ON orders TO PUBLIC")
     grow(folder, [[change("3", 3)], [change("1", 4, Op.DELETE)]])
-    seen: set[int] = set()
-    reading = _Reading(dsn, seen)
+    counts: set[int] = set()
+    reading = _Reading(dsn, counts)
     second = run(*typed)
     reading.stop()
-    assert seen <= {2}
+    assert counts <= {2}
     assert rows(dsn, "SELECT id FROM orders ORDER BY id") == [(2,), (3,)]
     assert comment(dsn)["position"] == second["position"] > first["position"]
     assert rows(dsn, "SELECT has_table_privilege('reader', 'orders', 'SELECT')") == [(True,)]
     assert rows(dsn, "SELECT has_column_privilege('reader', 'orders', 'note', 'UPDATE')") == [(True,)]
     assert rows(dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'orders\\_\\_new%' AND relkind = 'r'") == []
     rows(dsn, "DROP OWNED BY reader; DROP ROLE reader; CREATE VIEW over AS SELECT id FROM orders")
-    assert "drop what depends on it" in run(*typed, code=3)["said"]
+    assert "drop what depends on it" in run(*typed, code=3)["stderr"]
     assert rows(dsn, "SELECT id FROM over ORDER BY id") == [(2,), (3,)]
 
 
 class _Reading:
     """Counts the table's rows over and over, while it is replaced."""
 
-    def __init__(self, dsn: str, seen: set[int]) -> None:
+    def __init__(self, dsn: str, counts: set[int]) -> None:
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(dsn, seen))
+        self._thread = threading.Thread(target=self._run, args=(dsn, counts))
         self._thread.start()
 
-    def _run(self, dsn: str, seen: set[int]) -> None:
+    def _run(self, dsn: str, counts: set[int]) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
             while not self._ended.is_set():
                 row = connection.execute("SELECT count(*) FROM orders").fetchone()
                 assert row is not None
-                seen.add(row[0])
+                counts.add(row[0])
 
     def stop(self) -> None:
         self._ended.set()
@@ -182,7 +182,7 @@ def test_documents_are_jsonb(folder: Path, run: Run, dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "arguments", "code", "said"),
+    ("statement", "arguments", "code", "message"),
     [
         ("CREATE TABLE orders (id int)", (), 2, "orders is a table that this job did not make"),
         ("CREATE VIEW orders AS SELECT 1", (), 2, r"public\.orders is a view.*replaces only tables that it wrote"),
@@ -197,39 +197,39 @@ def test_documents_are_jsonb(folder: Path, run: Run, dsn: str) -> None:
         ("", ("--output", "files"), 2, "--output postgres and --dsn go together"),
     ],
 )
-def test_what_is_not_ours_stays(
+def test_a_refused_run_changes_no_table(
     folder: Path,
     run: Run,
     dsn: str,
     monkeypatch: pytest.MonkeyPatch,
-    made: str,
+    statement: str,
     arguments: tuple[str, ...],
     code: int,
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.setenv("UNREACHABLE", "postgresql://nobody:secret@127.0.0.1:1/app")
     monkeypatch.setenv("NO_DSN", "secret?=")
     monkeypatch.setenv("POWERLESS", psycopg.conninfo.make_conninfo(dsn, options="-c role=pg_monitor"))
-    rows(dsn, made)
+    rows(dsn, statement)
     before = rows(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid")
-    found = run(*POSTGRES, *arguments, "--schemas", str(folder / "schemas"), code=code)
-    assert re.search(said, found["said"]), found["said"]
-    assert "secret" not in found["said"].replace("a secret is", "")
+    summary = run(*POSTGRES, *arguments, "--schemas", str(folder / "schemas"), code=code)
+    assert re.search(message, summary["stderr"]), summary["stderr"]
+    assert "secret" not in summary["stderr"].replace("a secret is", "")
     assert rows(dsn, "SELECT oid, relname FROM pg_class ORDER BY oid") == before
 
 
 def test_two_runs_do_not_write_one_table(folder: Path, run: Run, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(%s, hashtext('public.orders'))", [to_postgres.LOCK_CLASS])
-        found = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)
-    assert "another run writes orders; wait until it ends" in found["said"]
+        summary = run(*POSTGRES, "--schemas", str(folder / "schemas"), code=3)
+    assert "another run writes orders; wait until it ends" in summary["stderr"]
 
 
-def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -> None:
+def test_each_view_is_one_commit_of_delta_lake(spark: SparkSession, folder: Path, run: Run) -> None:
     fetched("jars")
     at = folder / "delta"
     delta = ("--output", "delta", "--to", str(at), "--schemas", str(folder / "schemas"))
-    assert "Delta Lake takes no column named 'at zone'" in run(*delta, code=2)["said"]
+    assert "Delta Lake takes no column named 'at zone'" in run(*delta, code=2)["stderr"]
     assert not at.exists()
     schema(folder, PLAIN)
     first = run(*delta)
@@ -241,29 +241,29 @@ def test_delta_is_a_commit_a_view(spark: SparkSession, folder: Path, run: Run) -
     assert (second["rows"], second["after"]) == (2, first["position"])
     (record,) = spark.sql(f"DESCRIBE HISTORY delta.`{at}` LIMIT 1").collect()
     assert json.loads(record["userMetadata"])["position"] == second["position"]
-    found = spark.read.format("delta").load(str(at))
-    assert sorted(row["id"] for row in found.collect()) == [2, 3]
+    table = spark.read.format("delta").load(str(at))
+    assert sorted(row["id"] for row in table.collect()) == [2, 3]
     assert spark.read.format("delta").option("versionAsOf", 0).load(str(at)).count() == 2
     spark.range(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(at))
-    assert "are not a view that this job wrote; name another path" in run(*delta, code=2)["said"]
+    assert "are not a view that this job wrote; name another path" in run(*delta, code=2)["stderr"]
     assert _versions(at) == 3
 
 
 @pytest.mark.usefixtures("starts_servers")
 def test_without_delta_lake_one_line_says_what_to_add(folder: Path) -> None:
-    """In a Spark of its own: that of the other tests has it."""
+    """Runs in its own Spark, because the session of the other tests has Delta Lake."""
     java_needed()
     job = ["rebuild_view", "--config", "changelog.toml", "--entity", "order", "--output", "delta", "--to", "delta"]
     command = [sys.executable, "-m", f"changelog.spark_jobs.{job[0]}", *job[1:], "--schemas", "schemas"]
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{HASTY_JAVA}" pyspark-shell'}
-    found = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
-    assert found.returncode == 2, found.stderr
-    said = "Spark has no delta; add to spark-submit: --packages io.delta:delta-spark_2.13:4.0.1"
-    told = [line for line in found.stderr.splitlines() if line.startswith("rebuild_view: ")]
-    assert told == [f"rebuild_view: {said}"]
-    assert "Traceback" not in found.stderr
-    summary = json.loads(found.stdout.splitlines()[-1])
-    assert (summary["verdict"], summary["error"]) == ("failed", said)
+    process = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert process.returncode == 2, process.stderr
+    message = "Spark has no delta; add to spark-submit: --packages io.delta:delta-spark_2.13:4.0.1"
+    error_lines = [line for line in process.stderr.splitlines() if line.startswith("rebuild_view: ")]
+    assert error_lines == [f"rebuild_view: {message}"]
+    assert "Traceback" not in process.stderr
+    summary = json.loads(process.stdout.splitlines()[-1])
+    assert (summary["verdict"], summary["error"]) == ("failed", message)
     assert not (folder / "delta").exists()
 
 
@@ -272,6 +272,6 @@ def _versions(path: Path) -> int:
 
 
 def test_a_dry_run_names_the_table(folder: Path, run: Run, dsn: str) -> None:
-    found = run(*POSTGRES, "--dry-run")
-    assert (found["writes"], found["output"]) == ("orders", "postgres")
+    planned = run(*POSTGRES, "--dry-run")
+    assert (planned["writes"], planned["output"]) == ("orders", "postgres")
     assert rows(dsn, "SELECT to_regclass('orders')::text") == [(None,)]

@@ -1,4 +1,4 @@
-"""Views equal what plain Python makes of the same changes, one after another."""
+"""Views equal the states that plain Python computes by replaying the same changes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from tests.unit.records import record
 from tests.unit.sinks.material import checkpoint
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0")) or 4
-"""How many positions of the random workload are looked at."""
+"""How many positions of the random workload are checked."""
 
 SERVICES = ("order-api", "nightly-batch", "admin")
 COLUMNS = [
@@ -53,9 +53,9 @@ State = dict[str, Any]
 
 
 def transactions(seed: int, count: int) -> list[list[Record]]:
-    """Of a random workload of several services; some records come twice, and some lose more of their values."""
+    """Transactions of a random workload of several services. Some records come twice, and some updates lack `doc`."""
     chance = random.Random(seed)
-    made = []
+    workload = []
     for records in Workload(random=chance).transactions(count):
         stamp = Stamp(
             api_version=chance.choice("12"),
@@ -63,9 +63,9 @@ def transactions(seed: int, count: int) -> list[list[Record]]:
             identifier="",
             context=chance.choice([None, *HOSTILE_CONTEXTS]),
         )
-        records = [stamped(lossy(each, chance), stamp) for each in records]
-        made.append(records + [each for each in records if chance.random() < 0.1])
-    return made
+        records = [stamped(lossy(record, chance), stamp) for record in records]
+        workload.append(records + [record for record in records if chance.random() < 0.1])
+    return workload
 
 
 def stamped(record: Record, stamp: Stamp) -> Record:
@@ -74,7 +74,7 @@ def stamped(record: Record, stamp: Stamp) -> Record:
 
 
 def lossy(record: Record, chance: random.Random) -> Record:
-    """An update whose `doc` the log did not send, whatever it is."""
+    """Removes `doc` from half of the updates, as if the log had not sent it."""
     envelope, source = record.envelope, record.envelope.provenance.source
     if source.op is not Op.UPDATE or chance.random() < 0.5:
         return record
@@ -91,69 +91,71 @@ def state_in(record: Record) -> State:
 
 
 def replay(records: Iterable[Record], position: Position, choice: Chosen | None = None) -> dict[str, State]:
-    """The states of `order` after all changes up to a position, one after another."""
+    """Applies all changes up to a position one after another, and returns the states of `order` by key."""
     states: dict[str, State] = {}
-    for each in sorted(records, key=lambda record: record.envelope.provenance.source.position):
-        stamp, source = each.envelope.provenance.stamp, each.envelope.provenance.source
-        if each.entity != "order" or source.position > position or not counts(choice, stamp):
+    for change in sorted(records, key=lambda record: record.envelope.provenance.source.position):
+        stamp, source = change.envelope.provenance.stamp, change.envelope.provenance.source
+        if change.entity != "order" or source.position > position or not counts(choice, stamp):
             continue
         match source.op:
             case Op.TRUNCATE:
                 states.clear()
             case Op.DELETE:
-                states.pop(each.place.key, None)
+                states.pop(change.place.key, None)
             case _:
-                now = state_in(each)
-                before = states.get(each.place.key, {})
-                kept = {name: before[name] for name in source.unavailable if name in before}
-                states[each.place.key] = kept | now
+                logged = state_in(change)
+                before = states.get(change.place.key, {})
+                carried = {name: before[name] for name in source.unavailable if name in before}
+                states[change.place.key] = carried | logged
     return states
 
 
 def counts(choice: Chosen | None, stamp: Stamp) -> bool:
     if choice is None:
         return True
-    kept = not choice.keep_services or stamp.service_name in choice.keep_services
-    versions = not choice.api_versions or stamp.api_version in choice.api_versions
-    return kept and versions and stamp.service_name not in choice.drop_services
+    service_counts = not choice.keep_services or stamp.service_name in choice.keep_services
+    version_counts = not choice.api_versions or stamp.api_version in choice.api_versions
+    return service_counts and version_counts and stamp.service_name not in choice.drop_services
 
 
 def states_of(view: DataFrame) -> dict[str, State]:
-    """As `replay` gives them; what a state lacks is what it says to be unavailable."""
-    found = {}
+    """Returns the states of a view as `replay` does: each without the columns that are unavailable in its row."""
+    states = {}
     for row in view.collect():
         state = {column.name: row[column.name] for column in COLUMNS if column.name not in row["_unavailable"]}
         if "doc" in state:
             state["doc"] = json.loads(state["doc"])
-        assert row["_key"] not in found
-        found[row["_key"]] = state
-    return found
+        assert row["_key"] not in states
+        states[row["_key"]] = state
+    return states
 
 
-def stored(path: Path, made: Sequence[Sequence[Record]]) -> Path:
-    """A file log of three commits."""
+def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
+    """Writes a file log of three commits."""
     sink = FileSink(path)
     sink.recover()
-    third = -(-len(made) // 3)
+    third = -(-len(transactions) // 3)
     for number in range(3):
-        records = [each for transaction in made[number * third : (number + 1) * third] for each in transaction]
+        records = [
+            record for transaction in transactions[number * third : (number + 1) * third] for record in transaction
+        ]
         sink.add([from_records(records)])
         last = records[-1].envelope.provenance.source.position
-        stored = checkpoint(number + 1, settings={"order": {}}, through=last.commit)
-        sink.commit(replace(stored, position=last))
+        state = checkpoint(number + 1, settings={"order": {}}, through=last.commit)
+        sink.commit(replace(state, position=last))
     sink.close()
     return path
 
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
-    """Of records, and between them."""
-    found = [each.envelope.provenance.source.position for each in chance.choices(records, k=count)]
-    return [replace(each, ordinal=each.ordinal + chance.randrange(2)) for each in found]
+    """Random positions: some of records, and some between records."""
+    chosen_ = [position.envelope.provenance.source.position for position in chance.choices(records, k=count)]
+    return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
 
 
 @pytest.fixture(scope="module")
-def made() -> list[Record]:
-    return [each for transaction in transactions(7, 150) for each in transaction]
+def records() -> list[Record]:
+    return [record for transaction in transactions(7, 150) for record in transaction]
 
 
 @pytest.fixture(scope="module")
@@ -162,20 +164,22 @@ def changes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
     return read_changelog(spark, Files(path=path), entities=["order"])
 
 
-def test_as_of_equals_a_replay(changes: DataFrame, made: list[Record]) -> None:
+def test_as_of_equals_a_replay(changes: DataFrame, records: list[Record]) -> None:
     chance = random.Random(11)
-    for position in [*positions(made, chance, ROUNDS - 1), made[-1].envelope.provenance.source.position]:
-        expected = replay(made, position)
+    for position in [*positions(records, chance, ROUNDS - 1), records[-1].envelope.provenance.source.position]:
+        expected = replay(records, position)
         assert states_of(live(latest(until(changes, position), COLUMNS))) == expected, str(position)
 
 
-def test_the_workload_is_of_all_kinds(made: list[Record]) -> None:
-    ops = {each.envelope.provenance.source.op for each in made}
-    lacking = [each.envelope.provenance.source.unavailable for each in made]
+def test_the_workload_has_all_kinds_of_changes(records: list[Record]) -> None:
+    ops = {record.envelope.provenance.source.op for record in records}
+    unavailable = [record.envelope.provenance.source.unavailable for record in records]
     assert ops == set(Op)
-    assert any(each.moved_to for each in made)
-    assert {("long",), ("doc",), ("long", "doc")} <= set(lacking)
-    assert len({(each.entity, each.place, each.envelope.provenance.source.position) for each in made}) < len(made)
+    assert any(record.moved_to for record in records)
+    assert {("long",), ("doc",), ("long", "doc")} <= set(unavailable)
+    assert len({(record.entity, record.place, record.envelope.provenance.source.position) for record in records}) < len(
+        records
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,63 +190,71 @@ def test_the_workload_is_of_all_kinds(made: list[Record]) -> None:
         Chosen(keep_services=("nobody",)),
     ],
 )
-def test_changes_that_do_not_count_were_never_made(changes: DataFrame, made: list[Record], choice: Chosen) -> None:
-    end = made[-1].envelope.provenance.source.position
-    expected = replay(made, end, choice)
+def test_changes_that_are_not_chosen_have_no_effect(changes: DataFrame, records: list[Record], choice: Chosen) -> None:
+    end = records[-1].envelope.provenance.source.position
+    expected = replay(records, end, choice)
     assert states_of(live(latest(chosen(changes, choice), COLUMNS))) == expected
-    assert expected != replay(made, end)
+    assert expected != replay(records, end)
 
 
-def test_a_state_has_the_context_of_its_last_change(changes: DataFrame, made: list[Record]) -> None:
+def test_a_state_has_the_context_of_its_last_change(changes: DataFrame, records: list[Record]) -> None:
     last = {
-        (each.place.key, str(each.envelope.provenance.source.position)): each.envelope.provenance.stamp.context
-        for each in made
-        if each.entity == "order"
+        (record.place.key, str(record.envelope.provenance.source.position)): record.envelope.provenance.stamp.context
+        for record in records
+        if record.entity == "order"
     }
     rows = live(latest(changes, COLUMNS)).collect()
     assert [row["_context"] for row in rows] == [last[row["_key"], row["_position"]] for row in rows]
     assert len({row["_context"] for row in rows}) > 2
 
 
-def test_a_view_of_an_older_version_is_followed(
-    spark: SparkSession, changes: DataFrame, made: list[Record], tmp_path: Path
+def test_a_view_of_an_older_version_is_updated(
+    spark: SparkSession, changes: DataFrame, records: list[Record], tmp_path: Path
 ) -> None:
-    first, second = sorted(positions(made, random.Random(17), 2))
+    first, second = sorted(positions(records, random.Random(17), 2))
     live(latest(until(changes, first), COLUMNS)).drop("_context").write.parquet(str(tmp_path / "view"))
-    behind = until(changes, second).where(F.col("position") > str(first))
-    found = followed(spark.read.parquet(str(tmp_path / "view")), behind, COLUMNS)
-    assert found.schema == live(latest(changes, COLUMNS)).schema
-    assert states_of(found) == replay(made, second)
+    later = until(changes, second).where(F.col("position") > str(first))
+    view = followed(spark.read.parquet(str(tmp_path / "view")), later, COLUMNS)
+    assert view.schema == live(latest(changes, COLUMNS)).schema
+    assert states_of(view) == replay(records, second)
 
 
-def test_a_context_is_not_taken_for_what_the_source_says(spark: SparkSession, tmp_path: Path) -> None:
-    def said(context: str | None, **source: Any) -> Record:
-        made = record(Op.UPDATE, '{"id":1}', commit=1)
-        told = made.envelope.provenance
-        told = replace(told, stamp=replace(told.stamp, context=context), source=replace(told.source, **source))
-        return replace(made, envelope=replace(made.envelope, provenance=told))
+def test_a_context_is_not_taken_for_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    def with_context(context: str | None, **source: Any) -> Record:
+        template = record(Op.UPDATE, '{"id":1}', commit=1)
+        provenance = template.envelope.provenance
+        provenance = replace(
+            provenance, stamp=replace(provenance.stamp, context=context), source=replace(provenance.source, **source)
+        )
+        return replace(template, envelope=replace(template.envelope, provenance=provenance))
 
-    records = [said(context, **source) for context in [None, *HOSTILE_CONTEXTS] for source in ({}, {"mask": "m"})]
-    records += [said(HOSTILE_CONTEXTS[-2], json_null=("a",)), said("{}", unavailable=("b",))]
+    records = [
+        with_context(context, **source) for context in [None, *HOSTILE_CONTEXTS] for source in ({}, {"mask": "m"})
+    ]
+    records += [with_context(HOSTILE_CONTEXTS[-2], json_null=("a",)), with_context("{}", unavailable=("b",))]
     rows = frame(spark, tmp_path, records).select(source_text().alias("text")).collect()
-    for each, row in zip(records, rows, strict=True):
-        told = each.envelope.provenance
-        plain = provenance_json(replace(told, stamp=replace(told.stamp, context=None))).decode()
-        assert row["text"] == (plain if told.stamp.context is None else plain[plain.index(',"source":{') :])
+    for expected, row in zip(records, rows, strict=True):
+        expected_provenance = expected.envelope.provenance
+        plain = provenance_json(
+            replace(expected_provenance, stamp=replace(expected_provenance.stamp, context=None))
+        ).decode()
+        assert row["text"] == (
+            plain if expected_provenance.stamp.context is None else plain[plain.index(',"source":{') :]
+        )
 
 
-def test_a_view_follows(spark: SparkSession, changes: DataFrame, made: list[Record], tmp_path: Path) -> None:
+def test_a_view_is_updated(spark: SparkSession, changes: DataFrame, records: list[Record], tmp_path: Path) -> None:
     chance = random.Random(13)
     for number in range(ROUNDS // 2):
-        first, second = sorted(positions(made, chance, 2))
+        first, second = sorted(positions(records, chance, 2))
         before = str(tmp_path / str(number))
         live(latest(until(changes, first), COLUMNS)).write.parquet(before)
-        behind = until(changes, second).where(F.col("position") > str(first))
-        found = followed(spark.read.parquet(before), behind, COLUMNS)
-        assert states_of(found) == replay(made, second)
-        assert found.schema == live(latest(changes, COLUMNS)).schema
-        rest = live(latest(until(changes, second), COLUMNS))
-        assert sorted(map(str, found.collect())) == sorted(map(str, rest.collect()))
+        later = until(changes, second).where(F.col("position") > str(first))
+        view = followed(spark.read.parquet(before), later, COLUMNS)
+        assert states_of(view) == replay(records, second)
+        assert view.schema == live(latest(changes, COLUMNS)).schema
+        rebuilt = live(latest(until(changes, second), COLUMNS))
+        assert sorted(map(str, view.collect())) == sorted(map(str, rebuilt.collect()))
 
 
 def frame(spark: SparkSession, folder: Path, records: Sequence[Record]) -> DataFrame:
@@ -250,7 +262,7 @@ def frame(spark: SparkSession, folder: Path, records: Sequence[Record]) -> DataF
     return spark.read.schema(ROWS).parquet(str(folder / "changes.parquet"))
 
 
-def test_one_key_on_two_partitions_goes_by_position(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_key_on_two_partitions_is_ordered_by_position(spark: SparkSession, tmp_path: Path) -> None:
     at = [Place(key="1", partition=n) for n in (0, 1)]
     records = [
         replace(record(Op.CREATE, '{"id":1,"status":"A"}', commit=1, key="1"), place=at[0]),
@@ -262,7 +274,7 @@ def test_one_key_on_two_partitions_goes_by_position(spark: SparkSession, tmp_pat
     assert live(latest(frame(spark, tmp_path, records[:2]), COLUMNS)).collect() == []
 
 
-def test_what_is_unavailable_is_not_taken_from_before_a_delete(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unavailable_value_is_not_taken_from_before_a_delete(spark: SparkSession, tmp_path: Path) -> None:
     records = [
         record(Op.CREATE, '{"id":1,"status":"A"}', commit=1),
         record(Op.DELETE, commit=2),
