@@ -20,42 +20,44 @@ KEPT = CHECKOUT / ".cache" / "soak"
 
 
 def names() -> list[str]:
-    """The campaigns there are."""
-    found = (module.name for module in pkgutil.iter_modules(tests.campaigns.__path__))
-    return sorted(name for name in found if not name.startswith("_"))
+    """The names of all campaigns."""
+    modules = (module.name for module in pkgutil.iter_modules(tests.campaigns.__path__))
+    return sorted(name for name in modules if not name.startswith("_"))
 
 
 def unfinished(name: str, rounds: int) -> int | None:
-    """The seed of the last run of this campaign that was interrupted; None without one."""
+    """The seed of this campaign's last run with so many rounds that was interrupted, or None."""
     files = sorted(KEPT.glob(f"{name}-*-{rounds}.json"), key=lambda file: file.stat().st_mtime)
     return int(files[-1].stem.split("-")[-2]) if files else None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the campaign that the arguments name; gives the exit code."""
+    """Runs the campaign that the arguments name, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
     parser.add_argument("name", nargs="?", choices=names(), help="the campaign")
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seed", type=int, help="repeats a run; else the interrupted one goes on, or a new one begins")
+    parser.add_argument(
+        "--seed", type=int, help="repeats a run; without it, an interrupted run continues or a new one begins"
+    )
     parser.add_argument("--list", action="store_true", help="names the campaigns")
     chosen = parser.parse_args(arguments)
     if chosen.list:
         print("\n".join(names()))
         return 0
     if chosen.name is None:
-        parser.error("which campaign?")
+        parser.error("name a campaign")
     seed = unfinished(chosen.name, chosen.rounds) if chosen.seed is None else chosen.seed
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
-    kept = Kept(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
-    before = f", going on after {len(kept.done)} finished parts" if kept.done else ""
+    progress = Kept(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
+    before = f", continued after {len(progress.done)} finished pieces" if progress.done else ""
     print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}{before}", flush=True)
     campaign = importlib.import_module(f"tests.campaigns.{chosen.name}").campaign()
     try:
-        figures = run(campaign, chosen.rounds, seed, kept)
+        figures = run(campaign, chosen.rounds, seed, progress)
     except BaseException:
-        again = f"make soak CAMPAIGN={chosen.name} ROUNDS={chosen.rounds} SEED={seed}"
-        print(f"not finished: `{again}` goes on with the first part that is not done", file=sys.stderr)
+        command = f"make soak CAMPAIGN={chosen.name} ROUNDS={chosen.rounds} SEED={seed}"
+        print(f"not finished: `{command}` continues with the first piece that is not done", file=sys.stderr)
         raise
     now = datetime.datetime.now(datetime.UTC).date()
     measured = {
@@ -63,12 +65,12 @@ def main(arguments: Sequence[str]) -> int:
         "campaign": chosen.name,
         "rounds": chosen.rounds,
         "seed": seed,
-        "seconds": round(kept.seconds),
+        "seconds": round(progress.seconds),
         "figures": figures,
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
     }
     row = append(MEASURED, measured)
-    kept.forget()
+    progress.forget()
     print(row, end="")
     return 0
 

@@ -1,4 +1,4 @@
-"""A consumer that does what docs/reference/kafka.md says, and a writer with whose table it must end."""
+"""A consumer that follows the rules of docs/reference/kafka.md, and a writer whose table it must reproduce."""
 
 import json
 import random
@@ -19,8 +19,10 @@ KEYS = 60
 
 
 class Consumer:
-    """Keeps the newest state of each key of one entity: a row whose position is not newer than the key's last one is
-    passed over, a truncate drops what is older. It takes a changelog again and again, from its start.
+    """Keeps the newest state of each key of one entity.
+
+    It ignores a row whose position is not newer than the key's last one. A truncate deletes all older states. The same
+    consumer can read a changelog several times from its start.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class Consumer:
         self.states: dict[str, Any] = {}
 
     def take(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Reads rows of the entity, as they stand in the changelog."""
+        """Reads rows of the entity, in the order of the changelog."""
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in ("key", "position", "current")), strict=True)
             for key, position, current in rows:
@@ -44,7 +46,7 @@ class Consumer:
 
 
 def check_order(batches: Iterable[pa.RecordBatch]) -> int:
-    """Fails where a key's rows go backwards or stand twice; how many rows there are."""
+    """Raises AssertionError if the positions of a key do not grow. Returns the number of rows."""
     last: dict[tuple[str, int | None], str] = {}
     count = 0
     for batch in batches:
@@ -58,14 +60,14 @@ def check_order(batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def table(dsn: str) -> dict[str, Any]:
-    """What the table holds."""
+    """The rows of the table, by key."""
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT id::text, to_json(g) FROM guest AS g").fetchall()
     return dict(rows)
 
 
 class Writer:
-    """Inserts, updates and deletes rows of `guest`, a few to a transaction, while it runs; servers may be away."""
+    """Inserts, updates and deletes rows of `guest`, a few in a transaction. It tries again while the server is away."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn, self._random = dsn, random.Random(seed)
@@ -74,19 +76,19 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def write(self, transactions: int) -> None:
-        """Writes so many transactions, and returns."""
+        """Writes this number of transactions."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for _ in range(transactions):
                 self._transaction(connection)
 
     def start(self) -> None:
-        """Begins to write on and on."""
+        """Starts a thread that writes until `stop`."""
         self._stopping.clear()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stops the thread."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()

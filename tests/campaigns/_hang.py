@@ -1,4 +1,4 @@
-"""One SQL session of the service hangs: its backend is stopped, and its kernel still acknowledges."""
+"""Makes one SQL session of the service hang: its backend is stopped, while the kernel still acknowledges packets."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""For `[source]`, so that a hang of HANG_S is longer than the service waits."""
+"""Settings for `[source]`. With them, the service waits for less time than a hang of `HANG_S` takes."""
 
 HANG_S = (4.0, 8.0)
 
@@ -30,7 +30,7 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Stops the backend of a session of the service that reads `slot`; says of which kind, None if none is there."""
+    """Stops the backend of one session of the service that reads `slot`. Yields its kind, or None without a session."""
     sessions = _read_sessions(dsn, slot)
     if not sessions:
         yield None
@@ -49,9 +49,9 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
 
 
 def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
-    """Process and kind of each; waits for a service that has only just been started."""
+    """The process id and kind of each session. Waits for one, because the service may just have been started."""
     deadline = time.monotonic() + _STARTED_S
     with psycopg.connect(dsn, autocommit=True) as connection:
-        while not (found := connection.execute(_SESSIONS, [slot]).fetchall()) and time.monotonic() < deadline:
+        while not (sessions := connection.execute(_SESSIONS, [slot]).fetchall()) and time.monotonic() < deadline:
             time.sleep(0.1)
-    return found
+    return sessions

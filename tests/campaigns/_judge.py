@@ -25,7 +25,7 @@ _EXAMPLES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the log; the position in its three parts."""
+    """One row of the log."""
 
     entity: str
     partition: int
@@ -40,14 +40,14 @@ class Row:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Commit and ordinal."""
+        """The commit and the ordinal of the position."""
         _, commit, ordinal = self.position.split("/")
         return int(commit, 16), int(ordinal, 16)
 
 
 @dataclass(slots=True)
 class State:
-    """What a reader holds of one key: `current` is None once it was deleted; `version` is of the last state."""
+    """A reader's state of one key. `current` is None after a delete; `version` is that of the last state."""
 
     current: str | None
     version: int
@@ -56,7 +56,7 @@ class State:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found; `faults` are examples in words."""
+    """The result of a comparison: counts of rows and of each kind of fault. `faults` has examples as texts."""
 
     rows: int = 0
     changes: int = 0
@@ -69,28 +69,28 @@ class Verdict:
     wrong: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def note(self, what: str, row: object) -> None:
-        """Keeps an example."""
+    def note(self, fault: str, row: object) -> None:
+        """Adds an example of a fault, unless there are enough."""
         if len(self.faults) < _EXAMPLES_MAX:
-            self.faults.append(f"{what}: {str(row)[:600]}")
+            self.faults.append(f"{fault}: {str(row)[:600]}")
 
     def check(self) -> None:
-        """Raises AssertionError when anything was found."""
+        """Raises AssertionError if there is a fault."""
         if self.faults:
             figures = {name: getattr(self, name) for name in ("lost", "repeated", "reordered", "stale", "wrong")}
             raise AssertionError("\n".join([f"{figures} of {self.rows} rows", *self.faults]))
 
 
 def rows(path: Path) -> Iterator[Row]:
-    """A file log's rows, in its order."""
+    """The rows of a file log, in its order."""
     for batch in read_log(path):
         yield from map(Row, *(batch.column(name).to_pylist() for name in _COLUMNS))
 
 
 class Fold:
-    """Reads the log once, as any consumer would, and notes where a state is older than one before it.
+    """Reads the log once, like a consumer, and notes each state that is older than an earlier one of its key.
 
-    An original must be, byte for byte, the state before.
+    Each original must equal the previous state byte for byte.
     """
 
     def __init__(self, verdict: Verdict) -> None:
@@ -100,14 +100,14 @@ class Fold:
         self._floor: dict[str, int] = {}
 
     def add(self, row: Row) -> None:
-        """The next row of the log."""
-        self._in_order(row)
+        """Reads the next row of the log."""
+        self._check_order(row)
         if row.key == TRUNCATE_KEY:
             self._truncate(row)
         else:
             self._state(row)
 
-    def _in_order(self, row: Row) -> None:
+    def _check_order(self, row: Row) -> None:
         last = self._last.get((row.entity, row.partition), "")
         if row.position == last:
             self._verdict.repeated += 1
@@ -118,7 +118,7 @@ class Fold:
         self._last[row.entity, row.partition] = row.position
 
     def _truncate(self, row: Row) -> None:
-        """The stamp of a truncate of ours says which versions are older."""
+        """Clears the entity. The stamp of a campaign's truncate has the highest version before it."""
         _, _, floor = row.identifier.partition("floor-")
         self._floor[row.entity] = int(floor or 0)
         for (entity, _), state in self.states.items():
@@ -130,13 +130,13 @@ class Fold:
         before = self.states.get(key)
         json_text = row.current if row.current is not None else row.original
         assert json_text is not None
-        found = _VERSION.search(json_text)
-        assert found is not None
-        version = int(found[1])
+        match = _VERSION.search(json_text)
+        assert match is not None
+        version = int(match[1])
         floor = max(self._floor.get(row.entity, 0), before.version if before else 0)
-        again = row.op in ("read", "delete") and before is not None and before.current is not None
+        same_state = row.op in ("read", "delete") and before is not None and before.current is not None
         moved = row.moved is not None and "movedFrom" in row.moved
-        if version < floor or (version == floor and before and not (again or (moved and row.op == "create"))):
+        if version < floor or (version == floor and before and not (same_state or (moved and row.op == "create"))):
             self._verdict.stale += 1
             self._verdict.note(f"older than version {floor}", row)
         self._check_original(row, before)
@@ -148,28 +148,28 @@ class Fold:
             return
         if before.current is None or before.partition != row.partition or row.original is None:
             self._verdict.wrong += 1
-            self._verdict.note("changes a row that is not there", row)
+            self._verdict.note("changes a row that does not exist", row)
         elif before.current != row.original:
             self._verdict.wrong += 1
             self._verdict.note(f"original is not {before.current[:300]}", row)
 
     def _check_stamp(self, row: Row) -> None:
         if row.op in ("create", "update") and row.current is not None:
-            found = _STAMP.search(row.current)
-            if found is None or found[1] != row.identifier:
+            match = _STAMP.search(row.current)
+            if match is None or match[1] != row.identifier:
                 self._verdict.wrong += 1
-                self._verdict.note(f"stamp {row.identifier} on another's change", row)
+                self._verdict.note(f"stamp {row.identifier} on a change with another stamp", row)
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
-    """Raises AssertionError unless the file log is what it must be: see `judge_rows`."""
+    """Raises AssertionError unless the file log is correct: see `judge_rows`."""
     return judge_rows(dsn, rows(log), expected, Verdict())
 
 
 def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict) -> Verdict:
-    """Raises AssertionError unless the rows are as they must be: `expected`, consistent in themselves, and the tables.
+    """Raises AssertionError unless the rows equal `expected`, are consistent in themselves, and fold into the tables.
 
-    `verdict` may hold already what was found while they were read.
+    `verdict` may already have faults that were found while the rows were read.
     """
     fold = Fold(verdict)
     compare(log, expected, verdict, fold)
@@ -179,9 +179,9 @@ def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdi
 
 
 def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, fold: Fold) -> None:
-    """One pass over the log beside what it must hold; rows that were read from tables stand between."""
-    wanted = chain(expected, [None])
-    want = next(wanted)
+    """Compares the log with the expected rows in one pass. Rows that were read from tables are only counted."""
+    expected_rows = chain(expected, [None])
+    next_expected = next(expected_rows)
     last_commit = 0
     for row in log:
         verdict.rows += 1
@@ -190,37 +190,45 @@ def compare(log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict, 
             verdict.reads += 1
             continue
         verdict.changes += 1
-        while want is not None and (want.commit, want.ordinal) < row.place:
+        while next_expected is not None and (next_expected.commit, next_expected.ordinal) < row.place:
             verdict.lost += 1
-            verdict.note("lost", want)
-            want = next(wanted)
-        if want is None or (want.commit, want.ordinal) > row.place:
+            verdict.note("lost", next_expected)
+            next_expected = next(expected_rows)
+        if next_expected is None or (next_expected.commit, next_expected.ordinal) > row.place:
             verdict.repeated += 1
             verdict.note("never committed, or repeated", row)
             continue
-        if want.commit != last_commit:
+        if next_expected.commit != last_commit:
             verdict.transactions += 1
-            last_commit = want.commit
-        _same(row, want, verdict)
-        want = next(wanted)
-    while want is not None:
+            last_commit = next_expected.commit
+        _compare_row(row, next_expected, verdict)
+        next_expected = next(expected_rows)
+    while next_expected is not None:
         verdict.lost += 1
-        verdict.note("lost", want)
-        want = next(wanted)
+        verdict.note("lost", next_expected)
+        next_expected = next(expected_rows)
 
 
-def _same(row: Row, want: Expected, verdict: Verdict) -> None:
+def _compare_row(row: Row, expected: Expected, verdict: Verdict) -> None:
     text = row.current if row.current is not None else row.original
-    found = None if text is None else _VERSION.search(text)
-    version = int(found[1]) if found else None
-    told = (row.entity, row.partition, row.key, row.op, row.identifier, int(row.transaction) & 0xFFFFFFFF, version)
-    if told != (want.entity, want.partition, want.key, want.op, want.identifier, want.xid, want.version):
+    match = None if text is None else _VERSION.search(text)
+    version = int(match[1]) if match else None
+    actual = (row.entity, row.partition, row.key, row.op, row.identifier, int(row.transaction) & 0xFFFFFFFF, version)
+    if actual != (
+        expected.entity,
+        expected.partition,
+        expected.key,
+        expected.op,
+        expected.identifier,
+        expected.xid,
+        expected.version,
+    ):
         verdict.wrong += 1
-        verdict.note(f"{want} expected", row)
+        verdict.note(f"{expected} expected", row)
 
 
 def compare_tables(dsn: str, fold: Fold, verdict: Verdict) -> None:
-    """The fold of the log beside the tables, value by value, by the definitions of `values`."""
+    """Compares the fold of the log with the tables, value by value, as the product's codecs define values."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for name, value in SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])
@@ -246,14 +254,14 @@ def _table(connection: psycopg.Connection, types: TypeCatalog, entity: str) -> d
     assert result is not None
     names = [(result.fname(column) or b"").decode() for column in range(result.nfields)]
     codecs = [codec_for(types.resolve(result.ftype(column)), result.fmod(column)) for column in range(result.nfields)]
-    keyed = [names.index(name) for name in TABLES[entity].key]
-    found = {}
+    key_columns = [names.index(name) for name in TABLES[entity].key]
+    rows = {}
     for number in range(result.ntuples):
         values = [result.get_value(number, column) for column in range(result.nfields)]
         parts = [
             json.dumps(name).encode() + b":" + (b"null" if value is None else codec.to_json(value))
             for name, value, codec in zip(names, values, codecs, strict=True)
         ]
-        key = key_text([canonical(values[column] or b"", codecs[column]) for column in keyed])
-        found[key] = (b"{" + b",".join(parts) + b"}").decode()
-    return found
+        key = key_text([canonical(values[column] or b"", codecs[column]) for column in key_columns])
+        rows[key] = (b"{" + b",".join(parts) + b"}").decode()
+    return rows

@@ -1,8 +1,8 @@
-"""Four tables and threads that write to them: what the campaigns call full load.
+"""Full load: four tables, and threads that write to them.
 
-Every row has a `version`, from one sequence, that grows with each change of its key, and the `stamp` (the provenance
-identifier) of who wrote it. Only its owner, by number, inserts, deletes and renames a row, so that a version is drawn
-after all earlier ones of its key; everybody updates every row.
+Every row has a `version`, drawn from one sequence, that grows with each change of its key, and the `stamp` (the
+provenance identifier) of its last writer. All writers update all rows. Only the writer whose number matches the key
+inserts, deletes and renames a row, so that each version is drawn after all earlier versions of its key.
 """
 
 import logging
@@ -94,7 +94,10 @@ def prepare(dsn: str, rows: int) -> None:
 
 
 def last_write(dsn: str) -> int:
-    """A change behind all others; gives a place in the log that only what holds it lies behind."""
+    """Writes a last change, and returns a position of the server's log before it and after all other changes.
+
+    A reader that has passed this position has all changes.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
         row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
@@ -105,10 +108,10 @@ def last_write(dsn: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How the writers write: numbers of rows below `universe`, `big` rows in one of `big_every` transactions.
+    """How the writers write: to keys below `universe`, and to `big` rows in one of `big_every` transactions.
 
-    The share `lingering` of the transactions stays open for up to `linger_s`; the share `held` is visible only when
-    the synchronous standby has it. Between two transactions a writer rests for `pause_s`.
+    The share `lingering` of the transactions stays open for up to `linger_s`. The share `held` becomes visible only
+    when the synchronous standby has it. Between two transactions, a writer pauses for `pause_s`.
     """
 
     universe: int
@@ -122,7 +125,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Counts:
-    """What the writers have done."""
+    """Counts of the writers' transactions, and the errors with which writers failed."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -130,10 +133,10 @@ class Counts:
 
 
 class Load:
-    """`WRITERS` threads that write until `stop`; a lost connection, a deadlock or a conflict is got over."""
+    """`WRITERS` threads that write until `stop`. They survive lost connections, deadlocks and conflicts."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int) -> None:
-        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that finds no server
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that cannot reach the server
         self.counts = Counts()
         self._stopping = threading.Event()
         self._threads = [
@@ -146,7 +149,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the threads, each after its transaction. Raises what one of them failed with."""
+        """Ends the threads, each after its transaction. Raises the error of one that failed."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -163,7 +166,7 @@ class Load:
 
 
 class Writer:
-    """One session after another, each a run of random transactions."""
+    """Writes random transactions, and opens another session when one is lost."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int, number: int) -> None:
         self._dsn, self._scale, self._number = dsn, scale, number
@@ -179,7 +182,7 @@ class Writer:
         )
 
     def write(self, stopping: threading.Event, counts: Counts) -> None:
-        """Writes until told to stop."""
+        """Writes until `stopping` is set."""
         while not stopping.is_set():
             try:
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -188,7 +191,7 @@ class Writer:
                     while not stopping.is_set():
                         self._transaction(connection, counts)
                         stopping.wait(self._scale.pause_s)
-            except (psycopg.OperationalError, psycopg.Rollback):  # a rollback that found no server
+            except (psycopg.OperationalError, psycopg.Rollback):  # a rollback that could not reach the server
                 stopping.wait(0.1)
 
     def _transaction(self, connection: psycopg.Connection, counts: Counts) -> None:
@@ -197,7 +200,7 @@ class Writer:
         try:
             with connection.transaction(), connection.cursor() as cursor:
                 if rng.random() < 0.7:
-                    self._say(cursor)
+                    self._emit_stamp(cursor)
                 if rng.randrange(self._scale.big_every) == 0:
                     self._big(cursor)
                 for _ in range(rng.choice((1, 1, 1, 2, 3, 5, 12))):
@@ -220,24 +223,24 @@ class Writer:
         if rng.random() < 0.8:
             action(cursor)
         elif rng.random() < 0.3:
-            self._say(cursor)
+            self._emit_stamp(cursor)
             action(cursor)
         else:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """In a savepoint, which half of the times is rolled back, stamp and all."""
+        """Acts in a savepoint, which is rolled back half of the time, with its stamp."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:
-                self._say(cursor)
+                self._emit_stamp(cursor)
             action(cursor)
             if self._rng.random() < 0.5:
                 self._stamp = before
                 raise psycopg.Rollback
 
-    def _say(self, cursor: Cursor) -> None:
-        """A stamp; now and then one without a valid member, which changes nothing, or a message that is none."""
+    def _emit_stamp(self, cursor: Cursor) -> None:
+        """Writes a stamp, or now and then a message without effect: an invalid stamp, or one of another kind."""
         chance = self._rng.random()
         if chance < 0.04:
             cursor.execute("SELECT pg_logical_emit_message(%s, 'other', 'x')", [chance < 0.02])
@@ -339,7 +342,7 @@ class Writer:
         cursor.execute("DELETE FROM place WHERE id = %s", [self._own()])
 
     def _cross(self, cursor: Cursor) -> None:
-        """To another partition; or away and back at once, which the log shows as an update."""
+        """Moves a row to another partition, or deletes and inserts it again, which the log shows as an update."""
         number, region = self._own(), self._rng.randrange(5)
         if self._rng.random() < 0.3:
             cursor.execute("DELETE FROM place WHERE id = %s AND region = %s", [number, region])

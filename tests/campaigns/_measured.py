@@ -1,4 +1,4 @@
-"""What campaigns measured: every figure as a line of JSON, and a table of the runs that a person reads."""
+"""The measured figures of campaigns: one line of JSON for each run, and a table of the runs for readers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,11 @@ _DONE: Mapping[str, str] = {
     "spoilt": "rows spoilt",
     "planted": "differences planted and found",
 }
-"""Which figures say what a campaign did to the service, and in what words."""
+"""The figures that count what a campaign did to the service, and how the table names them."""
 
 
 def append(folder: Path, run: Mapping[str, Any]) -> str:
-    """Adds a run to `campaigns.jsonl`, writes the table in `campaigns.md` again, and gives the run's row of it.
+    """Adds a run to `campaigns.jsonl`, rewrites the table in `campaigns.md`, and returns the run's row of that table.
 
     A run has `day`, `campaign`, `rounds`, `seed`, `seconds`, `figures` by name, and `machine`.
     """
@@ -39,17 +39,17 @@ def append(folder: Path, run: Mapping[str, Any]) -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All runs, as they were appended."""
+    """All runs, in the order in which they were appended."""
     return [json.loads(line) for line in (folder / "campaigns.jsonl").read_text("utf-8").splitlines()]
 
 
 def with_table(page: str, runs: Iterable[Mapping[str, Any]]) -> str:
-    """The page with a table of these runs, in their order, in place of the one at its end."""
+    """The page, whose table at the end is replaced by a table of these runs, in their order."""
     return page.partition(HEAD)[0] + HEAD + "".join(map(row, runs))
 
 
 def row(run: Mapping[str, Any]) -> str:
-    """One run, as a row of the table."""
+    """The row of the table for a run."""
     figures = run["figures"]
     cells = (
         run["day"],
@@ -65,7 +65,7 @@ def row(run: Mapping[str, Any]) -> str:
 
 
 def _rows(figures: Mapping[str, Any]) -> int:
-    """How many rows the run was judged by: rows, changes and rows read from tables, or writes; campaigns differ."""
+    """How many rows the run compared. Campaigns count them as `rows`, as `changes` and `reads`, or as `writes`."""
     changes = figures.get("changes", 0) + figures.get("reads", 0)
     return int(figures.get("rows") or changes or figures.get("writes", 0))
 

@@ -1,7 +1,7 @@
-"""A second reader of the same log, by a slot of its own: what must stand in the changelog, change by change.
+"""A second reader of the same log, with its own slot. It computes which rows the changelog must have.
 
-It keeps the raw frames of whole transactions in a file while the campaign runs, and reads them with the plain decoder
-afterwards. It shares the wire and `pgoutput.decode` with the product, and nothing behind them.
+While the campaign runs, it stores the raw frames of complete transactions in a file. Afterwards, it decodes them with
+the plain decoder. It shares the replication stream and `pgoutput.decode` with the product, and no later step.
 """
 
 import json
@@ -33,7 +33,7 @@ _SIZE = struct.Struct("!I")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How an entity is keyed and placed."""
+    """The key of an entity, and how its rows are distributed to partitions."""
 
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
@@ -51,7 +51,7 @@ TABLES: Mapping[str, Table] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One row that the changelog must hold; `version` is that of the state it ends with, or of what it deletes."""
+    """One row that the changelog must have. `version` is that of the new state, or of the deleted one."""
 
     commit: int
     ordinal: int
@@ -65,9 +65,9 @@ class Expected:
 
 
 class Oracle:
-    """Drains its slot into `file` from the moment it was made until `stop`; servers may crash meanwhile.
+    """Copies the stream of its slot into `file`, from its creation until `stop`. It survives crashes of the server.
 
-    With `failover`, standbys carry the slot on.
+    With `failover`, the slot is also kept on standbys.
     """
 
     def __init__(self, dsn: str, file: Path, name: str = "oracle", *, failover: bool = False) -> None:
@@ -77,9 +77,9 @@ class Oracle:
             connection.execute(
                 f"CREATE PUBLICATION {name} FOR TABLE {tables} WITH (publish_via_partition_root = true)".encode()
             )
-            more = ", failover => true" if failover else ""
-            made = f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
-            self._through = parse_lsn(str(connection.execute(made.encode(), [name]).fetchall()[0][0]))
+            failover_option = ", failover => true" if failover else ""
+            query = f"SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput'{failover_option})"
+            self._through = parse_lsn(str(connection.execute(query.encode(), [name]).fetchall()[0][0]))
         self._stopping = threading.Event()
         self._reached = threading.Condition()
         self._failure: BaseException | None = None
@@ -87,7 +87,7 @@ class Oracle:
         self._thread.start()
 
     def wait(self, lsn: int, timeout_s: float) -> None:
-        """Until a transaction that ends behind `lsn` was drained."""
+        """Waits until a transaction that ends after `lsn` is in the file."""
         with self._reached:
             if not self._reached.wait_for(lambda: self._failure or self._through > lsn, timeout_s):
                 raise AssertionError(f"the second reader did not reach {lsn:X} in {timeout_s:.0f} s")
@@ -95,7 +95,7 @@ class Oracle:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends the draining."""
+        """Ends the copying."""
         self._stopping.set()
         self._thread.join()
 
@@ -141,7 +141,7 @@ class Oracle:
             self._reached.notify_all()
 
     def expected(self, since: int) -> Iterator[Expected]:
-        """What was committed from `since` on, in order; only after `stop`."""
+        """The expected rows of all commits from `since` on, in order. Call this only after `stop`."""
         transaction = _Transaction({})
         with self._file.open("rb") as frames:
             while size := frames.read(_SIZE.size):
@@ -156,7 +156,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A row, and where its log record begins; `block` counts the messages before it, as logged."""
+    """A row's change, and where its log record begins. `block` counts the messages that were logged before it."""
 
     message: row_change.Insert | row_change.Update | row_change.Delete | messages.Truncate
     start: int
@@ -166,7 +166,7 @@ class _Record:
 
 
 class _Transaction:
-    """One transaction's records, counted as the contract says (*Position*)."""
+    """The records of one transaction, numbered by the rules for ordinals in a `Position`."""
 
     def __init__(self, relations: dict[int, messages.Relation]) -> None:
         self.relations = relations
@@ -189,9 +189,9 @@ class _Transaction:
                 self._ordinal += 1
 
     def _message(self, message: messages.LogicalMessage) -> None:
-        """Counts, and stamps what was logged behind it, be it delivered before.
+        """Counts a message, and stamps the records that were logged after it, even if they were delivered earlier.
 
-        What has no valid member leaves the stamp before it.
+        A message without a valid member leaves the previous stamp in force.
         """
         self._ordinal += 1
         self._block += 1
@@ -215,24 +215,24 @@ class _Transaction:
             table = TABLES[relation.name]
             old = None if isinstance(message, row_change.Insert) else _values(relation, message.old)
             new = None if isinstance(message, row_change.Delete) else _values(relation, message.new)
-            if table.partitioned and new is None and (arrived := self._arriving(number, relation, table, old)):
-                skipped, new, ordinal = True, arrived, ordinal + 1
+            if table.partitioned and new is None and (inserted := self._inserted_again(number, relation, table, old)):
+                skipped, new, ordinal = True, inserted, ordinal + 1
             yield from self._changed(ordinal, record.identifier, relation.name, old, new)
 
-    def _arriving(
+    def _inserted_again(
         self, number: int, relation: messages.Relation, table: Table, old: Mapping[str, str | None] | None
     ) -> dict[str, str | None] | None:
-        """The insert of the same key that stands right behind a delete in a partitioned table."""
+        """The row that is inserted directly after a delete of the same key in a partitioned table, if there is one."""
         if number + 1 == len(self._records):
             return None
         deleted, inserted = self._records[number : number + 2]
         if (inserted.ordinal, inserted.block) != (deleted.ordinal + 1, deleted.block):
             return None
-        following = inserted.message
-        if not isinstance(following, row_change.Insert) or following.relid != relation.relid:
+        next_message = inserted.message
+        if not isinstance(next_message, row_change.Insert) or next_message.relid != relation.relid:
             return None
-        new = _values(relation, following.new)
-        return new if old is not None and _text(old, table.key) == _text(new, table.key) else None
+        values = _values(relation, next_message.new)
+        return values if old is not None and _text(old, table.key) == _text(values, table.key) else None
 
     def _changed(
         self,
@@ -244,20 +244,20 @@ class _Transaction:
     ) -> Iterator[Expected]:
         def row(op: str, values: Mapping[str, str | None], half: int = 0) -> Expected:
             table = TABLES[entity]
-            place = partition(_text(values, table.partition_by).encode(), table.partitions)
+            number = partition(_text(values, table.partition_by).encode(), table.partitions)
             version = int(values["version"] or 0)
             key = _text(values, table.key)
-            return Expected(self._commit, 2 * ordinal + half, self._xid, entity, place, key, op, identifier, version)
+            return Expected(self._commit, 2 * ordinal + half, self._xid, entity, number, key, op, identifier, version)
 
         if old is None or new is None:
             yield row("create" if old is None else "delete", old or new or {})
             return
-        left, arrived = row("delete", old), row("create", new, 1)
-        if (left.key, left.partition) == (arrived.key, arrived.partition):
+        deleted, created = row("delete", old), row("create", new, 1)
+        if (deleted.key, deleted.partition) == (created.key, created.partition):
             yield row("update", new)
         else:
-            yield left
-            yield arrived
+            yield deleted
+            yield created
 
     def _truncated(self, ordinal: int, identifier: str, record: messages.Truncate) -> Iterator[Expected]:
         for relid in record.relids:

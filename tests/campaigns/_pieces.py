@@ -1,4 +1,4 @@
-"""Drives a campaign piece by piece, and keeps what is done: an interrupted run is taken up where it was."""
+"""Runs a campaign in pieces, and stores the figures of each, so that an interrupted run can continue."""
 
 import json
 import random
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""Numbers, which are added up over the pieces; objects of numbers, likewise; lists, which are joined."""
+"""Figures by name. Over the pieces, numbers and the numbers in objects are added up, and lists are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What is run, judged and counted as a whole: some rounds from `first` on, with a seed of their own."""
+    """Rounds that are run, judged and counted together: `rounds` of them, from the number `first` on, with one seed."""
 
     first: int
     rounds: int
@@ -25,9 +25,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """`site` makes what all pieces share, and gives what runs one: AssertionError when it finds a fault.
+    """How to run a campaign. `site` opens the servers that all pieces share, and yields a function that runs a piece.
 
-    A piece has `rounds` rounds, and `at_once` pieces run side by side.
+    That function raises AssertionError when it finds a fault. A piece has `rounds` rounds, and `at_once` pieces run at
+    the same time.
     """
 
     site: Callable[[], AbstractContextManager[Callable[[Piece], Figures]]]
@@ -36,44 +37,44 @@ class Campaign:
 
 
 class Kept:
-    """The pieces that are done, by their first round, and the seconds that they took; in a file, if one is given."""
+    """The figures of the finished pieces, by first round, and the seconds they took. A file, if given, stores them."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self.done: dict[int, Figures] = {}
         self._before_s, self._since = 0.0, time.monotonic()
         if file is not None and file.exists():
-            stored = json.loads(file.read_text("utf-8"))
-            self._before_s = stored["seconds"]
-            self.done = {int(first): figures for first, figures in stored["done"].items()}
+            progress = json.loads(file.read_text("utf-8"))
+            self._before_s = progress["seconds"]
+            self.done = {int(first): figures for first, figures in progress["done"].items()}
 
     @property
     def seconds(self) -> float:
-        """Of all runs so far."""
+        """The seconds that this run and the interrupted runs before it took."""
         return self._before_s + time.monotonic() - self._since
 
     def add(self, piece: Piece, figures: Figures) -> None:
-        """The piece is done."""
+        """Adds a finished piece, and stores the file."""
         self.done[piece.first] = figures
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._file.with_suffix(".new")
-            beside.write_text(json.dumps({"seconds": self.seconds, "done": self.done}), "utf-8")
-            beside.replace(self._file)
+            new_file = self._file.with_suffix(".new")
+            new_file.write_text(json.dumps({"seconds": self.seconds, "done": self.done}), "utf-8")
+            new_file.replace(self._file)
 
     def forget(self) -> None:
-        """The run is over."""
+        """Deletes the file, because the run is complete."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
 
 def run(campaign: Campaign, rounds: int, seed: int, kept: Kept | None = None) -> dict[str, Any]:
-    """Runs the pieces that are not in `kept`, and gives the figures of all."""
+    """Runs the pieces that are not in `kept`, and returns the figures of all pieces together."""
     kept = kept or Kept()
-    left = [piece for piece in _pieces(campaign, rounds, seed) if piece.first not in kept.done]
-    if left:
-        with campaign.site() as one:
-            for piece, figures in _results(one, left, campaign.at_once):
+    remaining = [piece for piece in _pieces(campaign, rounds, seed) if piece.first not in kept.done]
+    if remaining:
+        with campaign.site() as run_piece:
+            for piece, figures in _results(run_piece, remaining, campaign.at_once):
                 kept.add(piece, figures)
     return {"rounds": rounds, **_total(kept.done[first] for first in sorted(kept.done))}
 
@@ -86,13 +87,15 @@ def _pieces(campaign: Campaign, rounds: int, seed: int) -> list[Piece]:
     ]
 
 
-def _results(one: Callable[[Piece], Figures], pieces: Sequence[Piece], at_once: int) -> Iterator[tuple[Piece, Figures]]:
-    if at_once == 1:  # without a thread, so that an interrupt ends it at once
+def _results(
+    run_piece: Callable[[Piece], Figures], pieces: Sequence[Piece], at_once: int
+) -> Iterator[tuple[Piece, Figures]]:
+    if at_once == 1:  # without a thread, so that an interrupt ends the run at once
         for piece in pieces:
-            yield piece, _judged(one, piece)
+            yield piece, _run_one(run_piece, piece)
         return
     with ThreadPoolExecutor(at_once) as pool:
-        running = {pool.submit(_judged, one, piece): piece for piece in pieces}
+        running = {pool.submit(_run_one, run_piece, piece): piece for piece in pieces}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
@@ -100,9 +103,9 @@ def _results(one: Callable[[Piece], Figures], pieces: Sequence[Piece], at_once: 
             pool.shutdown(cancel_futures=True)
 
 
-def _judged(one: Callable[[Piece], Figures], piece: Piece) -> Figures:
+def _run_one(run_piece: Callable[[Piece], Figures], piece: Piece) -> Figures:
     try:
-        return one(piece)
+        return run_piece(piece)
     except AssertionError as error:
         last = f" to {piece.first + piece.rounds - 1}" if piece.rounds > 1 else ""
         raise AssertionError(f"round {piece.first}{last} (seed {piece.seed}): {error}") from error

@@ -1,4 +1,4 @@
-"""Drift planted behind a service's back: rows of the file log's own copy are altered, lost or made up."""
+"""Plants drift: rows in the files of a log are altered, lost or made up, and the service does not notice."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -16,61 +16,61 @@ from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]
-"""What becomes of a row of the log: none, itself, another, several."""
+"""Returns the rows that replace a row of the log: none, the same row, another row, or several."""
 
 
 def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
-    """Applies the edits, by entity and key, to all rows of these keys; files are replaced as they are, footer and all.
+    """Applies each edit to all rows of its entity and key. The metadata in the files' footers stays the same.
 
-    The service never looks at what it has written.
+    A running service does not notice, because it never reads the files that it has written.
     """
-    wanted = pa.array({entity for entity, _ in edits})
+    entities = pa.array({entity for entity, _ in edits})
     for sequence in sequences(log):
         file = log_file(log, sequence)
         with pq.ParquetFile(file) as parquet:
-            if not pc.any(pc.is_in(parquet.read(["entity"]).column(0), wanted)).as_py():
+            if not pc.any(pc.is_in(parquet.read(["entity"]).column(0), entities)).as_py():
                 continue
             metadata = {
                 name: value for name, value in parquet.metadata.metadata.items() if name.startswith(b"changelog.")
             }
             rows = parquet.read().to_pylist()
-        made: list[Row] = []
+        edited: list[Row] = []
         for row in rows:
             edit = edits.get((row["entity"], row["key"]))
-            made += [row] if edit is None else edit(row)
-        beside = file.with_name("beside")
-        with pq.ParquetWriter(beside, SCHEMA, store_schema=False, write_page_checksum=True) as writer:
-            writer.write_table(pa.Table.from_pylist(made, schema=SCHEMA))
+            edited += [row] if edit is None else edit(row)
+        new_file = file.with_name("beside")
+        with pq.ParquetWriter(new_file, SCHEMA, store_schema=False, write_page_checksum=True) as writer:
+            writer.write_table(pa.Table.from_pylist(edited, schema=SCHEMA))
             writer.add_key_value_metadata(metadata)
-        beside.replace(file)
+        new_file.replace(file)
 
 
 def latest(log: Path, entity: str) -> dict[tuple[str, str], Row]:
     """The last row of each key of an entity."""
-    found: dict[tuple[str, str], Row] = {}
+    last_rows: dict[tuple[str, str], Row] = {}
     for sequence in sequences(log):
         with pq.ParquetFile(log_file(log, sequence)) as parquet:
             rows = parquet.read()
         for row in rows.filter(pc.equal(rows.column("entity"), entity)).to_pylist():
             if row["key"] == TRUNCATE_KEY:
-                found.clear()
+                last_rows.clear()
             else:
-                found[entity, row["key"]] = row
-    return found
+                last_rows[entity, row["key"]] = row
+    return last_rows
 
 
 def last_only(position: str, edit: Edit) -> Edit:
-    """The edit, of the row at `position` alone."""
+    """The same edit, but only for the row at `position`."""
     return lambda row: edit(row) if row["position"] == position else [row]
 
 
 def tokens_of(text: str) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object as they are spelt."""
+    """The members of a JSON object, as they are written in the text."""
     return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
 
 
 def setting(values: Mapping[str, str]) -> Edit:
-    """Gives columns other values: JSON texts."""
+    """An edit that gives columns other values, as JSON texts."""
 
     def edit(row: Row) -> Iterable[Row]:
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}
@@ -82,5 +82,5 @@ def setting(values: Mapping[str, str]) -> Edit:
 
 
 def lost(row: Row) -> Iterable[Row]:
-    """The row is gone."""
+    """An edit that deletes the row."""
     return []

@@ -1,7 +1,7 @@
-"""A table under random writes, and its changelog: spoilt behind the service's back, repaired, and judged.
+"""A table under random writes and its changelog, which is spoilt while the service is stopped, repaired, and judged.
 
-Every row has a `version` that grows with each write of its key, so that one pass over the log shows whether a state is
-older than one before it.
+Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state is older
+than an earlier one.
 """
 
 import contextlib
@@ -57,11 +57,11 @@ INSERT INTO row SELECT n, nextval('versions'), repeat('x', (n % 60)::int) FROM g
 """
 
 States = dict[str, int]
-"""Of each key that is alive, its version."""
+"""The version of each live key."""
 
 
 class Pair:
-    """A database with a table of so many rows, the changelog of that table, and the service between them."""
+    """A database with a table of `rows` rows, the changelog of that table, and the service that publishes it."""
 
     def __init__(self, name: str, dsn: str, folder: Path, rows: int, *, pages: int, workers: int = 2) -> None:
         self.dsn, self.rows = dsn, rows
@@ -71,7 +71,7 @@ class Pair:
         self.service = Service(config)
 
     def begin(self, timeout_s: float) -> None:
-        """Makes the table, and starts the service, which reads it."""
+        """Creates the table, and starts the service, which reads it."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(TABLE.format(rows=self.rows).encode())
         self.service.start()
@@ -79,24 +79,27 @@ class Pair:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """How far the changelog is."""
-        found = read_checkpoint(self.path)
-        assert found is not None
-        return found
+        """The checkpoint of the changelog."""
+        checkpoint = read_checkpoint(self.path)
+        assert checkpoint is not None
+        return checkpoint
 
     @property
     def position(self) -> Position:
-        """Of its last row."""
-        found = self.checkpoint.position
-        assert found is not None
-        return found
+        """The position of the changelog's last row."""
+        position = self.checkpoint.position
+        assert position is not None
+        return position
 
     def spoil(self, rng: random.Random) -> list[str]:
-        """Puts ghosts, older states and deletes behind the end of the log; gives their keys. The service is stopped."""
+        """Appends forged rows to the log of a stopped service, and returns their keys.
+
+        They are keys that the table never had, older states, and deletes of live keys.
+        """
         alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))
         ghosts = [str(10 * self.rows + rng.randrange(10 * SPOILT)) for _ in range(len(keys) // 2)]
-        like = next(record for rows in read_log(self.path, entity="row") for record in batch.records(rows))
+        template = next(record for rows in read_log(self.path, entity="row") for record in batch.records(rows))
         sink = FileSink(self.path)
         try:
             checkpoint = sink.recover()
@@ -105,7 +108,9 @@ class Pair:
             position, forged = checkpoint.position, []
             for key in dict.fromkeys([*keys, *ghosts]):
                 position = Position(position.epoch, position.commit, position.ordinal + 2)
-                forged.append(_forged(like, key, lost=key in alive and rng.random() < 0.5, position=position))
+                forged.append(
+                    _forged_record(template, key, deleted=key in alive and rng.random() < 0.5, position=position)
+                )
             sink.add([batch.from_records(forged)])
             sink.commit(replace(checkpoint, position=position))
         finally:
@@ -113,43 +118,48 @@ class Pair:
         return [record.place.key for record in forged]
 
     def ask(self, signals: Sequence[Signal], after: Callable[[], object] = lambda: None) -> set[str]:
-        """Sends the signals, each followed by `after`; their ids."""
+        """Sends the signals, calls `after` after each, and returns their ids."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for signal in signals:
                 send(connection, signal, None)
                 after()
         return {signal.id for signal in signals}
 
-    def ended(self, asked: set[str]) -> bool:
-        """Whether what these signals asked for has come to an end."""
-        return asked <= Repairs.parse(self.checkpoint.repairs).ended.keys()
+    def ended(self, signal_ids: set[str]) -> bool:
+        """Whether the repairs that these signals requested have ended."""
+        return signal_ids <= Repairs.parse(self.checkpoint.repairs).ended.keys()
 
-    def until_ended(self, asked: set[str], timeout_s: float) -> None:
-        """Waits for that, and for all that was written until now."""
+    def until_ended(self, signal_ids: set[str], timeout_s: float) -> None:
+        """Waits until these repairs have ended and all earlier writes are published."""
         end = _last_write(self.dsn)
-        self.service.until(self.path, lambda found: through_lsn(found) > end and self.ended(asked), timeout_s)
+        self.service.until(
+            self.path, lambda checkpoint: through_lsn(checkpoint) > end and self.ended(signal_ids), timeout_s
+        )
 
-    def orderly(self, begun: Position) -> int:
-        """What came behind `begun` against what was before it; how many keys the service deleted by itself."""
-        return _orderly(self.path, begun)
+    def orderly(self, after: Position) -> int:
+        """Checks the rows after this position, and returns how many keys the service itself deleted.
 
-    def judge(self, begun: Position) -> int:
-        """The same, and the log against the table; all that was written is published."""
+        The versions of a key must not go back, and each key that the service deletes must exist.
+        """
+        return _orderly(self.path, after)
+
+    def judge(self, after: Position) -> int:
+        """Like `orderly`. It also compares the log with the table, so all writes must be published."""
         alive = _fold(self.path)
-        deleted = self.orderly(begun)
+        deleted = self.orderly(after)
         with psycopg.connect(self.dsn) as connection:
             table = {str(key): version for key, version in connection.execute("SELECT id, version FROM row")}
         wrong = {key for key in alive.keys() | table.keys() if alive.get(key) != table.get(key)}
-        assert not wrong, f"{len(wrong)} keys differ from the table, {sorted(wrong)[:5]} say"
+        assert not wrong, f"{len(wrong)} keys differ from the table, for example {sorted(wrong)[:5]}"
         return deleted
 
 
-def _forged(like: Record, key: str, *, lost: bool, position: Position) -> Record:
-    told = like.envelope.provenance
-    source = replace(told.source, op=Op.DELETE if lost else Op.UPDATE, position=position)
-    state = None if lost else Raw(msgspec.json.encode({"id": int(key), "version": 0, "note": "spoilt"}))
-    envelope = Envelope(provenance=replace(told, source=source), current=state, original=MISSING)
-    return replace(like, place=replace(like.place, key=key), envelope=envelope)
+def _forged_record(template: Record, key: str, *, deleted: bool, position: Position) -> Record:
+    provenance = template.envelope.provenance
+    source = replace(provenance.source, op=Op.DELETE if deleted else Op.UPDATE, position=position)
+    state = None if deleted else Raw(msgspec.json.encode({"id": int(key), "version": 0, "note": "spoilt"}))
+    envelope = Envelope(provenance=replace(provenance, source=source), current=state, original=MISSING)
+    return replace(template, place=replace(template.place, key=key), envelope=envelope)
 
 
 class _State(msgspec.Struct):
@@ -170,20 +180,20 @@ def _fold(path: Path) -> States:
     return alive
 
 
-def _orderly(path: Path, begun: Position) -> int:
-    """Behind `begun`, of no key does a version go back, and what the service deletes by itself is there; how many."""
+def _orderly(path: Path, after: Position) -> int:
+    """Implements `Pair.orderly` for the log at `path`."""
     newest: States = {}
     alive: dict[str, bool] = {}
     deletes = 0
     for rows in read_log(path, entity="row"):
         columns = (rows.column(name).to_pylist() for name in ("key", "op", "position", "current", "service_name"))
-        for key, op, position, current, by in zip(*columns, strict=True):
-            if position > str(begun):
+        for key, op, position, current, service_name in zip(*columns, strict=True):
+            if position > str(after):
                 version = newest.get(key, 0) if current is None else _states.decode(current).version
                 assert version >= newest.get(key, 0), f"{position}: {key} goes back to {version}"
                 newest[key] = version
-                if op == "delete" and by != LOAD:
-                    assert alive.get(key), f"{position}: {key} is deleted, and was not there"
+                if op == "delete" and service_name != LOAD:
+                    assert alive.get(key), f"{position}: {key} is deleted, but did not exist"
                     deletes += 1
             alive[key] = current is not None
     return deletes
@@ -199,7 +209,7 @@ def _last_write(dsn: str) -> int:
 
 @contextlib.contextmanager
 def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Load"]:
-    """The table is written to meanwhile; each of the writers pauses for so long at most."""
+    """Writes to the table until the `with` block ends. Each writer pauses between transactions, `pause_s` at most."""
     load = Load(pair.dsn, pair.rows, seed, pause_s)
     load.start()
     try:
@@ -209,7 +219,7 @@ def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Loa
 
 
 class Load:
-    """Threads that insert, update, delete and move rows, each the keys of one remainder; a few transactions linger."""
+    """Threads that insert, update, delete and move rows. Each has its own keys, by remainder; some pause in between."""
 
     def __init__(self, dsn: str, rows: int, seed: int, pause_s: float) -> None:
         self._dsn, self._rows, self._pause_s = dsn, rows, pause_s
@@ -217,24 +227,24 @@ class Load:
         self.writes = 0
         self._failed: list[BaseException] = []
         self._threads = [
-            threading.Thread(target=self._guarded, args=(number, random.Random(f"{seed}/{number}")))
+            threading.Thread(target=self._run_guarded, args=(number, random.Random(f"{seed}/{number}")))
             for number in range(WRITERS)
         ]
 
     def start(self) -> None:
-        """Begins to write."""
+        """Starts to write."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Ends; `writes` is how many transactions there were."""
+        """Stops the writers. `writes` is the number of their transactions."""
         self._over.set()
         for thread in self._threads:
             thread.join()
         if self._failed:
             raise self._failed[0]
 
-    def _guarded(self, number: int, rng: random.Random) -> None:
+    def _run_guarded(self, number: int, rng: random.Random) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
                 while not self._over.is_set():

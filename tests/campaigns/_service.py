@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
-"""The service as it is installed: pandas is Spark's, and pyarrow would import it, a quarter of what a start costs."""
+"""Hides pandas, which only Spark needs. pyarrow would import pandas, which takes a quarter of the time of a start."""
 
 IN_USE = "is read by process"
 
@@ -35,13 +35,13 @@ FAIL_POINTS = (
     "files:resume-synced",
     "files:resume-replaced",
 )
-"""The places that every run passes; `files:set-aside` and `files:resume-dropped` need a damaged log."""
+"""The fail points that every run reaches. `files:set-aside` and `files:resume-dropped` need a damaged log."""
 
 
 class Service:
-    """`changelog run` over one configuration file; `log` collects what its processes say.
+    """`changelog run` with one configuration file. The output of all its processes goes to the file `log`.
 
-    `environment` is added to ours at each start.
+    `environment` is added to our environment at each start.
     """
 
     def __init__(self, config: Path, log: Path | None = None) -> None:
@@ -53,33 +53,34 @@ class Service:
         self._started_with: tuple[str | None, *tuple[str, ...]] = (None,)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, fail_at: str | None = None, *words: str) -> None:
-        """Starts a process, `run` with these words, to crash at the fail point `NAME:N` if one is given."""
+    def start(self, fail_at: str | None = None, *arguments: str) -> None:
+        """Starts a process with these further arguments. It crashes at the fail point `NAME:N`, if one is given."""
         environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
         paths = (LEAN["PYTHONPATH"], self.environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
-        command = [sys.executable, "-m", "changelog", "run", "--config", str(self._config), "--verbose", *words]
+        command = [sys.executable, "-m", "changelog", "run", "--config", str(self._config), "--verbose", *arguments]
         with self.log.open("ab") as log:
             self._begun = log.tell()
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.starts += 1
-        self._started_with = fail_at, *words
+        self._started_with = fail_at, *arguments
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended, None while it runs."""
+        """The exit code of the process, or None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
     def check(self) -> None:
-        """Fails when the process ended by itself.
+        """Raises AssertionError if the process ended by itself.
 
-        Only a walsender that outlives a killed service excuses it: then it is started as it was started before.
+        There is one exception: the server may still have the walsender of a killed service, which uses the slot. Then
+        the process is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return
@@ -90,19 +91,19 @@ class Service:
         self.start(*self._started_with)
 
     def said(self) -> str:
-        """All that the processes have said."""
+        """The output of all processes so far."""
         return self.log.read_text("utf-8", "replace")
 
     def until_said(self, event: str, timeout_s: float) -> None:
-        """Waits until the process that was started last has logged this; one before it may have, too."""
+        """Waits until the current process has logged this event. Events of earlier processes do not count."""
         deadline = time.monotonic() + timeout_s
         while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
             self.check()
-            assert time.monotonic() < deadline, f"the service does not say {event!r}: {self.said()[-1000:]}"
+            assert time.monotonic() < deadline, f"the service did not log {event!r}: {self.said()[-1000:]}"
             time.sleep(0.05)
 
     def wait(self, seconds: float) -> bool:
-        """Gives the process time to crash; whether it did."""
+        """Waits for this time, or until the process crashes. Returns whether it crashed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check()
@@ -112,22 +113,22 @@ class Service:
         return False
 
     def pause(self) -> None:
-        """SIGSTOP: alive, and deaf."""
+        """Stops the process with SIGSTOP: it exists, but does nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """SIGCONT: it goes on where it was, knowing nothing of the time between."""
+        """Lets the process continue with SIGCONT. It does not know that it was stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
     def ended(self, timeout_s: float) -> int:
-        """Waits until the process ends by itself; its exit code."""
+        """Waits until the process ends by itself, and returns its exit code."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the service goes on after {timeout_s:.0f} s: {self.said()[-2000:]}") from None
+            raise AssertionError(f"the service still runs after {timeout_s:.0f} s: {self.said()[-2000:]}") from None
 
     def kill(self) -> None:
         """kill -9."""
@@ -136,7 +137,10 @@ class Service:
             self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, which the service must end well after; it ends one that has said nothing yet at once."""
+        """Sends SIGTERM, after which the service must end with code 0.
+
+        A process that has not logged anything yet may also be ended by the signal itself.
+        """
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(STOP_TIMEOUT_S)
@@ -146,7 +150,7 @@ class Service:
         )
 
     def slot_made(self, dsn: str, slot: str) -> int:
-        """Waits until the slot is there; where it begins."""
+        """Waits until the slot exists, and returns its position in the server's log."""
         with psycopg.connect(dsn, autocommit=True) as connection:
             while True:
                 self.check()
@@ -157,26 +161,28 @@ class Service:
                     return parse_lsn(row[0])
                 time.sleep(0.01)
 
-    def until(self, path: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
-        """Waits until the checkpoint of the file log at `path` is as wanted."""
-        self.until_stored(lambda: read_checkpoint(path), reached, timeout_s)
+    def until(self, path: Path, condition: Callable[[Checkpoint], bool], timeout_s: float) -> None:
+        """Waits until the checkpoint of the file log at `path` fulfils the condition."""
+        self.until_stored(lambda: read_checkpoint(path), condition, timeout_s)
 
     def until_stored(
-        self, read: Callable[[], Checkpoint | None], reached: Callable[[Checkpoint], bool], timeout_s: float
+        self, read_stored: Callable[[], Checkpoint | None], condition: Callable[[Checkpoint], bool], timeout_s: float
     ) -> None:
-        """Waits until the checkpoint that `read` gives is as wanted."""
+        """Waits until the checkpoint that `read_stored` returns fulfils the condition."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.check()
-            checkpoint = read()
-            if checkpoint is not None and reached(checkpoint):
+            checkpoint = read_stored()
+            if checkpoint is not None and condition(checkpoint):
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"the service did not get there in {timeout_s:.0f} s, only to {checkpoint}")
+                raise AssertionError(
+                    f"the service did not fulfil the condition in {timeout_s:.0f} s, and reached only {checkpoint}"
+                )
             time.sleep(0.05)
 
 
 def is_read(checkpoint: Checkpoint | None) -> bool:
-    """Whether there are tables in it, all of them read to their ends."""
+    """Whether the checkpoint has tables, and all of them are completely read."""
     windows = {} if checkpoint is None else checkpoint.windows
     return bool(windows) and all(map(is_complete, windows.values()))

@@ -1,4 +1,4 @@
-"""A synchronous standby that campaigns pause: commits wait for it, in the log and not yet visible."""
+"""A synchronous standby that campaigns pause. Commits that wait for it are in the log, but not yet visible."""
 
 import contextlib
 import signal
@@ -12,11 +12,11 @@ import psycopg
 from changelog.connectors.servers.postgres import Server
 
 STANDBY = "held"
-"""Its name, for `synchronous_standby_names`."""
+"""The name of the standby, for `synchronous_standby_names`."""
 
 
 class Standby:
-    """A synchronous standby that can be paused, and with it the visibility of commits that wait for it."""
+    """A synchronous standby. While it is paused, commits that wait for it stay invisible."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -39,13 +39,13 @@ class Standby:
 
 @contextlib.contextmanager
 def standby_of(server: Server, folder: Path) -> Iterator[Standby]:
-    """`pg_receivewal` is all that a commit waits for."""
+    """Runs `pg_receivewal` as the standby, because a commit waits only for a receiver of the log."""
     received = folder / "received"
     received.mkdir()
     dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
     command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
     with (folder / "standby.log").open("wb") as log:
-        # In a session of its own: an interrupt must not end it before the rounds, whose commits wait for it.
+        # It has its own session, so that an interrupt does not end it before the rounds, whose commits wait for it.
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield Standby(process)

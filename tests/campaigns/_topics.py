@@ -1,6 +1,6 @@
-"""A changelog on a broker, as plain consumers see it: nothing of the product reads here.
+"""A changelog on a broker, read by plain consumers, without the product's own reader.
 
-Each partition is looked at in the order of its offsets; what `_judge` gets is all of them, merged by position.
+Each partition is checked in the order of its offsets. `_judge` gets the rows of all partitions, merged by position.
 """
 
 import heapq
@@ -27,7 +27,7 @@ _SILENT.setLevel(logging.CRITICAL)
 
 
 class Positions:
-    """Follows the checkpoint of the source `name` in `<prefix>.positions`; the broker may restart meanwhile."""
+    """Follows the checkpoint of the source `name` in `<prefix>.positions`. It survives restarts of the broker."""
 
     def __init__(self, servers: str, prefix: str, name: str) -> None:
         self._consumer = Consumer(
@@ -46,14 +46,14 @@ class Positions:
         self._newest: Checkpoint | None = None
 
     def newest(self) -> Checkpoint | None:
-        """The last one committed, as far as it has come here."""
+        """The last committed checkpoint that this consumer has received."""
         while (message := self._consumer.poll(POLL_S)) is not None:
             if message.error() is None and message.key() == self._name:
                 self._newest = Checkpoint.from_json(message.value() or b"")
         return self._newest
 
     def close(self) -> None:
-        """Ends the consumer."""
+        """Closes the consumer."""
         self._consumer.close()
 
 
@@ -66,22 +66,22 @@ class Read:
 
     @property
     def aborted(self) -> int:
-        """Those that nobody may see."""
+        """The messages of aborted transactions, which no consumer may see."""
         return self.stored - self.committed
 
 
-def rows(servers: str, prefix: str, verdict: Verdict, read: Read) -> Iterator[Row]:
-    """The rows of all partitions of all entities, merged by position; notes in `verdict` what is wrong in a partition.
+def rows(servers: str, prefix: str, verdict: Verdict, counts: Read) -> Iterator[Row]:
+    """Yields the rows of all partitions of all entities, merged by position. Notes faults in `verdict`.
 
-    `read` is complete at the end.
+    `counts` is complete once all rows have been yielded.
     """
-    each = [
-        _Partition(servers, prefix, entity, number, verdict, read).rows()
+    partitions = [
+        _Partition(servers, prefix, entity, number, verdict, counts).rows()
         for entity, table in TABLES.items()
         for number in range(table.partitions)
     ]
-    yield from _moves(heapq.merge(*each, key=lambda row: row.position), verdict)
-    read.stored = sum(
+    yield from _moves(heapq.merge(*partitions, key=lambda row: row.position), verdict)
+    counts.stored = sum(
         sum(1 for _ in messages(servers, [(f"{prefix}.{entity}", number)], "read_uncommitted"))
         for entity, table in TABLES.items()
         for number in range(table.partitions)
@@ -98,44 +98,44 @@ _decoder = msgspec.json.Decoder(_Envelope)
 
 
 class _Partition:
-    """One partition in the order of its offsets: positions grow, and behind each delete stands its tombstone."""
+    """One partition in the order of its offsets. Positions must grow, and a tombstone must follow each delete."""
 
-    def __init__(self, servers: str, prefix: str, entity: str, number: int, verdict: Verdict, read: Read) -> None:
+    def __init__(self, servers: str, prefix: str, entity: str, number: int, verdict: Verdict, counts: Read) -> None:
         self._servers, self._topic = servers, f"{prefix}.{entity}"
-        self._entity, self._number, self._verdict, self._read = entity, number, verdict, read
+        self._entity, self._number, self._verdict, self._counts = entity, number, verdict, counts
         self._last = ""
         self._deleted: Message | None = None
 
     def rows(self) -> Iterator[Row]:
-        """Its rows, tombstones left out."""
+        """Yields the rows of the partition, without tombstones."""
         for _, message in messages(self._servers, [(self._topic, self._number)]):
-            self._read.committed += 1
+            self._counts.committed += 1
             if message.value() is None:
                 self._tombstone(message)
                 continue
-            self._no_tombstone_due()
+            self._check_no_tombstone_due()
             row = self._row(message)
-            self._in_order(row)
+            self._check_order(row)
             if row.op == "delete":
                 self._deleted = message
             yield row
-        self._no_tombstone_due()
+        self._check_no_tombstone_due()
 
-    def _wrong(self, what: str, about: object) -> None:
+    def _wrong(self, fault: str, subject: object) -> None:
         self._verdict.wrong += 1
-        self._verdict.note(f"{self._topic}[{self._number}]: {what}", about)
+        self._verdict.note(f"{self._topic}[{self._number}]: {fault}", subject)
 
     def _tombstone(self, message: Message) -> None:
         deleted, self._deleted = self._deleted, None
         if deleted is None or (deleted.key(), deleted.headers()) != (message.key(), message.headers()):
             self._wrong("a tombstone that is not of the delete before it", (message.key(), message.headers()))
 
-    def _no_tombstone_due(self) -> None:
+    def _check_no_tombstone_due(self) -> None:
         if self._deleted is not None:
             self._wrong("a delete without its tombstone", (self._deleted.key(), self._deleted.headers()))
             self._deleted = None
 
-    def _in_order(self, row: Row) -> None:
+    def _check_order(self, row: Row) -> None:
         if row.position == self._last:
             self._verdict.repeated += 1
             self._verdict.note("repeated position", row)
@@ -145,8 +145,8 @@ class _Partition:
         self._last = row.position
 
     def _row(self, message: Message) -> Row:
-        found: Any = message.headers() or []  # pairs, where producers may give a mapping as well
-        headers = {name: value.decode() for name, value in found}
+        pairs: Any = message.headers() or []  # consumers get pairs; only producers may use a mapping
+        headers = {name: value.decode() for name, value in pairs}
         moved = {name: json.loads(headers.pop(name)) for name in ("movedTo", "movedFrom") if name in headers}
         envelope = _decoder.decode(message.value() or b"")
         row = Row(
@@ -161,25 +161,27 @@ class _Partition:
             original=_text(envelope.original),
             moved=json.dumps(moved) if moved else None,
         )
-        self._same(row, headers, envelope.provenance, message.timestamp()[1])
+        self._check_headers(row, headers, envelope.provenance, message.timestamp()[1])
         if row.key != TRUNCATE_KEY:
-            self._in_place(row)
+            self._check_partition(row)
         return row
 
-    def _same(self, row: Row, headers: dict[str, str], provenance: dict[str, object], timestamp_ms: int) -> None:
-        """Headers and timestamp say what the envelope says."""
+    def _check_headers(
+        self, row: Row, headers: dict[str, str], provenance: dict[str, object], timestamp_ms: int
+    ) -> None:
+        """Checks that headers and timestamp agree with the envelope."""
         source = provenance["source"]
         assert isinstance(source, dict)
-        told = {
+        expected = {
             **{name: str(source[name]) for name in ("op", "position", "transaction")},
             "serviceName": str(provenance["serviceName"]),
         }
         committed_ms = int(datetime.fromisoformat(source["committedAt"]).timestamp() * 1000)
-        if headers != told or timestamp_ms != committed_ms:
-            self._wrong(f"headers {headers} at {timestamp_ms}, and the envelope says {told} at {committed_ms}", row)
+        if headers != expected or timestamp_ms != committed_ms:
+            self._wrong(f"headers {headers} at {timestamp_ms}, and the envelope says {expected} at {committed_ms}", row)
 
-    def _in_place(self, row: Row) -> None:
-        """The partition is that of the row's values; `_judge` compares the key."""
+    def _check_partition(self, row: Row) -> None:
+        """Checks that the row's values belong to this partition. `_judge` compares the key."""
         values = json.loads(row.current or row.original or "{}")
         table = TABLES[self._entity]
         text = key_text([str(values[column]) for column in table.partition_by])
@@ -193,23 +195,23 @@ def _text(raw: msgspec.Raw) -> str | None:
 
 
 def _moves(merged: Iterator[Row], verdict: Verdict) -> Iterator[Row]:
-    """Passes the rows on; the two halves of a move stand together, and each says where the other is."""
-    left: Row | None = None
+    """Passes the rows on. Checks that the two halves of a move are adjacent and that each names the other's address."""
+    delete: Row | None = None
     for row in merged:
         moved = json.loads(row.moved) if row.moved else {}
-        arrived = "movedFrom" in moved
-        if arrived != (left is not None) or (left is not None and not _halves(left, row)):
+        is_create = "movedFrom" in moved
+        if is_create != (delete is not None) or (delete is not None and not _halves(delete, row)):
             verdict.wrong += 1
-            verdict.note("half a move", (left, row))
-        left = row if "movedTo" in moved else None
+            verdict.note("half a move", (delete, row))
+        delete = row if "movedTo" in moved else None
         yield row
 
 
-def _halves(left: Row, arrived: Row) -> bool:
-    to, back = json.loads(left.moved or "{}")["movedTo"], json.loads(arrived.moved or "{}")["movedFrom"]
+def _halves(delete: Row, create: Row) -> bool:
+    to, back = json.loads(delete.moved or "{}")["movedTo"], json.loads(create.moved or "{}")["movedFrom"]
     return (
-        (left.entity, left.op, arrived.op) == (arrived.entity, "delete", "create")
-        and (left.place[0], left.place[1] + 1) == arrived.place
-        and (to["key"], to["partition"]) == (arrived.key, arrived.partition)
-        and (back["key"], back["partition"]) == (left.key, left.partition)
+        (delete.entity, delete.op, create.op) == (create.entity, "delete", "create")
+        and (delete.place[0], delete.place[1] + 1) == create.place
+        and (to["key"], to["partition"]) == (create.key, create.partition)
+        and (back["key"], back["partition"]) == (delete.key, delete.partition)
     )

@@ -1,10 +1,11 @@
-"""The archive job is killed at random moments, again and again, while the service writes to a broker and readers read.
+"""The archive job is killed again and again, while the service writes to a broker and a reader reads the archive.
 
-Rounds go in blocks, each with a database and topics of its own. A round is a run of the job: killed after a random
-time with all its processes, at a place between two steps, or not at all; some compact, too, some stream. Beside, a
-reader takes what the newest manifest lists, at random moments. At the end the job runs to its end once; then the
-archive must hold each committed message once, in order. Each reader must have seen a beginning of every partition, with
-no row missing or twice, and every row up to the position to which the manifest says that the archive is complete.
+Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. It is killed after a
+random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also compact,
+and some stream. At random moments, a reader reads the files that the newest manifest lists. At the end of a block, one
+run of the job is not disturbed. Then the archive must have each committed message once and in order. Each read must
+have returned the first rows of every partition, with no row missing or twice. It must also have returned every row up
+to the position to which the manifest says that the archive is complete.
 """
 
 import json
@@ -43,7 +44,7 @@ from tests.servers import CACHE, HASTY_JAVA, fresh_database
 
 BLOCK = 10
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder for what a failed block leaves."""
+"""The environment variable that names a folder, to which the files of a failed block are copied."""
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 SCALE = Scale(universe=1_000, big=300, big_every=300, pause_s=0.2)
@@ -52,14 +53,14 @@ CATCH_UP_S = 120.0
 READS_EVERY_S = 1.5
 
 POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:cleared")
-"""The places that runs of these kinds pass; the last only where they compact."""
+"""The fail points at which runs are killed. Only runs that compact reach the last one."""
 
 WRITTEN_MAX = 30
-"""About as many files as a run writes, beside and in place."""
+"""About the number of files that a run writes, temporary files included."""
 
 STREAMING = ("--continuous", "--every", "2")
 WAYS = ((), ("--compact", "all"), STREAMING, ("--compact", "all", "--offsets", "500"))
-"""How the job is run, in turn."""
+"""The options of the job's runs, in turn."""
 
 CONFIG = """
 name = "{name}"
@@ -77,7 +78,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """A round is a run of the job; BLOCK of them on one database."""
+    """A round is a run of the job. BLOCK rounds share one database."""
     return Campaign(site=_site, rounds=BLOCK)
 
 
@@ -93,8 +94,8 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
                     with closing(_Block(dsn, broker.bootstrap_servers, folder, piece.seed)) as running:
                         return running.run(piece.rounds)
                 except BaseException:
-                    if kept := os.environ.get(KEEP):
-                        shutil.copytree(folder, Path(kept) / f"archive-{piece.seed}", dirs_exist_ok=True)
+                    if keep_folder := os.environ.get(KEEP):
+                        shutil.copytree(folder, Path(keep_folder) / f"archive-{piece.seed}", dirs_exist_ok=True)
                     raise
                 finally:
                     shutil.rmtree(folder)
@@ -103,7 +104,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 
 class _Job:
-    """`spark-submit spark_jobs/archive.py`, one process group."""
+    """`spark-submit spark_jobs/archive.py`, as one process group."""
 
     def __init__(self, folder: Path, config: Path) -> None:
         self._folder, self._config = folder, config
@@ -115,7 +116,7 @@ class _Job:
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(self._folder),  # who is killed leaves what is there
+            "TMPDIR": str(self._folder),  # a killed run leaves its temporary files here
         }
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
@@ -150,7 +151,7 @@ class _Job:
         ]
 
     def ended(self, timeout_s: float) -> int | None:
-        """The exit code, None when it still runs after so long."""
+        """Waits for this time, and returns the exit code, or None if the job still runs."""
         assert self._process is not None
         try:
             return self._process.wait(timeout_s)
@@ -158,37 +159,37 @@ class _Job:
             return None
 
     def kill(self) -> None:
-        """kill -9 of the whole group."""
+        """Kills the whole process group with SIGKILL."""
         if self._process is not None:
-            with suppress(ProcessLookupError):  # all have ended
+            with suppress(ProcessLookupError):  # all processes have ended
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def finish(self, *options: str) -> Mapping[str, object]:
-        """A run to its end; its summary."""
+        """Runs the job to its end, and returns its summary."""
         self.start(*options)
         code = self.ended(ENDS_S)
         assert code == 0, f"the job ended with {code}: {self.said()[-3000:]}"
-        found: Mapping[str, object] = json.loads(self.said().rstrip().rpartition("\n")[2])
-        return found
+        summary: Mapping[str, object] = json.loads(self.said().rstrip().rpartition("\n")[2])
+        return summary
 
     def said(self) -> str:
         return self._log.read_text("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a reader saw of one partition: how many rows, up to which position."""
+class _PartitionRead:
+    """A read of one partition: the number of its rows and the last position."""
 
     rows: int
     last: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What a reader saw of each partition, and up to which position each entity was complete."""
+class _ArchiveRead:
+    """A read of all partitions, and the position up to which each entity was complete."""
 
-    parts: Mapping[tuple[str, int], _Seen]
+    parts: Mapping[tuple[str, int], _PartitionRead]
     complete: Mapping[str, str]
 
 
@@ -199,19 +200,19 @@ class _Reader(threading.Thread):
         super().__init__(daemon=True)
         self._path, self._rng = path, rng
         self._stopping = threading.Event()
-        self.looks: list[_Look] = []
+        self.reads: list[_ArchiveRead] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
         try:
             while not self._stopping.wait(self._rng.random() * READS_EVERY_S):
-                self.looks.append(_look(self._path))
+                self.reads.append(_read_archive(self._path))
         except BaseException as error:
             self.failure = error
             raise
 
     def stop(self) -> None:
-        """Ends it. Raises what it failed with."""
+        """Stops the reader, and raises the error with which it failed."""
         self._stopping.set()
         if self.ident is not None:
             self.join()
@@ -220,8 +221,8 @@ class _Reader(threading.Thread):
 
 
 def archived(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """What the newest whole manifest lists, as a plain reader finds it: nothing of the product reads here."""
-    return _listed(path, _newest_manifest(path), columns)
+    """The rows that the newest readable manifest lists. Of the product, this reader uses only the schema."""
+    return _listed_rows(path, _newest_manifest(path), columns)
 
 
 def _newest_manifest(path: Path) -> Mapping[str, Any]:
@@ -229,32 +230,32 @@ def _newest_manifest(path: Path) -> Mapping[str, Any]:
         try:
             manifest: Mapping[str, Any] = json.loads(file.read_bytes())
         except ValueError:
-            continue  # cut off
+            continue  # the manifest is incomplete
         return manifest
     return {"files": [], "complete": {}}
 
 
-def _listed(path: Path, manifest: Mapping[str, Any], columns: Sequence[str] | None) -> pa.Table:
+def _listed_rows(path: Path, manifest: Mapping[str, Any], columns: Sequence[str] | None) -> pa.Table:
     tables = [SCHEMA.empty_table().select(columns or SCHEMA.names)]
     for file in manifest["files"]:
         with pq.ParquetFile(path / file["path"]) as parquet:
             assert parquet.schema_arrow.equals(SCHEMA), f"{file['path']} has other columns"
             tables.append(parquet.read(columns=columns))
-        assert tables[-1].num_rows == file["rows"], f"{file['path']} is not as its manifest says"
+        assert tables[-1].num_rows == file["rows"], f"{file['path']} has another number of rows than the manifest says"
     return pa.concat_tables(tables)
 
 
-def _look(path: Path) -> _Look:
+def _read_archive(path: Path) -> _ArchiveRead:
     manifest = _newest_manifest(path)
-    table = _listed(path, manifest, ["entity", "partition", "position"])
+    table = _listed_rows(path, manifest, ["entity", "partition", "position"])
     ends = table.group_by(["entity", "partition"]).aggregate(
         [("position", "count"), ("position", "count_distinct"), ("position", "max")]
     )
     parts = {}
     for row in ends.to_pylist():
         assert row["position_count"] == row["position_count_distinct"], f"a reader saw rows twice: {row}"
-        parts[row["entity"], row["partition"]] = _Seen(row["position_count"], row["position_max"])
-    return _Look(parts, manifest["complete"])
+        parts[row["entity"], row["partition"]] = _PartitionRead(row["position_count"], row["position_max"])
+    return _ArchiveRead(parts, manifest["complete"])
 
 
 class _Block:
@@ -277,7 +278,7 @@ class _Block:
         self._takes_s = 0.0
 
     def close(self) -> None:
-        """Leaves nothing running."""
+        """Stops all processes and threads."""
         self._job.kill()
         self._service.kill()
         self._load.stop()
@@ -285,11 +286,13 @@ class _Block:
         self._positions.close()
 
     def run(self, rounds: int) -> Figures:
-        """`rounds` runs of the job, and the verdict."""
+        """Runs the job `rounds` times, and compares the archive with the committed changes."""
         self._service.start()
         since = self._service.slot_made(self._dsn, self._name)
         self._load.start()
-        self._service.until_stored(self._positions.newest, lambda found: found.position is not None, CATCH_UP_S)
+        self._service.until_stored(
+            self._positions.newest, lambda checkpoint: checkpoint.position is not None, CATCH_UP_S
+        )
         self._reader.start()
         try:
             for number in range(rounds):
@@ -298,7 +301,7 @@ class _Block:
             summary = self._finish("--compact", "all")
         finally:
             self._reader.stop()
-        return self._judged(since, summary)
+        return self._judge(since, summary)
 
     def _round(self, number: int) -> None:
         options = WAYS[number % len(WAYS)]
@@ -324,31 +327,31 @@ class _Block:
         return summary
 
     def _kill(self, options: Sequence[str]) -> None:
-        """At any moment: some time after the start, or in its shorter part, once it has written some files."""
+        """Kills a run after a random time or, to hit the short time in which it writes, after some new files."""
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
             code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)
         else:
-            code = self._written(self._rng.randrange(1, WRITTEN_MAX))
+            code = self._wait_for_files(self._rng.randrange(1, WRITTEN_MAX))
         self._job.kill()
         assert code in (None, 0), f"the job ended with {code}: {self._job.said()[-3000:]}"
         killed = "killed while it streamed" if options == STREAMING else "killed"
         self._runs["ended before" if code == 0 else killed] += 1
 
-    def _written(self, files: int) -> int | None:
-        """Waits until so many new files were seen, beside or in place; the exit code if the job ended before."""
+    def _wait_for_files(self, files: int) -> int | None:
+        """Waits until the job has written so many files, temporary ones included. Returns the exit code if it ended."""
         before, deadline = self._files(), time.monotonic() + ENDS_S
-        seen: set[str] = set()
-        while (code := self._job.ended(0.02)) is None and len(seen) < files:
-            seen |= self._files() - before
-            assert time.monotonic() < deadline, f"the job goes on after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
+        new_files: set[str] = set()
+        while (code := self._job.ended(0.02)) is None and len(new_files) < files:
+            new_files |= self._files() - before
+            assert time.monotonic() < deadline, f"the job still runs after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
         return code
 
     def _files(self) -> set[str]:
         return {name for _, _, names in os.walk(self._path) for name in names}
 
     def _crash(self, options: Sequence[str]) -> None:
-        """Between two steps; in the second of its commits, if it compacts, half of the times."""
+        """Lets a run crash between two steps. A run with options crashes at the second pass half of the time."""
         if not self._points:
             self._points = self._rng.sample(POINTS, len(POINTS))
         point = self._points.pop()
@@ -356,31 +359,31 @@ class _Block:
         self._job.start(*options, fail_at=f"{point}:{count}")
         code = self._job.ended(ENDS_S)
         self._job.kill()
-        assert code is not None, f"the job goes on after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
+        assert code is not None, f"the job still runs after {ENDS_S:.0f} s: {self._job.said()[-3000:]}"
         self._runs["ended before" if code == 0 else point] += 1
 
     def _catch_up(self) -> None:
         self._load.stop()
         end = last_write(self._dsn)
         self._service.until_stored(
-            self._positions.newest, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S
+            self._positions.newest, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), CATCH_UP_S
         )
         self._service.stop()
         self._oracle.wait(end, CATCH_UP_S)
         self._oracle.stop()
 
-    def _judged(self, since: int, summary: Mapping[str, object]) -> Figures:
-        verdict, read = Verdict(), Read()
-        found = _rows(archived(self._path))
-        self._compare(found, list(rows(self._servers, self._name, verdict, read)), verdict)
-        judge_rows(self._dsn, iter(found), self._oracle.expected(since), verdict)
-        self._check_readers(found)
+    def _judge(self, since: int, summary: Mapping[str, object]) -> Figures:
+        verdict, counts = Verdict(), Read()
+        archived_rows = _rows(archived(self._path))
+        self._compare(archived_rows, list(rows(self._servers, self._name, verdict, counts)), verdict)
+        judge_rows(self._dsn, iter(archived_rows), self._oracle.expected(since), verdict)
+        self._check_readers(archived_rows)
         assert not list((self._path / "archive" / ".staging").glob("*/*.parquet"))
         return {
             "runs": dict(sorted(self._runs.items())),
-            "reads": len(self._reader.looks),
-            "complete_reads": sum(bool(look.complete) for look in self._reader.looks),
-            "messages": read.committed,
+            "reads": len(self._reader.reads),
+            "complete_reads": sum(bool(read.complete) for read in self._reader.reads),
+            "messages": counts.committed,
             "rows": verdict.rows,
             "changes": verdict.changes,
             "transactions": verdict.transactions,
@@ -390,34 +393,36 @@ class _Block:
             "run_s": [round(self._takes_s, 1)],
         }
 
-    def _compare(self, found: Sequence[Row], wanted: Sequence[Row], verdict: Verdict) -> None:
-        """Each message of the topics is there once, as it is there."""
-        there, due = Counter(found), Counter(wanted)
-        for row in due - there:
+    def _compare(self, archived_rows: Sequence[Row], topic_rows: Sequence[Row], verdict: Verdict) -> None:
+        """Checks that the archive has each message of the topics once and unchanged."""
+        archived_counts, expected_counts = Counter(archived_rows), Counter(topic_rows)
+        for row in expected_counts - archived_counts:
             verdict.lost += 1
             verdict.note("not in the archive", row)
-        for row in there - due:
+        for row in archived_counts - expected_counts:
             verdict.repeated += 1
             verdict.note("twice in the archive, or not in the topics", row)
 
-    def _check_readers(self, found: Sequence[Row]) -> None:
+    def _check_readers(self, archived_rows: Sequence[Row]) -> None:
         positions = defaultdict(list)
-        for row in found:
+        for row in archived_rows:
             positions[row.entity, row.partition].append(row.position)
-        assert self._reader.looks, "nobody read"
-        for look in self._reader.looks:
+        assert self._reader.reads, "the archive was never read"
+        for read in self._reader.reads:
             for part, part_positions in positions.items():
-                seen = look.parts.get(part, _Seen(0, ""))
-                due = bisect_right(part_positions, seen.last)
-                assert seen.rows == due, f"a reader saw {seen.rows} rows of {part} up to {seen.last}, not {due}"
-                complete = look.complete.get(part[0], "")
-                due = bisect_right(part_positions, complete)
-                assert seen.rows >= due, f"{part} was complete up to {complete}, with {seen.rows} rows of {due}"
+                part_read = read.parts.get(part, _PartitionRead(0, ""))
+                rows, last = part_read.rows, part_read.last
+                expected = bisect_right(part_positions, last)
+                assert rows == expected, f"a reader saw {rows} rows of {part} up to {last}, not {expected}"
+                complete = read.complete.get(part[0], "")
+                expected = bisect_right(part_positions, complete)
+                assert rows >= expected, f"{part} was complete up to {complete}, with {rows} rows of {expected}"
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """The rows by position, without those of the versions of columns."""
+    """The rows sorted by position, without rows that announce versions of columns."""
     columns = list(Row.__dataclass_fields__)
-    made: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
-    made = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in made)  # as `_topics` has it
-    return sorted((row for row in made if row.entity in TABLES), key=lambda row: (row.position, row.partition))
+    all_rows: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
+    # `_topics` writes the JSON in the same way.
+    all_rows = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in all_rows)
+    return sorted((row for row in all_rows if row.entity in TABLES), key=lambda row: (row.position, row.partition))

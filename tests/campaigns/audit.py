@@ -1,8 +1,9 @@
-"""Faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values, with tables
-that are added and repaired meanwhile; judged by an oracle that shares no code with the product.
+"""Faults under a load of two-phase commits, migrations, COPY, MERGE, cascades, key swaps and long values.
 
-Triggers record every change, and a slot of `test_decoding` tells the order of the commits: each row of the changelog
-must have the states, the stamp and the place that these say, none is missing, and its fold is the tables.
+Tables are added and repaired during the load. The changelog is judged by an oracle that shares no code with the
+product: triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the
+changelog must have the states, the stamp and the order of this record. No change may be missing, and the fold of the
+changelog must equal the tables.
 """
 
 import os
@@ -34,12 +35,12 @@ DISK_MIB = 1_500
 
 
 def campaign() -> Campaign:
-    """A round is a fault; ROUNDS of them under one load, on a server of their own."""
+    """A round is a fault. ROUNDS rounds share one load and one server."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
 class Files:
-    """A log of files; parts of `FAIL_POINTS` are the sink's."""
+    """The sink of a file log, with its own part of `FAIL_POINTS`."""
 
     section = 'path = "changelog"\ncommit_rows = 500\ncommit_seconds = 0.1'
     fail_points = tuple(point for point in FAIL_POINTS if point.startswith("files:"))
@@ -58,7 +59,7 @@ class Files:
 
 
 class FilesBlock(Block):
-    """A block with rows that are wider than topics take; the disk of its changelog may be `small`, and become full."""
+    """A block with rows that are too wide for topics. If the disk of its changelog is `small`, it can become full."""
 
     small = False
 
@@ -67,7 +68,7 @@ class FilesBlock(Block):
         return [*super().faults(), *[self._read_wide_rows] * 2, *full]
 
     def _fill_disk(self) -> None:
-        """The service stops, and says that it wants room and another start; it gets both."""
+        """Fills the disk. The service must stop and ask for free space and a new start; it gets both."""
         self.done["disk full"] += 1
         disk = self.folder / "changelog"
         fill(disk)
@@ -79,7 +80,10 @@ class FilesBlock(Block):
         self.service.start()
 
     def _read_wide_rows(self) -> None:
-        """They are read, at first as a table that was added, while they are written to; now and then after a kill."""
+        """Lets the service read the wide rows while they change; the first time, their table is added.
+
+        Half of the time, the service is killed while it reads.
+        """
         self.done["wide rows read"] += 1
         with WideRows(self.dsn, self.rng.randrange(1 << 32)):
             if TABLE in self.names:
@@ -88,18 +92,19 @@ class FilesBlock(Block):
             else:
                 self.add_table(TABLE)
             if self.rng.random() < 0.5:
-                self.loaded(self.rng.uniform(*KILLED_AFTER_S))
+                self.let_run(self.rng.uniform(*KILLED_AFTER_S))
                 self.kill()
             end = self.log_end()
             self.service.until_stored(self.sink.stored, lambda stored: _is_read(stored, end), CATCH_UP_S)
 
 
-def _is_read(stored: Checkpoint, end: int) -> bool:
-    """Whether the log is published up to this place, and the wide rows are read; of other tables there is always one
-    that is being repaired.
+def _is_read(checkpoint: Checkpoint, end: int) -> bool:
+    """Whether the changelog has reached this position and the wide rows are read.
+
+    Other tables are not checked, because one of them is always being repaired.
     """
-    read = is_complete(stored.windows.get(TABLE))
-    return read and through_lsn(stored) > end and TABLE not in stored.repairs.get("open", {})
+    wide_rows_read = is_complete(checkpoint.windows.get(TABLE))
+    return wide_rows_read and through_lsn(checkpoint) > end and TABLE not in checkpoint.repairs.get("open", {})
 
 
 def _block(piece: Piece) -> Figures:
@@ -111,6 +116,6 @@ def _block(piece: Piece) -> Figures:
                 with closing(block):
                     return block.run(piece.rounds)
         except BaseException:
-            if kept := os.environ.get(KEEP):
-                shutil.copytree(folder, Path(kept) / f"audit-{piece.seed}", dirs_exist_ok=True)
+            if keep_folder := os.environ.get(KEEP):
+                shutil.copytree(folder, Path(keep_folder) / f"audit-{piece.seed}", dirs_exist_ok=True)
             raise

@@ -1,4 +1,4 @@
-"""The campaign `audit` over Kafka: the broker and its link fail, too, and two instances of the service run at once.
+"""The campaign `audit` with Kafka: the broker and its link fail, too, and two instances of the service run at once.
 
 A plain consumer reads the committed messages of every partition.
 """
@@ -37,7 +37,7 @@ from tests.servers.disks import fill, make_room, small_disk
 
 ROUNDS = 10
 CROWD, CROWDED_EVERY, CROWDED_AT = 1_000, 100, 50
-"""So many small tables there are besides, in the block that begins with each 50th of 100 rounds."""
+"""Of each 100 rounds, the block that begins with round 50 also has a thousand small tables."""
 DISK_MIB = 700
 FULL_S = (2.0, 8.0)
 _SILENT = logging.getLogger("tests.campaigns.audit_kafka")
@@ -54,12 +54,12 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """A round is a fault; ROUNDS of them under one load, on servers of their own."""
+    """A round is a fault. ROUNDS rounds share one load and their servers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
 class Topics:
-    """A broker; the service reaches it through `link`. What topics held that are lost is kept."""
+    """The sink of a broker, which the service reaches through `link`. It keeps the rows of topics that were lost."""
 
     fail_points = FAIL_POINTS
 
@@ -80,30 +80,32 @@ class Topics:
         return gaps_of_topics(self._servers, NAME)
 
     def keep(self, name: str) -> None:
-        """Reads what consumers of an entity have by now."""
+        """Reads and keeps all current rows of an entity, before its topic is lost."""
         self._kept += of_topics(self._servers, NAME, [name])
 
     def lose(self, name: str, partitions: int) -> None:
-        """Deletes a topic, and creates it again with so many partitions, unless there are none."""
+        """Deletes a topic, and creates it again with this number of partitions, unless that is 0."""
         topic, admin = f"{NAME}.{name}", AdminClient({"bootstrap.servers": self._servers}, logger=_SILENT)
-        _answered(lambda: admin.delete_topics([topic]), KafkaError.UNKNOWN_TOPIC_OR_PART)
+        _repeat_until_done(lambda: admin.delete_topics([topic]), KafkaError.UNKNOWN_TOPIC_OR_PART)
         if partitions:
-            _answered(lambda: admin.create_topics([NewTopic(topic, partitions, 1)]), KafkaError.TOPIC_ALREADY_EXISTS)
+            _repeat_until_done(
+                lambda: admin.create_topics([NewTopic(topic, partitions, 1)]), KafkaError.TOPIC_ALREADY_EXISTS
+            )
 
     def reopen(self) -> None:
-        """Follows the checkpoints in a topic that is another by now."""
+        """Follows the checkpoints again, because their topic was replaced."""
         self._positions.close()
         self._positions = Positions(self._servers, NAME, NAME)
 
     def close(self) -> None:
-        """Ends the consumer of positions."""
+        """Closes the consumer of positions."""
         self._positions.close()
 
 
-def _answered(ask: Callable[[], dict[str, Future[None]]], done: int) -> None:
-    """Asks the broker until it says, by the code `done`, that this was done before."""
+def _repeat_until_done(ask: Callable[[], dict[str, Future[None]]], done_code: int) -> None:
+    """Repeats a request until the broker answers with the code `done_code`, which means that it is already done."""
     deadline, code = time.monotonic() + CATCH_UP_S, 0
-    while code != done:
+    while code != done_code:
         assert time.monotonic() < deadline, f"the broker refuses with {code}"
         [future] = ask().values()
         error = future.exception()
@@ -112,7 +114,7 @@ def _answered(ask: Callable[[], dict[str, Future[None]]], done: int) -> None:
 
 
 class KafkaBlock(Block):
-    """A block whose broker and topics fail as well; the broker's disk may be small, and become full."""
+    """A block whose broker and topics fail as well. If the broker's disk is small, it can become full."""
 
     def __init__(
         self,
@@ -148,22 +150,22 @@ class KafkaBlock(Block):
     def _kill_broker(self) -> None:
         self.done["broker killed"] += 1
         self._broker.kill()
-        self.loaded(self.rng.random())
+        self.let_run(self.rng.random())
         self._broker.start()
 
     def _fill_disk(self) -> None:
-        """The broker ends when it cannot write; it gets room, and is started again. The service waits for it."""
+        """Fills the broker's disk, so that the broker ends. Then frees it, and starts the broker. The service waits."""
         self.done["broker disk full"] += 1
         assert self._disk is not None
         fill(self._disk)
-        self.loaded(self.rng.uniform(*FULL_S))
+        self.let_run(self.rng.uniform(*FULL_S))
         self.done["broker ended"] += not self._broker.running
         make_room(self._disk)
         self._broker.kill()
         self._broker.start()
 
     def _lose_topic(self) -> None:
-        """A topic is deleted, and created again by us or by the service, which runs meanwhile or not."""
+        """Deletes a topic, while the service runs or while it is stopped. We or the service create it again."""
         name = self.rng.choice([*self.names, "schemas"])
         self.done["topic lost"] += 1
         self.service.stop()
@@ -185,7 +187,7 @@ class KafkaBlock(Block):
             self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
 
     def _lose_positions(self) -> None:
-        """Nothing says any more how far the changelog is, but for its rows."""
+        """Deletes the topic of the checkpoints. Only the rows still show how far the changelog is."""
         self.done["positions lost"] += 1
         self.service.stop()
         before = self.sink.stored()
@@ -195,7 +197,7 @@ class KafkaBlock(Block):
         self.go_over_gap(before)
 
     def _two_instances(self) -> None:
-        """The first cannot reach the server; a second can, publishes, and ends. Then the first goes on."""
+        """Cuts the first instance off from the server. A second one publishes, and ends. Then the first continues."""
         self.done["two instances"] += 1
         self.advance()
         self.link.stop()
@@ -208,13 +210,13 @@ class KafkaBlock(Block):
             self.advance(self._second)
         self.rng.choice((self._second.stop, self._second.kill))()
         self.link.resume()
-        self._go_on()
+        self._wait_for_first()
 
-    def _go_on(self) -> None:
-        """The first instance, too, may learn from the broker that it was replaced, and end: then it is restarted."""
+    def _wait_for_first(self) -> None:
+        """Waits until the first instance publishes again. Restarts it if it ended because it had been replaced."""
         before, deadline = self.sink.stored(), time.monotonic() + CATCH_UP_S
         while self.sink.stored() == before:
-            assert time.monotonic() < deadline, f"the first instance does not go on: {self.service.said()[-2000:]}"
+            assert time.monotonic() < deadline, f"the first instance does not continue: {self.service.said()[-2000:]}"
             time.sleep(0.05)
             if self.service.exit_code is not None:
                 last = self.service.said().rstrip().rpartition("\n")[2]
@@ -229,14 +231,14 @@ def _block(piece: Piece) -> Figures:
             with _running(folder, piece) as block:
                 return block.run(piece.rounds)
         except BaseException:
-            if kept := os.environ.get(KEEP):
-                shutil.copytree(folder, Path(kept) / f"audit_kafka-{piece.seed}", dirs_exist_ok=True)
+            if keep_folder := os.environ.get(KEEP):
+                shutil.copytree(folder, Path(keep_folder) / f"audit_kafka-{piece.seed}", dirs_exist_ok=True)
             raise
 
 
 @contextmanager
 def _running(folder: Path, piece: Piece) -> Iterator[KafkaBlock]:
-    """Servers, links, and the block between them."""
+    """The servers, the links, and the block that runs between them."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server(settings=POSTGRES))
         disk = folder / "kafka"

@@ -1,6 +1,8 @@
-"""Drift is looked for while everything happens to the tables: random writes, savepoints, rollbacks, long transactions,
-moves, commits that are in the log long before they are visible, altered columns. Of a consistent pair, nothing may be
-found; of what is planted behind the service's back, all of it, with the right columns, and nothing else.
+"""`detect_drift` runs while much happens to the tables.
+
+There are random writes, savepoints, rollbacks, long transactions, moves, commits that are in the log long before they
+are visible, and altered columns. Without planted drift, the job must find nothing. Otherwise, it must find exactly the
+planted drift, with the right columns.
 """
 
 import contextlib
@@ -31,21 +33,23 @@ from tests.servers import fresh_database, java_needed
 from tests.servers.spark import local_spark
 
 ROUNDS = 10
-"""Of one database and its log."""
+"""How many rounds share one database and its log."""
 
 PLANT_EVERY = 3
 PLANTED_MAX = 1_000
 ROWS = 1_000
 STATIC = 1_500
-"""Rows that nobody writes to but the campaign itself; those behind them are written all the time."""
+"""The keys of `odd` up to this one are static: only the campaign itself writes to them. The others change steadily."""
 
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
 }
-"""Of tables this small, compiling a query costs more than running it, and so does a task for every few files; the
-session of the tests compiles."""
+"""Settings for small tables, for which compiling a query and starting many tasks takes longer than running it.
+
+The session of the tests compiles queries.
+"""
 
 MADE_UP = 1_000_000
 SETTINGS = {"fsync": "off", "synchronous_standby_names": STANDBY, "max_wal_size": "4GB"}
@@ -82,7 +86,7 @@ ALTER TABLE odd REPLICA IDENTITY FULL;
 
 
 def campaign() -> Campaign:
-    """A piece is a new database, and some rounds over it; all share one session of Spark."""
+    """A piece is a new database, and some rounds with it. All pieces share one Spark session."""
     return Campaign(site=_site, rounds=ROUNDS)
 
 
@@ -95,7 +99,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         session(Path(name)),
     ):
 
-        def one(piece: Piece) -> Figures:
+        def run_piece(piece: Piece) -> Figures:
             folder = Path(name) / str(piece.first)
             folder.mkdir()
             try:
@@ -104,12 +108,12 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
             finally:
                 shutil.rmtree(folder)
 
-        yield one
+        yield run_piece
 
 
 @contextlib.contextmanager
 def session(folder: Path) -> Iterator[None]:
-    """The session that is there, or one that lasts as long as the campaign."""
+    """Uses the active Spark session, or starts one that lasts as long as the campaign."""
     if SparkSession.getActiveSession() is not None:
         yield
         return
@@ -135,18 +139,18 @@ class _Block:
         prepare(self._dsn, ROWS)
         self._sql(ODD.replace("%(rows)s", str(STATIC * 2)))
         load = Load(self._dsn, SCALE, self._rng.randrange(1 << 32))
-        beside = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._hold, self._churn)]
+        threads = [threading.Thread(target=self._run_guarded, args=(method,)) for method in (self._hold, self._churn)]
         try:
             self._service.start()
             load.start()
-            for thread in beside:
+            for thread in threads:
                 thread.start()
             for number in range(rounds):
                 self._service.check()
                 self._round(plants=number % PLANT_EVERY == PLANT_EVERY - 1 or rounds == number + 1)
         finally:
             self._over.set()
-            for thread in beside:
+            for thread in threads:
                 if thread.ident is not None:
                     thread.join()
             load.stop()
@@ -160,25 +164,32 @@ class _Block:
             self._alter()
         planted = self._plant() if plants else {}
         began = time.monotonic()
-        found = self._detect()
+        drifted = self._detect()
         self._took.append(time.monotonic() - began)
-        differ = [place for place in found.keys() | planted.keys() if found.get(place) != planted.get(place)]
-        wrong = [(place, planted.get(place), found.get(place)) for place in sorted(differ)[:5]]
+        differ = [
+            entity_and_key
+            for entity_and_key in drifted.keys() | planted.keys()
+            if drifted.get(entity_and_key) != planted.get(entity_and_key)
+        ]
+        wrong = [
+            (entity_and_key, planted.get(entity_and_key), drifted.get(entity_and_key))
+            for entity_and_key in sorted(differ)[:5]
+        ]
         assert not wrong, f"{len(differ)} keys are not as planted ({len(planted)}): key, planted, found: {wrong}"
         self._figures["planted"] += len(planted)
-        self._figures["found"] += len(found)
+        self._figures["found"] += len(drifted)
         self._figures["false"] += 0
         if planted:
             self._heal(planted)
 
     def _detect(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """By entity and key: the kind of drift, and the columns."""
-        said, told = io.StringIO(), io.StringIO()
-        words = ["--config", str(self._config), "--out", str(self._folder / "drift"), "--wait", "120"]
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
-            code = main(JOB, words)
-        assert code in (0, 1, 4), f"the job ended with {code}: {told.getvalue()}"
-        page = Path(json.loads(said.getvalue().splitlines()[-1])["report"])
+        """Runs the job, and returns the kind of drift and the columns, by entity and key."""
+        output, errors = io.StringIO(), io.StringIO()
+        arguments = ["--config", str(self._config), "--out", str(self._folder / "drift"), "--wait", "120"]
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = main(JOB, arguments)
+        assert code in (0, 1, 4), f"the job ended with {code}: {errors.getvalue()}"
+        page = Path(json.loads(output.getvalue().splitlines()[-1])["report"])
         report = json.loads(page.with_name("report.json").read_bytes())
         for name, entity in report["entities"].items():
             assert entity["why"] is None, f"{name}: {entity['why']}"
@@ -187,38 +198,42 @@ class _Block:
         lines = [json.loads(line) for line in page.with_name("keys.jsonl").read_text("utf-8").splitlines()]
         return {(line["entity"], line["key"]): (line["kind"], *sorted(line["columns"])) for line in lines}
 
-    # What is planted
+    # Planted drift
 
     def _plant(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Alters the log's copy of some static rows; by entity and key what is to be found."""
+        """Plants drift for some static rows in the log's files. Returns the drift to be found, by entity and key."""
         self._until_published()
-        rows = {place: row for place, row in latest(self._log, "odd").items() if int(place[1]) <= STATIC}
-        chosen = self._rng.sample(sorted(rows), self._rng.randrange(1, PLANTED_MAX + 1))
+        rows = {
+            entity_and_key: row
+            for entity_and_key, row in latest(self._log, "odd").items()
+            if int(entity_and_key[1]) <= STATIC
+        }
+        sample = self._rng.sample(sorted(rows), self._rng.randrange(1, PLANTED_MAX + 1))
         edits: dict[tuple[str, str], Edit] = {}
         planted: dict[tuple[str, str], tuple[str, ...]] = {}
-        for place in chosen:
-            row = rows[place]
+        for entity_and_key in sample:
+            row = rows[entity_and_key]
             match self._rng.randrange(8):
                 case 0:
-                    edits[place], planted[place] = lost, ("missing",)
+                    edits[entity_and_key], planted[entity_and_key] = lost, ("missing",)
                 case 1:
-                    other = str(MADE_UP + int(place[1]))
-                    edits[place] = last_only(row["position"], _made_up(other))
-                    planted["odd", other] = ("extra",)
+                    new_key = str(MADE_UP + int(entity_and_key[1]))
+                    edits[entity_and_key] = last_only(row["position"], _made_up(new_key))
+                    planted["odd", new_key] = ("extra",)
                 case 2:  # no drift
-                    edits[place] = last_only(row["position"], setting({"doc": '{ "b":[1,null], "a" : 1 }'}))
+                    edits[entity_and_key] = last_only(row["position"], setting({"doc": '{ "b":[1,null], "a" : 1 }'}))
                 case _:
                     values = self._values(row)
-                    edits[place] = last_only(row["position"], setting(values))
-                    planted[place] = ("changed", *sorted(values))
+                    edits[entity_and_key] = last_only(row["position"], setting(values))
+                    planted[entity_and_key] = ("changed", *sorted(values))
         rewrite(self._log, edits)
         return planted
 
     def _values(self, row: Row) -> dict[str, str]:
-        """Other values of one column of the row, or of a few."""
+        """New values for one or a few columns of the row."""
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}
         number = tokens["amount"].strip('"')
-        others = {
+        new_values = {
             "note": self._rng.choice([_another_text(tokens["note"]), '"another"']),
             "price": "-0" if tokens["price"] == "0" else self._rng.choice(['"NaN"', '"Infinity"', "1e-300"]),
             "ratio": self._rng.choice(['"-Infinity"', "null", "-0"]),
@@ -226,12 +241,14 @@ class _Block:
             "doc": self._rng.choice(["null", '{"a": 1, "b": [null, 1]}']),
             "docb": '{"a": 1.5, "b": {"c": null}}',
         }
-        names = self._rng.sample(sorted(others), self._rng.choice((1, 1, 1, 2, 6)))
-        return {name: others[name] for name in names}
+        names = self._rng.sample(sorted(new_values), self._rng.choice((1, 1, 1, 2, 6)))
+        return {name: new_values[name] for name in names}
 
     def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
-        """What is written again is published again, and what is deleted deleted; that comes first, so that it does not
-        hide the same key when that is made up again, at the place of a static row's last change.
+        """Removes the planted drift by writes to the table, which the service publishes.
+
+        The made-up keys are inserted and deleted first. A later round may make up the same key at the position of a
+        static row's last change, and a delete after that position would hide it.
         """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -241,17 +258,17 @@ class _Block:
             connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
-        """Until the log holds what was written last to the static rows: else it would come behind what is planted."""
+        """Waits until the last writes to the static rows are published. Later, they would undo the planted drift."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None
         end = row[0]
-        self._service.until(self._log, lambda found: through_lsn(found) >= end and is_read(found), 60.0)
+        self._service.until(self._log, lambda checkpoint: through_lsn(checkpoint) >= end and is_read(checkpoint), 60.0)
 
-    # What happens beside
+    # What happens at the same time
 
     def _alter(self) -> None:
-        """Adds a column, without and with a default, or alters or drops one that was added."""
+        """Adds a column, with or without a default, or alters or drops a column that was added."""
         name = self._rng.choice(self._altered) if self._altered and self._rng.random() < 0.5 else None
         if name is None:
             name = f"added_{len(self._altered)}_{self._rng.randrange(1 << 20)}"
@@ -270,15 +287,15 @@ class _Block:
             connection.execute("SET deadlock_timeout = '10s'")
             connection.execute(statements.encode())
 
-    def _guarded(self, beside: Callable[[], None]) -> None:
+    def _run_guarded(self, disturb: Callable[[], None]) -> None:
         try:
-            beside()
+            disturb()
         except BaseException as error:
             self._failures.append(error)
             raise
 
     def _hold(self) -> None:
-        """Again and again, commits stay in the log without being visible."""
+        """Pauses the standby again and again, so that commits are in the log but not yet visible."""
         rng = random.Random(self._rng.random())
         while not self._over.wait(rng.random() * 2.0):
             with self._standby.paused():
@@ -286,7 +303,7 @@ class _Block:
                 self._over.wait(rng.random())
 
     def _churn(self) -> None:
-        """Writes to the rows behind the static ones, now and then so that it is not visible at once."""
+        """Writes to the rows that are not static. Some of these commits are not visible at once."""
         rng = random.Random(self._rng.random())
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = local")
@@ -309,7 +326,7 @@ def _made_up(key: str) -> Edit:
 
 
 def _another_text(token: str) -> str:
-    """What is easily taken for the same text."""
+    """A text that is easily mistaken for the given one."""
     if token == "null":
         return '""'
     if token == '""':

@@ -1,8 +1,8 @@
-"""Changes are lost for good, in many ways, under random writes; and the way over the gap is killed at any time.
+"""Changes are lost for good, in many ways, under random writes. The run with `--over-gap` is killed at random moments.
 
-Before each round something that the service needs is taken from it. Its next start must stop, and name the way on.
-After it the changelog, folded, is the table; so is what a consumer holds that read all along, also what was lost since;
-and the positions of no key ever go back. The table is asked by SQL.
+Each round takes something from the service that it needs to continue. The next start must stop and name `--over-gap`.
+After the run with `--over-gap`, the fold of the changelog must equal the table, which is read by SQL. The states of a
+consumer that also read the lost rows must equal it, too. The positions of a key must never go back.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tests.campaigns._service import FAIL_POINTS, Service, is_read
 from tests.servers import fresh_database
 
 WAIT_S = 180.0
-PLACES = (*GAP_FAIL_POINTS, *FAIL_POINTS)
+GAP_RUN_POINTS = (*GAP_FAIL_POINTS, *FAIL_POINTS)
 CONFIG = """
 name = "{name}"
 source = {{ kind = "postgres", dsn = "{dsn}" }}
@@ -39,7 +39,7 @@ service = {{ listen = "127.0.0.1:0" }}
 
 
 def campaign() -> Campaign:
-    """Five rounds have one database and one log, which grows."""
+    """Five rounds share one database and one growing log."""
     return Campaign(site=_site, rounds=5)
 
 
@@ -47,11 +47,11 @@ def campaign() -> Campaign:
 def _site() -> Iterator[Callable[[Piece], Figures]]:
     with temporary_server(settings={"fsync": "off"}) as server:
 
-        def one(piece: Piece) -> Figures:
+        def run_piece(piece: Piece) -> Figures:
             with tempfile.TemporaryDirectory(prefix="changelog-gap-") as folder, fresh_database(server) as dsn:
                 return _Rounds(dsn, Path(folder), random.Random(piece.seed)).run(piece.rounds)
 
-        yield one
+        yield run_piece
 
 
 class _Rounds:
@@ -86,16 +86,18 @@ class _Rounds:
         self._service.kill()
         self._consumer.take(self._rows())
         epoch = self._lose()
-        self._refused()
-        self._go_over(epoch)
-        self._until(lambda found: found.epoch > epoch and is_read(found) and not found.repairs.get("open"))
+        self._check_refused()
+        self._run_over_gap(epoch)
+        self._until(
+            lambda checkpoint: checkpoint.epoch > epoch and is_read(checkpoint) and not checkpoint.repairs.get("open")
+        )
         self._writer.stop()
         self._judge()
 
     def _lose(self) -> int:
-        """Takes something away; gives the epoch of before."""
+        """Takes something away from the service, and returns the epoch before that."""
         epoch, files = highest_epoch(self._log), sequences(self._log)
-        # The slot of a killed service may stand before the newest file, and what that held would come again: no gap.
+        # A lost file alone makes no gap if the slot of the killed service still has its changes. So the slot is moved.
         ways: dict[str, Callable[[], object]] = {
             "slot": lambda: self._sql(f"SELECT pg_drop_replication_slot('{self._name}')"),
             "moved": self._move,
@@ -103,7 +105,7 @@ class _Rounds:
             "deleted": lambda: self._damage(log_file(self._log, files[-1]), Path.unlink),
             "cut": lambda: self._damage(log_file(self._log, files[-1]), _cut),
         }
-        self._freed()
+        self._wait_until_slot_free()
         ways[self._rng.choice(sorted(ways))]()
         self._figures["gaps"] += 1
         return epoch
@@ -115,53 +117,53 @@ class _Rounds:
         self._move()
         how(file)
 
-    def _freed(self) -> None:
-        """Waits until the server has noticed that its reader was killed."""
+    def _wait_until_slot_free(self) -> None:
+        """Waits until the server notices that the reader of the slot was killed."""
         deadline = time.monotonic() + WAIT_S
         while self._sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self._name}' AND active"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    def _refused(self) -> None:
+    def _check_refused(self) -> None:
         self._service.start()
         assert self._service.ended(WAIT_S) == 3
         assert OVER_GAP in self._service.said()[-4000:]
 
-    def _go_over(self, epoch: int) -> None:
-        """Kills the way over, here and there; without a kill it goes on as the service."""
+    def _run_over_gap(self, epoch: int) -> None:
+        """Runs `--over-gap` and kills it up to twice. The last run is not killed, and continues as the service."""
         for _ in range(self._rng.randrange(3)):
-            place = f"{self._rng.choice(PLACES)}:1"
-            self._service.start(place if self._rng.random() < 0.7 else None, "--over-gap", "--yes")
+            fail_point = f"{self._rng.choice(GAP_RUN_POINTS)}:1"
+            self._service.start(fail_point if self._rng.random() < 0.7 else None, "--over-gap", "--yes")
             self._crash()
             if highest_epoch(self._log) > epoch:
                 break
         self._service.start(None, *(() if highest_epoch(self._log) > epoch else ("--over-gap", "--yes")))
 
     def _crash(self) -> None:
-        """Lets the process come to its fail point, or kills it at any time."""
+        """Lets the process reach its fail point, or kills it at a random moment."""
         if not self._service.wait(self._rng.random() * 4):
             self._service.kill()
-        self._freed()
+        self._wait_until_slot_free()
         self._figures["kills"] += 1
 
     def _judge(self) -> None:
         [(end,)] = self._sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")
         self._sql("INSERT INTO guest VALUES (-1, 'last', 0) ON CONFLICT (id) DO UPDATE SET version = guest.version + 1")
-        self._until(lambda found: through_lsn(found) > end)
-        held, fold = table(self._dsn), Consumer()
+        self._until(lambda checkpoint: through_lsn(checkpoint) > end)
+        rows, fold = table(self._dsn), Consumer()
         fold.take(self._rows())
-        assert fold.states == held, f"the changelog is not the table: {_differences(fold.states, held)}"
+        assert fold.states == rows, f"the changelog is not the table: {_differences(fold.states, rows)}"
         self._consumer.take(self._rows())
-        assert self._consumer.states == held, (
-            f"the consumer has other states: {_differences(self._consumer.states, held)}"
+        assert self._consumer.states == rows, (
+            f"the consumer has other states: {_differences(self._consumer.states, rows)}"
         )
         check_order(self._rows())
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         return read_log(self._log, entity="guest")
 
-    def _until(self, reached: Callable[[Checkpoint], bool]) -> None:
-        self._service.until(self._log, reached, WAIT_S)
+    def _until(self, condition: Callable[[Checkpoint], bool]) -> None:
+        self._service.until(self._log, condition, WAIT_S)
 
     def _sql(self, *statements: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -170,10 +172,10 @@ class _Rounds:
             return cursor.fetchall() if cursor.description else []
 
 
-def _differences(states: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
-    """By key what is there, and what the table holds."""
-    keys = sorted({*states, *held})
-    return {key: (states.get(key), held.get(key)) for key in keys if states.get(key) != held.get(key)}
+def _differences(states: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that differ, each with the given state and the table's row."""
+    keys = sorted({*states, *rows})
+    return {key: (states.get(key), rows.get(key)) for key in keys if states.get(key) != rows.get(key)}
 
 
 def _cut(file: Path) -> None:

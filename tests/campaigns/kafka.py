@@ -1,9 +1,9 @@
-"""Full write load while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
+"""Full write load, while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
 
-Rounds go in blocks, each with servers of its own. At the end of a block faults cease and the service must catch up by
-itself; then a plain reader of committed messages gets what a second reader of PostgreSQL's log says, nothing lost,
-repeated or reordered, and the fold of it is the tables. What the broker holds of aborted transactions is counted:
-faults that abort nothing prove little.
+A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
+servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages
+must equal the rows that a second reader of PostgreSQL's log expects, with nothing lost, repeated or reordered. Their
+fold must equal the tables. Messages of aborted transactions are counted: faults that abort nothing would prove little.
 """
 
 import os
@@ -35,7 +35,7 @@ from tests.proxy import Proxy
 NAME = "soak"
 BLOCK = 20
 KEEP = "CHANGELOG_KEEP"
-"""The environment variable that names a folder for what a failed block leaves."""
+"""The environment variable that names a folder, to which the files of a failed block are copied."""
 
 TRANSACTION_S = 10
 POSTGRES = {"fsync": "off", "max_wal_size": "4GB", "wal_sender_timeout": "3s"}
@@ -45,7 +45,7 @@ SCALE = Scale(universe=4_000, big=1_000, big_every=100, pause_s=0.05)
 LOADED_S_MAX = 2.5
 SHORT_S = (0.2, 3.0)
 LONG_S = (TRANSACTION_S + 2.0, TRANSACTION_S + 6.0)
-"""So long that the broker gives up whatever transaction is open."""
+"""Long enough for the broker to abort any open transaction."""
 CATCH_UP_S = 180.0
 LINGER_S = 0.1
 REACHED_S = 20.0
@@ -76,7 +76,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """A round is a fault; BLOCK of them under one load, on servers of their own."""
+    """A round is a fault. BLOCK rounds share one load and their servers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -86,14 +86,14 @@ def _block(piece: Piece) -> Figures:
             with _running(folder, piece.seed) as running:
                 return running.run(piece.rounds)
         except BaseException:
-            if kept := os.environ.get(KEEP):
-                shutil.copytree(folder, Path(kept) / f"kafka-{piece.seed}", dirs_exist_ok=True)
+            if keep_folder := os.environ.get(KEEP):
+                shutil.copytree(folder, Path(keep_folder) / f"kafka-{piece.seed}", dirs_exist_ok=True)
             raise
 
 
 @contextmanager
 def _running(folder: Path, seed: int) -> Iterator["_Block"]:
-    """Servers and links, and all that runs between them."""
+    """The servers, the links, and the block that runs between them."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server(settings=POSTGRES))
         broker = Broker(reachable(find_lib(), folder), folder / "kafka", settings=BROKER)
@@ -130,7 +130,7 @@ class _Block:
         self._positions = Positions(broker.direct_servers, NAME, NAME)
 
     def close(self) -> None:
-        """Leaves nothing running."""
+        """Stops all processes and threads."""
         for service in (self._service, self._zombie):
             if service is not None:
                 service.kill()
@@ -139,31 +139,31 @@ class _Block:
         self._positions.close()
 
     def run(self, rounds: int) -> Figures:
-        """`rounds` faults, and the verdict."""
+        """Makes `rounds` faults, and compares the messages with the committed changes."""
         self._service.start()
         since = self._service.slot_made(self._dsn, NAME)
         started = time.monotonic()
         self._load.start()
         self._advance()
-        for fault in self._dealt(rounds):
+        for fault in self._choose_faults(rounds):
             if self._rng.random() < 0.7:
                 self._advance()
-            self._loaded(self._rng.random() * LOADED_S_MAX)
+            self._let_run(self._rng.random() * LOADED_S_MAX)
             fault()
         self._load.stop()
         loaded_s = time.monotonic() - started
         self._catch_up()
-        read, verdict = Read(), Verdict()
-        log = rows(self._broker.direct_servers, NAME, verdict, read)
+        counts, verdict = Read(), Verdict()
+        log = rows(self._broker.direct_servers, NAME, verdict, counts)
         judge_rows(self._dsn, log, self._oracle.expected(since), verdict)
-        assert read.aborted or rounds < BLOCK, "no fault aborted anything"
+        assert counts.aborted or rounds < BLOCK, "no fault aborted anything"
         return {
             "faults": dict(sorted(self._faults.items())),
             "changes": verdict.changes,
             "reads": verdict.reads,
             "transactions": verdict.transactions,
-            "messages": read.committed,
-            "aborted": read.aborted,
+            "messages": counts.committed,
+            "aborted": counts.aborted,
             "load_s": round(loaded_s),
             "changes_per_s": [round(verdict.changes / loaded_s)],
             "lost": verdict.lost,
@@ -171,17 +171,17 @@ class _Block:
             "reordered": verdict.reordered,
         }
 
-    def _dealt(self, rounds: int) -> list[Callable[[], None]]:
-        """A hand of BLOCK faults; fewer rounds play some of it, and do without the one that may take minutes."""
+    def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
+        """One fault for each round, in random order. Fewer than BLOCK rounds skip the fault that may take minutes."""
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 4,
             *[self._kill_broker] * 2,
-            *[self._part_from_broker] * 3,
-            *[self._part_from_broker_for_long],
+            *[self._fail_broker_link] * 3,
+            *[self._fail_broker_link_for_long],
             *[self._kill_server] * 2,
-            *[self._part_from_server] * 2,
-            *[self._part_from_server_for_long],
+            *[self._fail_server_link] * 2,
+            *[self._fail_server_link_for_long],
             *[self._hang_session],
             *[self._take_over],
         ]
@@ -191,85 +191,87 @@ class _Block:
             deck.remove(self._take_over)
         return deck[:rounds]
 
-    def _count(self, what: str) -> None:
-        self._faults[what] += 1
+    def _count(self, fault: str) -> None:
+        self._faults[fault] += 1
 
-    def _loaded(self, seconds: float) -> None:
-        """Lets the service run; by itself it must not end."""
-        assert not self._service.wait(seconds), f"the service was killed by nobody: {self._service.said()[-2000:]}"
+    def _let_run(self, seconds: float) -> None:
+        """Lets the service run for this time. It must not end by itself."""
+        assert not self._service.wait(seconds), (
+            f"the service ended, but nobody killed it: {self._service.said()[-2000:]}"
+        )
 
     def _advance(self) -> Checkpoint:
-        """Waits until something more was committed."""
+        """Waits until the service has committed something more, and returns the new checkpoint."""
         before = self._positions.newest()
-        self._service.until_stored(self._positions.newest, lambda found: found != before, CATCH_UP_S)
+        self._service.until_stored(self._positions.newest, lambda checkpoint: checkpoint != before, CATCH_UP_S)
         after = self._positions.newest()
         assert after is not None
         return after
 
-    def _meanwhile(self, seconds: float) -> None:
-        """Something is down; now and then, the service is killed meanwhile."""
+    def _wait_while_down(self, seconds: float) -> None:
+        """Waits while something is down. Now and then, it kills the service during that time."""
         if self._rng.random() < 0.75:
-            self._loaded(seconds)
+            self._let_run(seconds)
             return
         until = self._rng.random() * seconds
-        self._loaded(until)
+        self._let_run(until)
         self._service.kill()
         self._count("kill meanwhile")
         self._service.start()
-        self._loaded(seconds - until)
+        self._let_run(seconds - until)
 
     def _kill(self) -> None:
-        """kill -9 of the service, at any moment."""
+        """Kills the service with SIGKILL, at a random moment."""
         self._service.kill()
         self._count("kill")
         self._service.start()
 
     def _crash(self) -> None:
-        """kill -9 at a place between two steps, half of the times once the client has sent what it has."""
+        """Crashes the service between two steps. Half of the time, its client first sends its queued messages."""
         if not self._points:
             self._points = self._rng.sample(FAIL_POINTS, len(FAIL_POINTS))
         point = self._points.pop()
         count = 1 if point == "kafka:recovered" else self._rng.randrange(1, 15)
         self._service.kill()
         self._service.start(f"{point}:{count}@{self._rng.choice((0, LINGER_S))}")
-        reached = self._service.wait(REACHED_S)
+        crashed = self._service.wait(REACHED_S)
         self._service.kill()
-        self._count(point if reached else "kill")
+        self._count(point if crashed else "kill")
         self._service.start()
 
     def _kill_broker(self) -> None:
         self._broker.kill()
         self._count("broker killed")
-        self._meanwhile(self._rng.random() * 1.5)
+        self._wait_while_down(self._rng.random() * 1.5)
         self._broker.start()
 
     def _kill_server(self) -> None:
         self._server.kill()
         self._count("postgres killed")
-        self._meanwhile(self._rng.random() * 1.5)
+        self._wait_while_down(self._rng.random() * 1.5)
         self._server.start()
 
     def _hang_session(self) -> None:
         with hanging(self._dsn, NAME, self._rng) as kind:
             if kind is not None:
                 self._count(f"hang of a {kind}")
-                self._meanwhile(self._rng.uniform(*HANG_S))
+                self._wait_while_down(self._rng.uniform(*HANG_S))
 
-    def _part_from_broker(self) -> None:
+    def _fail_broker_link(self) -> None:
         how = self._rng.choice(("stops", "hangs", "is mute", "resets"))
-        self._part(self._to_broker, "link to broker", how, SHORT_S)
+        self._fail_link(self._to_broker, "link to broker", how, SHORT_S)
 
-    def _part_from_server(self) -> None:
-        self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
+    def _fail_server_link(self) -> None:
+        self._fail_link(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs", "resets")), SHORT_S)
 
-    def _part_from_broker_for_long(self) -> None:
-        self._part(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs", "is mute")), LONG_S)
+    def _fail_broker_link_for_long(self) -> None:
+        self._fail_link(self._to_broker, "link to broker", self._rng.choice(("stops", "hangs", "is mute")), LONG_S)
 
-    def _part_from_server_for_long(self) -> None:
-        self._part(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs")), LONG_S)
+    def _fail_server_link_for_long(self) -> None:
+        self._fail_link(self._to_server, "link to postgres", self._rng.choice(("stops", "hangs")), LONG_S)
 
-    def _part(self, link: Proxy, name: str, how: str, during_s: tuple[float, float]) -> None:
-        """The link fails for a while."""
+    def _fail_link(self, link: Proxy, name: str, how: str, during_s: tuple[float, float]) -> None:
+        """Lets a link fail for a while."""
         self._count(f"{name} {how}{' for long' if during_s is LONG_S else ''}")
         match how:
             case "stops":
@@ -280,27 +282,27 @@ class _Block:
                 link.mute()
             case _:
                 link.reset()
-        self._meanwhile(self._rng.uniform(*during_s))
+        self._wait_while_down(self._rng.uniform(*during_s))
         link.resume()
 
     def _take_over(self) -> None:
-        """A service sleeps until PostgreSQL gave it up; another takes over; then it wakes."""
+        """Pauses the service until PostgreSQL frees its slot, lets another instance take over, and wakes the first."""
         self._advance()
         zombie = self._zombie = self._service
         zombie.pause()
         self._count("zombie")
-        self._slot_free()
+        self._wait_until_slot_free()
         self._service = Service(self._config, self._folder / f"changelog-{self._faults['zombie']}.log")
         self._service.start()
         self._advance()
         zombie.wake()
         code = zombie.ended(ENDED_S)
         last = zombie.said().rstrip().rpartition("\n")[2]
-        assert code not in (0, None), f"the zombie ended as if all were well: {last}"
+        assert code not in (0, None), f"the zombie did not end with an error: {last}"
         assert any(text in last for text in TOOK_OVER), f"the zombie ended with {code}: {last}"
         self._zombie = None
 
-    def _slot_free(self) -> None:
+    def _wait_until_slot_free(self) -> None:
         deadline = time.monotonic() + CATCH_UP_S
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while time.monotonic() < deadline:
@@ -308,12 +310,12 @@ class _Block:
                 if connection.execute(query, [NAME]).fetchone() == (True,):
                     return
                 time.sleep(0.05)
-        raise AssertionError("PostgreSQL keeps the slot for a service that says nothing")
+        raise AssertionError("PostgreSQL keeps the slot of a service that does not answer")
 
     def _catch_up(self) -> None:
         end = last_write(self._dsn)
         self._service.until_stored(
-            self._positions.newest, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S
+            self._positions.newest, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), CATCH_UP_S
         )
         self._service.stop()
         self._oracle.wait(end, CATCH_UP_S)

@@ -1,8 +1,8 @@
-"""Full write load while the service is killed, at random moments and at named places, and PostgreSQL with it, and while
-single sessions of the service hang.
+"""Full write load, while the service and PostgreSQL are killed and single sessions of the service hang.
 
-At the end the changelog is compared with a second reader of the same log (lost, repeated, reordered, provenance), with
-itself (each original is the state before, versions grow), and with the tables (value by value).
+The service is killed at random moments and at fail points. At the end, the changelog is compared with a second reader
+of the same log (no change lost, repeated or reordered, and the same provenance). It is also compared with itself (each
+original is the previous state, and versions grow) and with the tables (value by value).
 """
 
 import random
@@ -41,16 +41,16 @@ listen = "127.0.0.1:0"
 
 
 def campaign(seconds: float = 15.0) -> Campaign:
-    """A round is a kill, one in about `seconds`; ten of them under one load, on a new server."""
+    """A round is a kill, about every `seconds`. Ten rounds share one load and one server."""
 
-    def one(piece: Piece) -> Figures:
+    def run_piece(piece: Piece) -> Figures:
         with (
             tempfile.TemporaryDirectory(prefix="changelog-soak-") as folder,
             temporary_server(settings=SETTINGS) as server,
         ):
             return _Soak(server, Path(folder), piece.seed).run(piece.rounds, seconds)
 
-    return Campaign(site=lambda: nullcontext(one), rounds=10)
+    return Campaign(site=lambda: nullcontext(run_piece), rounds=10)
 
 
 class _Soak:
@@ -101,8 +101,9 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run a while, crashes it, and starts it again; sometimes PostgreSQL crashes before, or one
-        session of the service hangs.
+        """Lets the service run for a while, crashes it, and starts it again.
+
+        Sometimes a session of the service hangs or PostgreSQL crashes before that.
         """
         rng = self._rng
         if rng.random() < 0.4:
@@ -125,8 +126,8 @@ class _Soak:
                 self._hangs[kind] = self._hangs.get(kind, 0) + 1
                 self._service.wait(self._rng.uniform(*HANG_S))
 
-    def _count(self, where: str) -> None:
-        self._kills[where] = self._kills.get(where, 0) + 1
+    def _count(self, point: str) -> None:
+        self._kills[point] = self._kills.get(point, 0) + 1
 
     def _catch_up(self, end: int) -> float:
         started = time.monotonic()
@@ -140,7 +141,7 @@ class _Soak:
 
 
 class _Stopping:
-    """Leaves nothing running."""
+    """Stops the second reader and the service when it is closed."""
 
     def __init__(self, oracle: Oracle, service: Service) -> None:
         self._oracle, self._service = oracle, service

@@ -1,8 +1,8 @@
-"""A table is published again, and rebuilt, under random writes, while the service is killed at any time.
+"""A table is republished and rebuilt under random writes, while the service is killed at random moments.
 
-Before each round the changelog is spoilt behind the service's back: rows that no table ever had, older states, lost
-ones. At its end the changelog, folded, is the table. From the first repair on, no state is older than one before it at
-any prefix of the log. What a repair deletes is there.
+Before each round, forged rows are appended to the changelog while the service is stopped: keys that the table never
+had, older states, and deletes of live keys. At the end of a round, the fold of the changelog must equal the table.
+After the forged rows, no state of a key may be older than an earlier one, and a repair may delete only existing keys.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ ROWS = 200_000
 ROUNDS_A_LOG = 10
 CATCH_UP_S = 300.0
 WRITES_S = 1.5
-PLACES = (*FAIL_POINTS, *READING_FAIL_POINTS)
+REPAIR_POINTS = (*FAIL_POINTS, *READING_FAIL_POINTS)
 
 
 def campaign(rows: int = ROWS) -> Campaign:
-    """Ten rounds have one database and one log, which grows."""
+    """Ten rounds share one database and one growing log."""
     return Campaign(site=lambda: _site(rows), rounds=ROUNDS_A_LOG)
 
 
@@ -35,13 +35,13 @@ def campaign(rows: int = ROWS) -> Campaign:
 def _site(rows: int) -> Iterator[Callable[[Piece], Figures]]:
     with temporary_server(settings={"fsync": "off", "max_wal_size": "4GB"}) as server:
 
-        def one(piece: Piece) -> Figures:
+        def run_piece(piece: Piece) -> Figures:
             with tempfile.TemporaryDirectory(prefix="changelog-repair-") as folder, fresh_database(server) as dsn:
                 rng = random.Random(piece.seed)
                 pair = Pair(f"r{piece.first}", dsn, Path(folder), rows, pages=rng.choice((4, 16, 64)))
                 return _Rounds(pair, rng).run(piece.rounds)
 
-        yield one
+        yield run_piece
 
 
 class _Rounds:
@@ -65,28 +65,28 @@ class _Rounds:
         pair.service.stop()
         spoilt = pair.spoil(self._rng)
         self._figures["spoilt"] += len(spoilt)
-        begun = pair.position
+        position = pair.position
         pair.service.start()
-        whole = self._rng.random() < 0.6
+        rebuild = self._rng.random() < 0.6
         with written_to(pair, self._rng.randrange(1 << 32)) as load:
-            signals = self._wanted(number, spoilt, whole=whole)
-            asked = pair.ask(signals, lambda: pair.service.wait(self._rng.random() * 0.5))
-            self._crash(lambda: pair.ended(asked))
+            signals = self._signals(number, spoilt, rebuild=rebuild)
+            signal_ids = pair.ask(signals, lambda: pair.service.wait(self._rng.random() * 0.5))
+            self._crash(lambda: pair.ended(signal_ids))
         self._figures["writes"] += load.writes
-        pair.until_ended(asked, CATCH_UP_S)
-        self._figures["deletes"] += pair.judge(begun)
+        pair.until_ended(signal_ids, CATCH_UP_S)
+        self._figures["deletes"] += pair.judge(position)
 
-    def _wanted(self, number: int, spoilt: list[str], *, whole: bool) -> list[Signal]:
-        """One rebuild, or all spoilt keys by several signals; now and then both, or more than is needed."""
+    def _signals(self, number: int, spoilt: list[str], *, rebuild: bool) -> list[Signal]:
+        """Signals for one rebuild, or for all spoilt keys; now and then for both, or for more than is needed."""
         signals: list[Signal] = []
 
         def add(do: Do, keys: tuple[str, ...] | None = None) -> None:
             signals.append(Signal(do=do, id=f"{number}-{len(signals)}", entity="row", keys=keys))
 
-        if whole:
+        if rebuild:
             add("rebuild")
             self._figures["rebuilt"] += 1
-        if not whole or self._rng.random() < 0.3:
+        if not rebuild or self._rng.random() < 0.3:
             rows = self._pair.rows
             keys = [*spoilt, *(str(self._rng.randrange(2 * rows)) for _ in range(len(spoilt)))]
             self._rng.shuffle(keys)
@@ -100,17 +100,17 @@ class _Rounds:
         return signals
 
     def _crash(self, done: Callable[[], bool]) -> None:
-        """Kills the service once to thrice, at a place or at any time; then it may go on."""
+        """Kills the service up to four times, at fail points or at random moments, and starts it a last time."""
         service = self._pair.service
         for _ in range(self._rng.choice((1, 2, 3))):
             if service.wait(self._rng.random() * WRITES_S):
-                pass  # it crashed at its place
+                pass  # it crashed at its fail point
             elif done() and self._rng.random() < 0.5:
                 continue
             service.kill()
             self._figures["kills"] += 1
-            place = f"{self._rng.choice(PLACES)}:{self._rng.randrange(1, 20)}"
-            service.start(place if self._rng.random() < 0.4 else None)
+            fail_point = f"{self._rng.choice(REPAIR_POINTS)}:{self._rng.randrange(1, 20)}"
+            service.start(fail_point if self._rng.random() < 0.4 else None)
         service.wait(self._rng.random() * WRITES_S)
         service.kill()
         self._figures["kills"] += 1

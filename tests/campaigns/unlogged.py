@@ -1,7 +1,7 @@
-"""Edits that the log does not tell, under load, with kills and restarts: of the publication, of partitions, of keys.
+"""Edits that the server's log does not show (of the publication, of partitions, of keys), under load, with kills.
 
-An operator's part is to set right what is wrong and to start the service again, and nothing more. In the end the fold
-of the changelog must be the tables, and its positions must be in order.
+The operator only corrects the edit and starts the service again. In the end, the fold of the changelog must equal the
+tables, and its positions must be in order.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ SETTINGS = {"fsync": "off", "max_wal_size": "4GB"}
 KEYS = 400
 EDITS = 4
 CATCH_UP_S = 180.0
-"""More than a minute: so long an idle changelog may take to store what a look at the catalogue saw."""
+"""More than a minute, because an idle service may take that long to store the result of a check of the catalogue."""
 CONFIG = """
 name = "{name}"
 [source]
@@ -86,11 +86,11 @@ HIDING: dict[str, tuple[str, str]] = {
     "truncated": ("TRUNCATE event_2", "SELECT"),
     "rewritten": ("VACUUM FULL event_0", "SELECT"),
 }
-"""What hides changes, and what ends it."""
+"""The statements that hide changes, and those that end the hiding."""
 
 
 def campaign() -> Campaign:
-    """A round is a new database, with a few edits."""
+    """A round is a new database with a few edits."""
     return Campaign(site=_site, at_once=2)
 
 
@@ -101,7 +101,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         temporary_server(settings=SETTINGS) as server,
     ):
 
-        def one(piece: Piece) -> Figures:
+        def run_piece(piece: Piece) -> Figures:
             folder = Path(name) / str(piece.first)
             folder.mkdir()
             try:
@@ -110,7 +110,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
             finally:
                 shutil.rmtree(folder)
 
-        yield one
+        yield run_piece
 
 
 class _Round:
@@ -152,7 +152,7 @@ class _Round:
         }
 
     def _edit(self, kind: str) -> None:
-        """Hides changes for a while, during which the service runs, is killed, or is away."""
+        """Hides changes for a while, with the service running or down. A running one may be killed afterwards."""
         hide, end = (statement.format(p=f'"{self._name}"') for statement in HIDING[kind])
         away = self._rng.random() < 0.3
         if away:
@@ -176,7 +176,7 @@ class _Round:
         self._start_again()
 
     def _start_again(self) -> None:
-        """What an operator or systemd does, now that all is right again."""
+        """Starts a service that stopped, as an operator or systemd does once the edit is corrected."""
         if self._service.exit_code not in (None, -9):
             self._stops += 1
             self._service.start()
@@ -203,23 +203,26 @@ class _Round:
             cursor = connection.execute(statements.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def _until(self, reached: Callable[[Checkpoint], bool]) -> None:
+    def _until(self, condition: Callable[[Checkpoint], bool]) -> None:
         deadline = time.monotonic() + CATCH_UP_S
-        while (found := read_checkpoint(self._log)) is None or not reached(found):
+        while (checkpoint := read_checkpoint(self._log)) is None or not condition(checkpoint):
             self._start_again()
-            assert time.monotonic() < deadline, f"only {found}; {self._service.said()[-3000:]}"
+            assert time.monotonic() < deadline, f"the service reached only {checkpoint}; {self._service.said()[-3000:]}"
             time.sleep(0.05)
 
     def _catch_up(self) -> None:
-        """Until nothing is left to publish, to notice or to repair: so a row of each table has asked for a look."""
+        """Waits until nothing is left to publish, to notice or to repair.
+
+        A new row of each table first makes the service check the catalogue.
+        """
         self._sql("INSERT INTO item VALUES (10000, 1); INSERT INTO event VALUES (10000, 1)")
         [(end,)] = self._sql("SELECT pg_current_wal_insert_lsn()::text")
 
-        def done(found: Checkpoint) -> bool:
-            looked = parse_lsn(found.source["publication"]["lsn"])
-            return looked >= parse_lsn(end) and not found.repairs.get("open") and is_read(found)
+        def caught_up(checkpoint: Checkpoint) -> bool:
+            catalogue_lsn = parse_lsn(checkpoint.source["publication"]["lsn"])
+            return catalogue_lsn >= parse_lsn(end) and not checkpoint.repairs.get("open") and is_read(checkpoint)
 
-        self._until(done)
+        self._until(caught_up)
 
     def _judge(self) -> Figures:
         last, rows = "", 0

@@ -1,8 +1,8 @@
-"""Tables are read while everything happens to them: random writes, long transactions, savepoints, moves, commits that
-are in the log long before they are visible, a rewrite, a TRUNCATE, and kills of the service.
+"""Tables are read by the service while much happens to them.
 
-Of every prefix of the log, no state may be older than one before it; the whole of it must be the tables; and of the
-stream, nothing may be lost or repeated.
+There are random writes, long transactions, savepoints, moves, commits that are in the server's log long before they are
+visible, a rewrite, a TRUNCATE, and kills of the service. In the changelog, no state of a key may be older than an
+earlier one. The fold of the changelog must equal the tables, and no change may be lost or repeated.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ on_incompatible = "publish"
 
 
 def campaign() -> Campaign:
-    """A round is a new database, read from its first row to its last."""
+    """A round is a new database, whose tables are read from the first row to the last."""
     return Campaign(site=_site, at_once=2)
 
 
@@ -62,7 +62,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         standby_of(server, Path(name)) as standby,
     ):
 
-        def one(piece: Piece) -> Figures:
+        def run_piece(piece: Piece) -> Figures:
             folder = Path(name) / str(piece.first)
             folder.mkdir()
             try:
@@ -71,7 +71,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
             finally:
                 shutil.rmtree(folder)
 
-        yield one
+        yield run_piece
 
 
 class _Round:
@@ -93,7 +93,9 @@ class _Round:
         oracle = Oracle(self._dsn, self._folder / "frames", f"oracle_{self._name}")
         scale = Scale(universe=ROWS * 2, big=300, big_every=40, pause_s=0.004, lingering=0.04, linger_s=0.8, held=0.06)
         load = Load(self._dsn, scale, rng.randrange(1 << 32))
-        disturbers = [threading.Thread(target=self._guarded, args=(each,)) for each in (self._hold, self._alter)]
+        disturbers = [
+            threading.Thread(target=self._run_guarded, args=(method,)) for method in (self._hold, self._alter)
+        ]
         try:
             load.start()
             for thread in disturbers:
@@ -106,7 +108,9 @@ class _Round:
                 thread.join()
             load.stop()
             end = last_write(self._dsn)
-            self._service.until(self._log, lambda found: through_lsn(found) > end and is_read(found), CATCH_UP_S)
+            self._service.until(
+                self._log, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), CATCH_UP_S
+            )
             oracle.wait(end, CATCH_UP_S)
             self._service.stop()
         finally:
@@ -143,7 +147,7 @@ class _Round:
         self._service.kill()
         self._service.start()
 
-    def _guarded(self, disturb: object) -> None:
+    def _run_guarded(self, disturb: object) -> None:
         try:
             disturb()  # type: ignore[operator]
         except BaseException as error:
@@ -151,7 +155,7 @@ class _Round:
             raise
 
     def _hold(self) -> None:
-        """Again and again, commits stay in the log without being visible."""
+        """Pauses the standby again and again, so that commits are in the log but not yet visible."""
         rng = random.Random(self._rng.random())
         while not self._over.wait(rng.random() * 0.5):
             with self._standby.paused():
@@ -159,7 +163,7 @@ class _Round:
                 self._over.wait(rng.random())
 
     def _alter(self) -> None:
-        """A rewrite and a TRUNCATE, at any time."""
+        """Rewrites one table and truncates one, at random moments."""
         rng = random.Random(self._rng.random())
         chosen = [self._rewrite, self._truncate]
         rng.shuffle(chosen)
@@ -175,7 +179,7 @@ class _Round:
         self._figures["rewrites"] += 1
 
     def _truncate(self, connection: psycopg.Connection) -> None:
-        """Its stamp says that every version up to now is gone."""
+        """Truncates a table. The stamp has the highest version that the truncate removes."""
         table = sql.Identifier(random.Random(self._rng.random()).choice(list(TABLES)))
         with connection.transaction():
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))

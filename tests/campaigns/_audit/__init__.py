@@ -1,3 +1,5 @@
-"""An oracle that shares no code with the product: triggers write down every change, `test_decoding` says in which
-order the transactions were committed, and docs/reference/types.md says how values look.
+"""An oracle that shares no code with the product.
+
+Triggers record every change, `test_decoding` gives the order of the commits, and docs/reference/types.md defines how
+values are written.
 """

@@ -1,4 +1,4 @@
-"""Rounds of faults under one load, and the verdict on the changelog that came of it; for any sink."""
+"""Rounds of faults under one load, and the verdict on the resulting changelog, for any sink."""
 
 import re
 import time
@@ -14,7 +14,7 @@ from tests.campaigns._audit.faults import ROWS, Faults
 from tests.campaigns._audit.history import BRANCH, history, tables, with_lost
 from tests.campaigns._audit.judge import Since, judge
 from tests.campaigns._audit.load import Load, touch
-from tests.campaigns._audit.losses import Crossed
+from tests.campaigns._audit.losses import GapLimits
 from tests.campaigns._audit.rows import Gap
 from tests.campaigns._audit.site import CATCH_UP_S, NAME, Sink
 from tests.campaigns._audit.tables import ENTITIES, MIGRATED, prepare
@@ -27,7 +27,7 @@ _GIVEN_UP = re.compile(r'(?m)^.*(?:no answer for|has been silent for).*"connecti
 
 
 class Block(Faults):
-    """One database, one changelog, one load; a subclass adds what can go wrong with its sink to `faults`."""
+    """One database, one changelog and one load. A subclass adds the faults of its sink to `faults`."""
 
     def __init__(
         self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -42,24 +42,24 @@ class Block(Faults):
         self._load.stop()
 
     def run(self, rounds: int) -> Figures:
-        """`rounds` faults, and the verdict."""
+        """Makes `rounds` faults, and judges the changelog."""
         self._load.start()
-        with self.unmigrated():
+        with self.without_migrations():
             self.service.start()
-            begun = self.service.slot_made(self.dsn, NAME)
-        self.since = {name: Since(nothing=begun) for name in self.names}
+            slot_start = self.service.slot_made(self.dsn, NAME)
+        self.since = {name: Since(nothing=slot_start) for name in self.names}
         started = time.monotonic()
-        for fault in self._dealt(rounds):
+        for fault in self._choose_faults(rounds):
             if self.rng.random() < 0.7:
                 self.advance()
-            self.loaded(self.rng.random() * LOADED_S_MAX)
+            self.let_run(self.rng.random() * LOADED_S_MAX)
             fault()
         self._load.finish()
         loaded_s = time.monotonic() - started
         self._catch_up()
-        return self._judged(loaded_s)
+        return self._judge(loaded_s)
 
-    def _dealt(self, rounds: int) -> list[Callable[[], None]]:
+    def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
         """As many faults as there are rounds, from a deck that is shuffled again when it is used up."""
         dealt: list[Callable[[], None]] = []
         while len(dealt) < rounds:
@@ -68,7 +68,7 @@ class Block(Faults):
         return dealt[:rounds]
 
     def _catch_up(self) -> None:
-        """Faults have ceased: all that was written is published, and a table is rebuilt."""
+        """Waits, without faults, until all writes are published and all repairs are done. Then rebuilds a table."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for table in MIGRATED:
                 touch(connection, table, 0)
@@ -83,14 +83,16 @@ class Block(Faults):
         self.command("rebuild", self.rng.choice(self.names))
         self.service.stop()
 
-    def _judged(self, loaded_s: float) -> Figures:
-        gaps = _checked(self.sink.gaps(), self.crossed)
+    def _judge(self, loaded_s: float) -> Figures:
+        gaps = _check_gaps(self.sink.gaps(), self.gap_limits)
         transactions = with_lost(history(self.dsn), self.restored)
         rows = self.sink.rows(self.names)
         verdict = judge(rows, transactions, self.since, tables(self.dsn, self._tables), gaps)
         counts = self._load.counts
         verdict.check()
-        assert not verdict.as_text or self.done["types altered"], "a composite is text, though nobody altered its type"
+        assert not verdict.as_text or self.done["types altered"], (
+            "a composite is text, although nobody altered its type"
+        )
         return {
             "faults": dict(sorted(self.done.items())),
             "changes": verdict.changes,
@@ -110,16 +112,16 @@ class Block(Faults):
         }
 
 
-def _checked(gaps: Sequence[Gap], crossed: Sequence[Crossed]) -> list[Gap]:
-    """Each gap that was made is told, no other, and none is told to be wider than it may be."""
-    assert len(gaps) == len(crossed), f"{len(crossed)} gaps were made, and these are told: {gaps}"
+def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Gap]:
+    """Checks that the changelog has exactly the gaps that were made, and that none is wider than it may be."""
+    assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []
-    for gap, most in zip(gaps, crossed, strict=True):
-        known = gap.start or most.through % BRANCH  # nothing of before is told where no checkpoint is left
-        assert known == most.through % BRANCH, f"{gap} begins elsewhere than the changelog ended, at {most}"
-        assert gap.end <= most.end % BRANCH, f"{gap} ends after the service went on, at {most}"
+    for gap, most in zip(gaps, gap_limits, strict=True):
+        start = gap.start or most.through % BRANCH  # a gap has no start if no checkpoint was left
+        assert start == most.through % BRANCH, f"{gap} does not begin where the changelog ended: {most}"
+        assert gap.end <= most.end % BRANCH, f"{gap} ends after the position from which the service continued: {most}"
         end = most.end // BRANCH * BRANCH + gap.end
-        assert most.through <= end, f"{gap} ends before it begins, at {most}"
+        assert most.through <= end, f"{gap} ends before it begins: {most}"
         last = gap.last or most.last
         checked.append(
             replace(gap, last=last, start=most.through, end=end, emptied=most.emptied, restored=most.restored)

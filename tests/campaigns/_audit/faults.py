@@ -1,4 +1,4 @@
-"""What goes wrong in a block, whatever its sink is."""
+"""The faults that do not depend on the sink."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ REACHED_S = 10.0
 
 
 class Faults(Outages):
-    """A site on which one fault after the other can be made."""
+    """A site with a list of faults to choose from."""
 
     def __init__(
         self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Faults(Outages):
         self._later = [name for name, entity in ENTITIES.items() if entity.later]
 
     def faults(self) -> list[Callable[[], None]]:
-        """One deck of them."""
+        """The faults of one deck. A fault that is listed twice happens twice as often."""
         return [
             *[self.kill] * 2,
             *[self._crash] * 2,
@@ -46,13 +46,13 @@ class Faults(Outages):
         ]
 
     def kill(self) -> None:
-        """SIGKILL, and another start."""
+        """Kills the service with SIGKILL, and starts it again."""
         self.done["kill"] += 1
         self.service.kill()
         self.service.start()
 
     def _crash(self) -> None:
-        """kill -9 at a place between two steps, if the service gets there soon."""
+        """Lets the service crash at a fail point, or kills it if it does not reach that point soon."""
         point = self.rng.choice((*LOOP_FAIL_POINTS, *READING_FAIL_POINTS, *self.sink.fail_points))
         self.service.kill()
         self.service.start(f"{point}:{self.rng.randrange(1, 12)}")
@@ -76,7 +76,7 @@ class Faults(Outages):
         self.repair(name, how, *keys)
 
     def repair(self, name: str, how: str, *keys: str) -> None:
-        """Rows are published again, of a table or of some keys; the changelog is right, so nothing is deleted."""
+        """Repairs a table or some keys. The changelog is correct, so this only publishes rows again."""
         self.done[how] += 1
         command, *options = how.split()
         self.command(command, name, "--no-wait", *options, *keys)
@@ -93,45 +93,45 @@ class Faults(Outages):
             for _ in range(self.rng.randrange(1, 4)):
                 with contextlib.suppress(*CONFLICTS):
                     alter_types(connection, self.rng)
-                self.loaded(self.rng.random())
+                self.let_run(self.rng.random())
 
     def _edit_publication(self) -> None:
-        """A table leaves the publication, or only some of its rows are published; the service finds out afterwards."""
+        """Removes a table, or some of its rows, from the publication for a while. The service must notice that."""
         name = self.rng.choice(self.names)
         self.done["publication edited"] += 1
-        noticed = self._noticed(name)
+        notices = self._notice_count(name)
         start = self.here()
         self.publish("DROP TABLE {table}", name)
         if self.rng.random() < 0.5:
             self.publish("ADD TABLE {table} WHERE ({key} < '150')", name)
-            self._hidden()
+            self._wait_while_hidden()
             self.publish("DROP TABLE {table}", name)
         else:
-            self._hidden()
+            self._wait_while_hidden()
         self.publish("ADD TABLE {table}", name)
         since = self.since[name]
         self.since[name] = replace(since, hidden=(*since.hidden, (start, self.here())))
         deadline = time.monotonic() + CATCH_UP_S
-        while self._noticed(name) == noticed:
-            self._refuse_other_end()
-            if self.service.exit_code is not None:  # over many tables, what it saw meanwhile may end it only now
+        while self._notice_count(name) == notices:
+            self._check_end()
+            if self.service.exit_code is not None:  # with many tables, it may notice the edit only now, and end
                 self.service.start()
             time.sleep(0.1)
-            assert time.monotonic() < deadline, f"nobody noticed that changes of {name} were hidden"
+            assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"
 
-    def _hidden(self) -> None:
-        """Changes are hidden for a while; a service that sees it meanwhile stops."""
+    def _wait_while_hidden(self) -> None:
+        """Waits while changes are hidden. A service that notices it may stop, with the right error."""
         until = time.monotonic() + self.rng.uniform(*HIDDEN_S)
         while time.monotonic() < until:
-            self._refuse_other_end()
+            self._check_end()
             time.sleep(0.05)
 
-    def _refuse_other_end(self) -> None:
-        """Asserts that a service that ended did so because of the publication."""
+    def _check_end(self) -> None:
+        """Raises AssertionError if the service ended for another reason than the publication."""
         if self.service.exit_code is not None:
             assert NAME in self.last_line(), f"the service ended: {self.last_line()}"
 
-    def _noticed(self, name: str) -> int:
-        """How often the service has said that changes of this entity may be missing."""
+    def _notice_count(self, name: str) -> int:
+        """How often the service has logged that changes of this entity may be missing."""
         lines = self.service.said().splitlines()
         return sum("changes may be missing from the log" in line and f'"{name}"' in line for line in lines)

@@ -1,4 +1,4 @@
-"""What happened to the tables, from the audit's rows and from the order in which `test_decoding` shows the commits."""
+"""The history of the tables: the changes from the audit's rows, in the order of the commits in `test_decoding`."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,15 +26,15 @@ FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 
 
 BRANCH = 1 << 64
-"""What each restore adds to the places in the log that is written after it, which were used before."""
+"""Each restore adds this to all later positions in the server's log, because a restored server uses them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one key, in the terms of the changelog.
 
-    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`: the row has other columns since, which
-    is no message. `other` is the key at the other end of a move.
+    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. An `alter` means that the row has other
+    columns from there on; it has no message. `other` is the key at the other end of a move.
     """
 
     entity: str
@@ -48,9 +48,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A committed transaction: where its first change stands in the log, where its commit record ends, and its time.
+    """A committed transaction: where its first change is in the log, where its commit record ends, and its time.
 
-    Or, with `restored`, what changed everything back to as it was at that place.
+    With `restored`, it stands for a restore, which changed everything back to its state at that position.
     """
 
     xid: int
@@ -63,7 +63,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A restore to where the log ended `at`, and all that had been committed until then, as it stood in that log."""
+    """A restore to the position `at`, and all transactions of the log before the restore."""
 
     at: int
     transactions: Sequence[Transaction]
@@ -82,25 +82,25 @@ class Recorded:
 
 
 def place(lsn: int, restores: Sequence[int]) -> int:
-    """The place of a byte of the log, after restores to these places, that is no other one's."""
+    """A unique position for a byte of the server's log, which restores to these positions have made ambiguous."""
     return sum(at < lsn for at in restores) * BRANCH + lsn
 
 
 def with_lost(transactions: Sequence[Transaction], restores: Sequence[Restored]) -> list[Transaction]:
-    """What a database holds now, each transaction at a place of its own, and what restores took from it before."""
+    """All transactions at unique positions: those that the database has now, and those that restores undid."""
     ends = [restored.at for restored in restores]
-    whole = [_moved(transaction, ends) for transaction in transactions]
+    result = [_at_unique_positions(transaction, ends) for transaction in transactions]
     for number, restored in enumerate(restores):
         before = ends[:number]
-        lost = (transaction for transaction in restored.transactions if transaction.end > restored.at)
-        whole += [_moved(transaction, before) for transaction in lost]
+        undone = (transaction for transaction in restored.transactions if transaction.end > restored.at)
+        result += [_at_unique_positions(transaction, before) for transaction in undone]
         back = place(restored.at, before)
         start = (number + 1) * BRANCH
-        whole.append(Transaction(xid=0, first=start, end=start, committed="", events=(), restored=back))
-    return sorted(whole, key=lambda transaction: transaction.end)
+        result.append(Transaction(xid=0, first=start, end=start, committed="", events=(), restored=back))
+    return sorted(result, key=lambda transaction: transaction.end)
 
 
-def _moved(transaction: Transaction, restores: Sequence[int]) -> Transaction:
+def _at_unique_positions(transaction: Transaction, restores: Sequence[int]) -> Transaction:
     first, end = (place(lsn, restores) for lsn in (transaction.first, transaction.end))
     return replace(transaction, first=first, end=end)
 
@@ -115,7 +115,7 @@ def history(dsn: str) -> list[Transaction]:
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
         times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
-        # Last, so that it has all that the audit has, whatever is still being committed.
+        # Read last, so that it has every transaction of the audit, even while others are being committed.
         commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"
@@ -127,16 +127,16 @@ def history(dsn: str) -> list[Transaction]:
 
 
 def _commits(lines: Iterable[tuple[Any, ...]]) -> list[tuple[int, int, int]]:
-    """Transaction id, place of the first change and end, of each transaction."""
-    found: list[tuple[int, int, int]] = []
+    """The transaction id, the position of the first change and the end of each transaction."""
+    commits: list[tuple[int, int, int]] = []
     first = 0
     for lsn, data in lines:
-        what, xid = data.split()
-        if what == "BEGIN":
+        kind, xid = data.split()
+        if kind == "BEGIN":
             first = int(lsn)
         else:
-            found.append((int(xid), first, int(lsn)))
-    return found
+            commits.append((int(xid), first, int(lsn)))
+    return commits
 
 
 def events(recorded: Sequence[Recorded]) -> Iterator[Event]:
@@ -147,13 +147,13 @@ def events(recorded: Sequence[Recorded]) -> Iterator[Event]:
         if skipped or row.op == "MESSAGE":
             skipped = False
             continue
-        if following is not None and (arrived := _crossed(row, following)):
-            skipped, row = True, arrived
+        if following is not None and (update := _as_update(row, following)):
+            skipped, row = True, update
         yield from _events(row)
 
 
-def _crossed(row: Recorded, following: Recorded) -> Recorded | None:
-    """The update that a delete in a partitioned table and an insert of the same key right after it are."""
+def _as_update(row: Recorded, following: Recorded) -> Recorded | None:
+    """Returns an update if a delete in a partitioned table is directly followed by an insert of the same key."""
     if (row.op, following.op) != ("DELETE", "INSERT") or row.entity != following.entity:
         return None
     entity = entity_of(row.entity)
@@ -172,20 +172,20 @@ def _events(row: Recorded) -> Iterator[Event]:
     old = None if row.old is None else documented(row.old, row.types)
     new = None if row.new is None else documented(row.new, row.types)
     entity = entity_of(row.entity)
-    left = "" if old is None else key_text(old, entity.key)
-    arrived = "" if new is None else key_text(new, entity.key)
-    event = Event(entity=row.entity, op="update", key=arrived or left, old=old, new=new, stamp=row.stamp)
+    old_key = "" if old is None else key_text(old, entity.key)
+    new_key = "" if new is None else key_text(new, entity.key)
+    event = Event(entity=row.entity, op="update", key=new_key or old_key, old=old, new=new, stamp=row.stamp)
     if row.op == "ALTER":
         yield replace(event, op="alter")
     elif old is None:
         yield replace(event, op="create")
     elif new is None:
         yield replace(event, op="delete")
-    elif left == arrived and placed(entity, old) == placed(entity, new):
+    elif old_key == new_key and placed(entity, old) == placed(entity, new):
         yield event
     else:
-        yield replace(event, op="delete", key=left, new=None, other=arrived)
-        yield replace(event, op="create", key=arrived, old=None, other=left)
+        yield replace(event, op="delete", key=old_key, new=None, other=new_key)
+        yield replace(event, op="create", key=new_key, old=None, other=old_key)
 
 
 def placed(entity: Entity, row: State) -> int:
@@ -194,7 +194,7 @@ def placed(entity: Entity, row: State) -> int:
 
 
 def tables(dsn: str, names: Iterable[str]) -> dict[str, dict[str, State]]:
-    """What these tables hold now, by entity and key."""
+    """The rows that these tables have now, by entity and key."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         set_json_loads(parsed, connection)
         states: dict[str, dict[str, State]] = {}

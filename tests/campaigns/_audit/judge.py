@@ -1,7 +1,7 @@
 """Compares a changelog with the audit, transaction by transaction, and its fold with the tables.
 
-A row of op `read` stands for the state that its key has at the row's position: the fold of all transactions that were
-committed before. So it may also stand for changes that the stream does not hold, those of before the table was added.
+A row with the op `read` must have the state of its key at the row's position: the fold of all transactions that were
+committed before. This also covers changes from before a table was added, which the stream does not have.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from tests.campaigns._audit.values import State, same
 
 _EXAMPLES_MAX = 12
 _LONG_MIN = 1_000
-"""Shorter values are stored in their row, and the log always holds them."""
+"""Shorter values are stored in their row, so the log always has them."""
 
 _T = TypeVar("_T")
 Tables = Mapping[str, Mapping[str, State]]
@@ -26,11 +26,12 @@ Tables = Mapping[str, Mapping[str, State]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """From where on the changelog holds an entity's changes, as places in the server's log.
+    """From which positions in the server's log the changelog has an entity's changes.
 
-    It holds nothing of transactions that end up to `nothing`, and all of those that begin after `published` and end
-    after `streaming`. Of the others it holds the last changes, or all, or none. Of transactions that overlap a part
-    that is `hidden`, it may lack any change; keys that went meanwhile are deleted later.
+    It has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction that begins
+    after `published` and ends after `streaming`. Of other transactions, it has the last changes, all, or none. It may
+    lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that span are deleted from
+    the changelog later.
     """
 
     nothing: int
@@ -41,10 +42,10 @@ class Since:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found; `faults` are examples in words.
+    """The result: counts of rows and of each kind of fault. `faults` has examples as texts.
 
-    `unknown` counts values that no message of their row held, `in_gaps` transactions that the changelog may lack,
-    `as_text` rows with a composite whose attributes nobody knew.
+    `unknown` counts values that no message of their row had. `in_gaps` counts transactions that the changelog may lack.
+    `as_text` counts rows that have a composite as text, because its attributes were not known.
     """
 
     rows: int = 0
@@ -62,14 +63,14 @@ class Verdict:
     folded_wrong: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def note(self, kind: str, what: str, about: object) -> None:
-        """Counts a fault, and keeps the first ones as examples."""
+    def note(self, kind: str, fault: str, subject: object) -> None:
+        """Counts a fault. The first faults are kept as examples."""
         setattr(self, kind, getattr(self, kind) + 1)
         if len(self.faults) < _EXAMPLES_MAX:
-            self.faults.append(f"{kind}: {what}: {str(about)[:900]}")
+            self.faults.append(f"{kind}: {fault}: {str(subject)[:900]}")
 
     def check(self) -> None:
-        """Raises AssertionError when anything was found."""
+        """Raises AssertionError if there is a fault."""
         names = ("lost", "repeated", "reordered", "wrong", "stale", "folded_wrong")
         figures = {name: getattr(self, name) for name in names}
         if any(figures.values()):
@@ -83,7 +84,7 @@ def judge(
     tables: Tables,
     gaps: Sequence[Gap] = (),
 ) -> Verdict:
-    """The verdict on a changelog, whose rows come in the order in which a consumer of each partition gets them."""
+    """The verdict on a changelog. The rows of each partition must come in the order in which a consumer gets them."""
     verdict = Verdict()
     judged = _Judge(verdict, transactions, since, gaps)
     ordered = _ordered(rows, verdict)
@@ -102,20 +103,21 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
     last: dict[tuple[str, int], str] = {}
     collected = []
     for row in rows:
-        place, before = (row.entity, row.partition), last.get((row.entity, row.partition), "")
+        topic_partition, before = (row.entity, row.partition), last.get((row.entity, row.partition), "")
         if row.position == before:
             verdict.note("repeated", "a position twice in one partition", row)
         elif row.position < before:
             verdict.note("reordered", f"after {before}", row)
-        last[place] = row.position
+        last[topic_partition] = row.position
         collected.append(row)
     verdict.rows = len(collected)
     return sorted(collected, key=lambda row: (row.position, row.partition))
 
 
 def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
-    """All rows up to the last one before it are of an earlier epoch, and all after it of its own; at it are truncates,
-    where the entities are emptied, of all partitions.
+    """Checks that the epoch changes at the gap, and that no row is between the gap and the last row before it.
+
+    If the gap empties entities, there must be a truncate for each of their partitions at its position.
     """
     first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
     if gap.last >= gap.position or (first < len(ordered) and ordered[first].position < gap.position):
@@ -128,7 +130,7 @@ def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
     if sorted((row.entity, row.partition) for row in truncates) != sorted(partitions):
         verdict.note("wrong", f"at {gap}: truncates", truncates)
     if _epoch(gap.last) >= _epoch(gap.position):
-        verdict.note("reordered", "a gap in the midst of an epoch", gap)
+        verdict.note("reordered", "a gap within an epoch", gap)
 
 
 def _epoch(position: str) -> str:
@@ -136,17 +138,17 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The tables' rows, transaction by transaction; as they were at the places of `copied`, they can be had again."""
+    """The rows of the tables after each transaction. A restore returns to a state at a position in `copied`."""
 
     def __init__(self, copied: Iterable[int]) -> None:
         self.rows: dict[str, dict[str, State]] = defaultdict(dict)
-        self._due = sorted(copied, reverse=True)
+        self._positions = sorted(copied, reverse=True)
         self._copies: dict[int, dict[str, dict[str, State]]] = {}
 
     def transaction(self, transaction: Transaction) -> None:
-        """The next transaction."""
-        while self._due and self._due[-1] < transaction.end:
-            self._copies[self._due.pop()] = {name: dict(rows) for name, rows in self.rows.items()}
+        """Applies the next transaction."""
+        while self._positions and self._positions[-1] < transaction.end:
+            self._copies[self._positions.pop()] = {name: dict(rows) for name, rows in self.rows.items()}
         if transaction.restored is not None:
             self.rows = defaultdict(dict, self._copies[transaction.restored])
         for event in transaction.events:
@@ -163,14 +165,14 @@ class _Truth:
 
 
 class _Fold:
-    """What a consumer holds: the last state of each key, with values that were unavailable as they were before."""
+    """A consumer's states: the last state of each key. Unavailable values are taken from the previous state."""
 
     def __init__(self, verdict: Verdict) -> None:
         self._verdict = verdict
         self._rows: dict[str, dict[str, dict[str, object]]] = defaultdict(dict)
 
     def add(self, row: Row) -> None:
-        """The next message."""
+        """Applies the next message."""
         states = self._rows[row.entity]
         if row.key == TRUNCATE_KEY:
             states.clear()
@@ -178,22 +180,22 @@ class _Fold:
             states.pop(row.key, None)
         else:
             before = states.get(row.key, {})
-            kept = {name: before[name] for name in row.unavailable if name in before}
-            states[row.key] = {**kept, **row.current}
+            unavailable = {name: before[name] for name in row.unavailable if name in before}
+            states[row.key] = {**unavailable, **row.current}
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
-        """Each row of the table is in the fold, and no other; a column that was added since may be missing: null."""
+        """Checks that the fold has exactly the rows of the table. A column that was added later may be missing."""
         states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():
-            what = "only the changelog has" if key in states else "only the table has"
-            self._verdict.note("folded_wrong", f"{name}: {what}", key)
+            side = "only the changelog has" if key in states else "only the table has"
+            self._verdict.note("folded_wrong", f"{name}: {side}", key)
         for key in states.keys() & table.keys():
             for column, value in table[key].items():
                 if column in long and column not in states[key]:
                     self._verdict.unknown += 1
                 elif states[key].get(column) != value:
-                    about = (states[key].get(column), value)
-                    self._verdict.note("folded_wrong", f"{name} {key}: {column}, folded and in the table", about)
+                    values = (states[key].get(column), value)
+                    self._verdict.note("folded_wrong", f"{name} {key}: {column}, folded and in the table", values)
 
 
 class _Judge:
@@ -212,9 +214,9 @@ class _Judge:
         self.fold = _Fold(verdict)
 
     def run(self, rows: Sequence[Row]) -> None:
-        """Goes through transactions and rows together, in the order of the log."""
+        """Compares transactions and rows in the order of the log."""
         for row in rows:
-            self._placed(row)
+            self._check_partition(row)
             current, composites = row.current or {}, entity_of(row.entity).composites
             self._verdict.as_text += any(isinstance(current.get(column), str) for column in composites)
         groups = itertools.groupby(rows, lambda row: bisect.bisect_right(self._ends, self._place(row)))
@@ -222,7 +224,7 @@ class _Judge:
         for number, transaction in enumerate(self._transactions):
             self._commit(transaction, by_commit.get(number, []))
         for row in by_commit.get(len(self._transactions), []):
-            self._alone(row)
+            self._check_alone(row)
 
     def _commit(self, transaction: Transaction, rows: Sequence[Row]) -> None:
         changes = []
@@ -231,19 +233,19 @@ class _Judge:
                 changes.append(row)
                 self.fold.add(row)
             else:
-                self._alone(row)
+                self._check_alone(row)
         self.truth.transaction(transaction)
         if transaction.restored is None:
             self._compare(transaction, changes)
 
     def _place(self, row: Row) -> int:
-        """Where in the log its commit record begins."""
+        """The unique position in the server's log at which the row's commit record begins."""
         return bisect.bisect_right(self._restores, row.position) * BRANCH + row.commit
 
-    def _alone(self, row: Row) -> None:
-        """A row that was read from its table: its key has that state here."""
+    def _check_alone(self, row: Row) -> None:
+        """Checks a row that belongs to no transaction. A row that was read must have its key's state at this point."""
         self.fold.add(row)
-        if row.op == "delete" and self._swept(row):
+        if row.op == "delete" and self._may_be_deleted(row):
             return
         if row.op == "truncate" and row.position in (gap.position for gap in self._gaps):
             return
@@ -257,21 +259,21 @@ class _Judge:
         if state is None or row.current is None or not same(state, row.current, composites):
             self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
 
-    def _swept(self, row: Row) -> bool:
-        """Whether the service may have deleted this key by itself: the table lacks it, and its delete may be hidden."""
+    def _may_be_deleted(self, row: Row) -> bool:
+        """Whether the service itself may delete this key: the table lacks it, and its delete may be hidden or lost."""
         hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
-        lost = any(gap.position < row.position for gap in self._gaps)
-        return (hidden or lost) and row.key not in self.truth.rows[row.entity]
+        after_gap = any(gap.position < row.position for gap in self._gaps)
+        return (hidden or after_gap) and row.key not in self.truth.rows[row.entity]
 
-    def _placed(self, row: Row) -> None:
-        """The partition is that of the row's values; a TRUNCATE is in all."""
+    def _check_partition(self, row: Row) -> None:
+        """Checks that the row's values belong to its partition. A TRUNCATE is in all partitions."""
         state, entity = row.current or row.original, entity_of(row.entity)
-        known = state is not None and all(column in state for column in entity.placed_by)
-        if state is not None and known and placed(entity, state) != row.partition:
+        has_columns = state is not None and all(column in state for column in entity.placed_by)
+        if state is not None and has_columns and placed(entity, state) != row.partition:
             self._verdict.note("wrong", f"belongs in partition {placed(entity, state)}", row)
 
     def _compare(self, transaction: Transaction, rows: Sequence[Row]) -> None:
-        """The transaction's events and rows, key by key."""
+        """Compares the events of a transaction with its rows, key by key."""
         for row in rows:
             if row.committed != transaction.committed:
                 self._verdict.note("wrong", f"committed at {transaction.committed}", row)
@@ -279,19 +281,19 @@ class _Judge:
         self._verdict.transactions += bool(rows)
         self._verdict.in_gaps += self._in_gap(transaction)
         expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))
-        for place in {**expected, **actual}:
-            events, written = expected.get(place, []), actual.get(place, [])
-            self._sequence(place, self._due(transaction, place[0], events, written), written)
+        for key in {**expected, **actual}:
+            events, key_rows = expected.get(key, []), actual.get(key, [])
+            self._compare_key(key, self._expected_events(transaction, key[0], events, key_rows), key_rows)
         self._streaming.update(entity for entity, _ in actual)
 
-    def _due(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
-        """The events that the changelog must hold; where it may lack some, those that it does."""
+    def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
+        """The events that the changelog must have. If it may lack some, these are the ones that it has."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
         hidden = any(transaction.first < end and start < transaction.end for start, end in since.hidden)
         if hidden or self._in_gap(transaction):
-            return _shown(events, rows)
+            return _matching_events(events, rows)
         if transaction.first > since.published and (transaction.end > since.streaming or entity in self._streaming):
             return events
         return events[max(0, len(events) - len(rows)) :]
@@ -299,49 +301,49 @@ class _Judge:
     def _in_gap(self, transaction: Transaction) -> bool:
         return any(gap.start < transaction.end <= gap.end for gap in self._gaps)
 
-    def _sequence(self, place: "_Place", events: "_Events", rows: "_Rows") -> None:
-        """One key's events in one transaction, and its rows."""
-        what = f"{place}: {len(events)} changes, {len(rows)} rows"
+    def _compare_key(self, key: "_Key", events: "_Events", rows: "_Rows") -> None:
+        """Compares the events and the rows of one key in one transaction."""
+        summary = f"{key}: {len(events)} changes, {len(rows)} rows"
         if len(rows) < len(events):
-            self._verdict.note("lost", what, events)
+            self._verdict.note("lost", summary, events)
         elif len(rows) > len(events):
-            self._verdict.note("repeated", what, rows)
+            self._verdict.note("repeated", summary, rows)
         elif any(map(_difference, events, rows)):
-            left = list(rows)
+            unmatched = list(rows)
             for event in events:
-                match = next((row for row in left if not _difference(event, row)), None)
+                match = next((row for row in unmatched if not _difference(event, row)), None)
                 if match is not None:
-                    left.remove(match)
+                    unmatched.remove(match)
             differences = "; ".join(filter(None, map(_difference, events, rows)))
-            self._verdict.note("wrong" if left else "reordered", differences, rows)
+            self._verdict.note("wrong" if unmatched else "reordered", differences, rows)
 
 
-_Place = tuple[str, str]
+_Key = tuple[str, str]
 _Events = list[tuple[int, Event]]
 _Rows = list[tuple[int, Row]]
-"""With each, how many times its table was emptied before in the same transaction."""
+"""Each row (in `_Events`: each event) has the number of earlier TRUNCATEs of its table in the same transaction."""
 
 
-def _shown(events: _Events, rows: _Rows) -> _Events:
-    """The events that the rows stand for, in their order. The other half of a move may be hidden, or a TRUNCATE."""
-    left = iter(events)
+def _matching_events(events: _Events, rows: _Rows) -> _Events:
+    """The events that match the rows, in their order. One half of a move, or a TRUNCATE, may be hidden."""
+    remaining = iter(events)
     shown: _Events = []
     for emptied, row in rows:
-        halves = ((emptied, half) for _, event in left for half in (event, replace(event, other=None)))
+        halves = ((emptied, half) for _, event in remaining for half in (event, replace(event, other=None)))
         match = next((half for half in halves if not _difference(half, (emptied, row))), None)
         shown += [] if match is None else [match]
     return shown
 
 
-def _by_key(placed: Iterable[tuple[_Place, _T]]) -> dict[_Place, list[_T]]:
-    found: dict[_Place, list[_T]] = defaultdict(list)
-    for place, what in placed:
-        found[place].append(what)
-    return found
+def _by_key(placed: Iterable[tuple[_Key, _T]]) -> dict[_Key, list[_T]]:
+    groups: dict[_Key, list[_T]] = defaultdict(list)
+    for key, item in placed:
+        groups[key].append(item)
+    return groups
 
 
-def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iterator[tuple[_Place, tuple[int, Event]]]:
-    """The events that are messages; a TRUNCATE is one for each partition."""
+def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iterator[tuple[_Key, tuple[int, Event]]]:
+    """The events that must have messages, by key. A TRUNCATE has one message for each partition."""
     emptied: Counter[str] = Counter()
     for event in transaction.events:
         if event.entity in entities and event.op != "alter":
@@ -350,8 +352,8 @@ def _numbered_events(transaction: Transaction, entities: Container[str]) -> Iter
             emptied[event.entity] += event.op == "truncate"
 
 
-def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Place, tuple[int, Row]]]:
-    """The rows; those of one TRUNCATE share their position."""
+def _numbered_rows(rows: Iterable[Row]) -> Iterator[tuple[_Key, tuple[int, Row]]]:
+    """The rows, by key. All rows of one TRUNCATE have the same position."""
     emptied: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         before = len(emptied[row.entity] - {row.position})
@@ -368,7 +370,7 @@ def _names(event: Event) -> list[str]:
 
 
 def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]) -> str:
-    """What the row says otherwise than the audit does; nothing if they agree."""
+    """Describes how the row differs from the event. The text is empty if they agree."""
     (emptied, event), (emptied_before, row) = numbered_event, numbered_row
     entity = entity_of(row.entity)
     if emptied != emptied_before:
@@ -379,7 +381,7 @@ def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]
 
 
 def _current(entity: Entity, event: Event, row: Row) -> str:
-    """A long value that an update left alone may be unavailable, unless the log has the whole old row."""
+    """Compares the current states. A long value that an update did not change may be unavailable without FULL."""
     if event.new is None:
         return "" if row.current is None and not row.unavailable else "a state where there is none"
     unavailable = set(row.unavailable)
@@ -392,7 +394,7 @@ def _current(entity: Entity, event: Event, row: Row) -> str:
 
 
 def _original(entity: Entity, event: Event, row: Row) -> str:
-    """All of the old row under FULL; under DEFAULT its key, if the row was deleted or moved, and nothing else."""
+    """Compares the originals. With FULL, it is the old row. With DEFAULT, it is the key of a deleted or moved row."""
     expected = event.old
     if event.old is not None and not entity.full:
         expected = {name: event.old[name] for name in entity.key} if event.op == "delete" else None

@@ -1,4 +1,4 @@
-"""Writers that do to the tables what applications do: cascades, moves, MERGE, COPY, savepoints, two-phase commits."""
+"""Writers that change tables as applications do: cascades, moves, MERGE, COPY, savepoints and two-phase commits."""
 
 import logging
 import random
@@ -28,7 +28,7 @@ CONFLICTS = (
     psycopg.errors.UndefinedColumn,
     psycopg.errors.DatatypeMismatch,
 )
-"""What a writer meets because others write too, or alter the table; its transaction is rolled back."""
+"""Errors because other writers write to the same rows or alter the table. The transaction is rolled back."""
 
 _STATEMENTS = """
 INSERT INTO customer (id, name, balance, tags, ratio)
@@ -123,7 +123,7 @@ SMALL_ACTIONS = (
 
 @dataclass(slots=True)
 class Counts:
-    """What was done, by kind."""
+    """Counts of the writers' work, and the errors with which threads failed."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -133,10 +133,10 @@ class Counts:
 
 
 class Load:
-    """Writers and a migrator, each a thread, until `stop`; lost connections and conflicts are got over."""
+    """Writers and a migrator, each in a thread, until `stop`. They survive lost connections and conflicts."""
 
     def __init__(self, dsn: str, seed: int, small: Sequence[str] = ()) -> None:
-        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that finds no server
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that cannot reach the server
         self.counts = Counts()
         self._dsn = dsn
         self._stopping = threading.Event()
@@ -149,19 +149,19 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Begins to write."""
+        """Starts to write."""
         for thread in self._threads:
             thread.start()
 
     def finish(self) -> None:
-        """Ends the threads, and commits what one of them left prepared when the server crashed."""
+        """Ends the threads, and commits transactions that stayed prepared because the server crashed."""
         self.stop()
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             for (name,) in connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall():
                 connection.execute(f"COMMIT PREPARED '{name}'".encode())
 
     def stop(self) -> None:
-        """Ends the threads. Raises what one of them failed with."""
+        """Ends the threads. Raises the error of one that failed."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -184,7 +184,7 @@ class Load:
 
 
 class _Writer:
-    """Transactions of random actions; some are prepared, and decided a little later."""
+    """Writes transactions of random actions. Some are prepared, and committed or rolled back a little later."""
 
     def __init__(self, seed: str, number: int, counts: Counts, stopping: threading.Event, small: Sequence[str]) -> None:
         self._rng, self._number, self._counts, self._stopping = random.Random(seed), number, counts, stopping
@@ -192,7 +192,7 @@ class _Writer:
         self._others: Sequence[Callable[[Cursor], None]] = (self._swap, self._copy, self._large, self._empty)
 
     def write(self, connection: psycopg.Connection) -> None:
-        """Writes until it is to stop."""
+        """Writes until `stopping` is set."""
         self._decide(connection)
         while not self._stopping.is_set():
             connection.execute("BEGIN")
@@ -211,7 +211,7 @@ class _Writer:
             if rng.random() < 0.03:
                 self._stopping.wait(rng.random() * LINGER_S)
                 self._step(cursor)
-        if rng.random() < 0.04 or not self._counts.prepared:  # one at least, however slow the machine is
+        if rng.random() < 0.04 or not self._counts.prepared:  # at least one, even on a slow machine
             connection.execute(f"PREPARE TRANSACTION 'writer {self._number}'".encode())
             self._counts.prepared += 1
             self._stopping.wait(rng.random() * PREPARED_S)
@@ -221,23 +221,23 @@ class _Writer:
             self._counts.committed += 1
 
     def _decide(self, connection: psycopg.Connection) -> None:
-        """Commits or rolls back what this writer prepared, perhaps before the server crashed."""
+        """Commits or rolls back this writer's prepared transaction, which may be from before a crash of the server."""
         for name, *_ in connection.execute(
             "SELECT gid FROM pg_prepared_xacts WHERE gid = %s", [f"writer {self._number}"]
         ).fetchall():
             connection.execute(f"{self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'".encode())
 
     def _step(self, cursor: Cursor) -> None:
-        """An action; now and then after a stamp, or in a savepoint that may be rolled back, its stamp included."""
+        """Acts once, sometimes after a stamp, or in a savepoint that may be rolled back, together with its stamp."""
         rng = self._rng
         if rng.random() < 0.3:
-            self._say(cursor)
+            self._emit_stamp(cursor)
         if rng.random() < 0.85:
             self._act(cursor)
             return
         cursor.execute("SAVEPOINT tentative")
         if rng.random() < 0.5:
-            self._say(cursor)
+            self._emit_stamp(cursor)
         self._act(cursor)
         cursor.execute(rng.choice((b"RELEASE SAVEPOINT tentative", b"ROLLBACK TO SAVEPOINT tentative")))
 
@@ -260,8 +260,8 @@ class _Writer:
         values = {"id": self._any(), "other": self._any(), "n": rng.randrange(1, 6), "text": self._text()}
         cursor.execute(rng.choice(ACTIONS), {**values, "long": self._long()})
 
-    def _say(self, cursor: Cursor) -> None:
-        """A stamp, which the audit's rows repeat."""
+    def _emit_stamp(self, cursor: Cursor) -> None:
+        """Writes a stamp, which the audit's rows repeat."""
         self._stamps += 1
         stamp = f"w{self._number}-{self._stamps}"
         message = f'{{"apiVersion": "v2", "serviceName": "load", "identifier": "{stamp}"}}'
@@ -279,7 +279,7 @@ class _Writer:
         return "".join(self._rng.choices("abcdef", k=50)) * self._rng.choice((1, 60, 200))
 
     def _swap(self, cursor: Cursor) -> None:
-        """Two seats exchange their codes."""
+        """Exchanges the codes of two seats."""
         one, two = (f'seat "{self._any()}"' for _ in range(2))
         for new, old in (("free", one), (one, two), (two, "free")):
             cursor.execute("UPDATE seat SET code = %s WHERE code = %s", [new, old])
@@ -293,7 +293,7 @@ class _Writer:
                 )
 
     def _large(self, cursor: Cursor) -> None:
-        """Every row of some tables."""
+        """Updates every row of two tables, and many rows of a third one."""
         cursor.execute("UPDATE customer SET balance = balance - 0.01")
         cursor.execute("UPDATE ledger SET kind = kind || '.'")
         cursor.execute("UPDATE page SET title = title || '.' WHERE id > %s", [self._any()])
@@ -306,7 +306,7 @@ class _Writer:
         cursor.execute("INSERT INTO seat VALUES ('first', 'again') ON CONFLICT DO NOTHING")
 
     def _fill_added(self, cursor: Cursor) -> None:
-        """Gives a value to a column that the migrator added."""
+        """Writes values into a column that the migrator added."""
         table = self._rng.choice(MIGRATED)
         columns = added(cursor.connection, table)
         if columns:
@@ -318,7 +318,7 @@ class _Writer:
 
 
 def added(connection: psycopg.Connection, table: str) -> list[tuple[str, str]]:
-    """Name and type of each column that the migrator added."""
+    """The name and type of each column that the migrator added."""
     return connection.execute(
         "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute"
         " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attname LIKE 'x%%'",
@@ -327,13 +327,13 @@ def added(connection: psycopg.Connection, table: str) -> list[tuple[str, str]]:
 
 
 class _Migrator:
-    """Adds, drops, renames and retypes columns, in transactions that write rows as well."""
+    """Adds, drops and renames columns and changes their types, in transactions that also write rows."""
 
     def __init__(self, seed: str, counts: Counts, stopping: threading.Event) -> None:
         self._rng, self._counts, self._stopping = random.Random(seed), counts, stopping
 
     def write(self, connection: psycopg.Connection) -> None:
-        """Migrates until it is to stop."""
+        """Migrates until `stopping` is set."""
         while not self._stopping.wait(0.3 + self._rng.random() * 1.5):
             table = self._rng.choice(MIGRATED)
             statement = self._statement(connection, table)
@@ -352,7 +352,7 @@ class _Migrator:
                 self._counts.altered += 1
 
     def _statement(self, connection: psycopg.Connection, table: str) -> str:
-        """Names are never used twice: of that the log tells nothing."""
+        """A random migration. Names are never used twice, because the log does not show that a column was replaced."""
         columns, alter = added(connection, table), f"ALTER TABLE {table}"
         if len(columns) < 2 or (len(columns) < 5 and self._rng.random() < 0.4):
             type_name = self._rng.choice(("int", "int", "numeric", "text"))
@@ -368,8 +368,9 @@ class _Migrator:
 
 
 def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
-    """The enum of `customer` has one label more; an attribute of the composite in `place` has another name, or is
-    another. Rows of `place` cannot be written meanwhile, so that each has the names of its time.
+    """Adds a label to the enum of `customer`, and renames or replaces an attribute of the composite in `place`.
+
+    `place` is locked during that, so that each row in the log has the attribute names of its time.
     """
     label, fresh = (f"a{rng.randrange(1 << 40)}" for _ in range(2))
     connection.execute(f"ALTER TYPE tier ADD VALUE '{label}'".encode())
@@ -392,7 +393,7 @@ def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
 
 
 def touch(connection: psycopg.Connection, table: str, key: int) -> None:
-    """Writes one row as it is."""
+    """Updates one row without changing it."""
     connection.execute(
         f"UPDATE {table} SET id = id WHERE id = (SELECT min(id) FROM {table} WHERE id >= {key})".encode()
     )

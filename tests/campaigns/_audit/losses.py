@@ -1,4 +1,4 @@
-"""What loses changes for good, and the way on from there: precisely the one that the service names when it stops."""
+"""Faults that lose changes for good. Afterwards, the campaign runs exactly the command that the service names."""
 
 import re
 import shutil
@@ -23,16 +23,18 @@ from tests.proxy import Proxy
 
 HIDDEN_S = (0.2, 3.0)
 REFUSED, SHOWN = 3, 1
-"""Exit codes: of a service that goes no further, and of a way on that was only shown."""
+"""Exit codes: of a service that cannot continue, and of a command that only shows what it would do."""
 
 _WAY = re.compile(r"`changelog (run [^`]+)`")
 _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossed:
-    """What a gap may hide at most: from `through`, where the changelog ended before it, with the row at `last`, to
-    where the server's log ended after it; `emptied` and `restored` as of a `Gap`.
+class GapLimits:
+    """The widest gap that is allowed.
+
+    It begins at `through`, where the changelog ended with the row at `last`, and ends at `end`, where the server's log
+    ended afterwards. `emptied` and `restored` are those of a `Gap`.
     """
 
     through: int
@@ -49,10 +51,10 @@ class Losses(Site):
         self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
     ) -> None:
         super().__init__(server, link, folder, seed, sink, small)
-        self.crossed: list[Crossed] = []
+        self.gap_limits: list[GapLimits] = []
 
     def losses(self) -> list[Callable[[], None]]:
-        """One of each."""
+        """The faults that lose changes, each once."""
         return [self._drop_slot, self._drop_publication, self._restore]
 
     def _drop_slot(self) -> None:
@@ -65,7 +67,7 @@ class Losses(Site):
         self.go_over_gap()
 
     def _drop_publication(self) -> None:
-        """Under a running service, or while it is away."""
+        """Drops the publication while the service runs, or while it is stopped."""
         self.done["publication dropped"] += 1
         away = self.rng.random() < 0.5
         if away:
@@ -78,19 +80,20 @@ class Losses(Site):
         self.go_over_gap()
 
     def _restore(self) -> None:
-        """The database goes back to an earlier point on the same timeline; what was lost so had been published."""
+        """Restores the database to an earlier point on the same timeline. The lost changes had been published."""
         self.done["database restored"] += 1
-        copy, at = self._copied()
+        copy, at = self._copy_server()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("INSERT INTO seat VALUES (%s, 'with the restore')", [f"lost {len(self.restored)}"])
         end = self.log_end()
         self.service.until_stored(self.sink.stored, lambda stored: through_lsn(stored) > end, CATCH_UP_S)
-        self.loaded(self.rng.uniform(*HIDDEN_S))
+        self.let_run(self.rng.uniform(*HIDDEN_S))
         if away := self.rng.random() < 0.5:
             self.end_service()
         self.link.stop()
         self.until_gone()
-        restored = Restored(at=at, transactions=history(self.dsn))  # all that the service may have seen
+        # The history has every transaction that the service may have published.
+        restored = Restored(at=at, transactions=history(self.dsn))
         self.server.stop("immediate")
         shutil.rmtree(self.server.data_dir)
         copy.rename(self.server.data_dir)
@@ -100,12 +103,12 @@ class Losses(Site):
             self.service.start()
         self.go_over_gap(restored=restored)
 
-    def _copied(self) -> tuple[Path, int]:
-        """A copy of the stopped server's files, and where its log ends."""
+    def _copy_server(self) -> tuple[Path, int]:
+        """Copies the files of the stopped server, and returns the copy and the end of its log."""
         self.server.stop()
-        said = self.server.run("pg_controldata", str(self.server.data_dir))
-        assert "shut down\n" in said, f"the server did not stop in order: {said}"
-        end = _END.search(said)
+        output = self.server.run("pg_controldata", str(self.server.data_dir))
+        assert "shut down\n" in output, f"the server did not stop in order: {output}"
+        end = _END.search(output)
         assert end is not None
         copy = self.server.data_dir.with_name("copy")
         subprocess.run(["cp", "-a", str(self.server.data_dir), str(copy)], check=True)
@@ -119,64 +122,66 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """The service has stopped, or will, and names the way on: it is gone, now and then with a kill on it.
+        """Waits until the service stops, and runs the command that its last line names, with or without a crash.
 
-        `before` is the changelog's last checkpoint, where it can no longer be read.
+        `before` is the changelog's last checkpoint. It is given if the checkpoint can no longer be read.
         """
         code, last = self.service.ended(CATCH_UP_S), self.last_line()
         ways = _WAY.findall(last)
         assert code == REFUSED, f"the service ended with {code}: {last}"
-        assert ways, f"the service names no way on: {last}"
+        assert ways, f"the service names no command to continue with: {last}"
         time.sleep(self.rng.uniform(*HIDDEN_S))
         stored = before or self.sink.stored()
         assert stored is not None
-        through = place(through_lsn(stored), [each.at for each in self.restored])
+        through = place(through_lsn(stored), [earlier.at for earlier in self.restored])
         if restored is not None:
             self.restored.append(restored)
         point = self.rng.choice((None, *GAP_FAIL_POINTS))
-        with self.unmigrated():
-            self._go(self._shown(ways[-1].split()), point, stored.epoch)
-        gone: frozenset[str] | None = frozenset(emptied)
-        if point == "gap:slot-made" and before is None:  # this slot stands past the end, as if rows had been lost
-            gone = None if restored is not None else frozenset(self.names)
-        self.crossed.append(
-            Crossed(
+        with self.without_migrations():
+            self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
+        emptied_entities: frozenset[str] | None = frozenset(emptied)
+        if point == "gap:slot-made" and before is None:  # the slot is after the changelog's end, as if rows were lost
+            emptied_entities = None if restored is not None else frozenset(self.names)
+        self.gap_limits.append(
+            GapLimits(
                 through=through,
                 last=str(stored.position),
                 end=self.here(),
-                emptied=gone,
+                emptied=emptied_entities,
                 restored=restored is not None,
             )
         )
 
-    def _shown(self, words: Sequence[str]) -> Sequence[str]:
-        """The way that was named only shows what is known, and the words to go on with."""
+    def _arguments_to_continue(self, arguments: Sequence[str]) -> Sequence[str]:
+        """Runs the named command, which only shows the gap. Returns the arguments that its output names to continue."""
         self.until_gone()
-        shown = self.command(*words, code=SHOWN)
-        told, _, way = shown.rstrip().rpartition("to go on: changelog run ")
-        assert told, f"no way on is shown: {shown}"
+        output = self.command(*arguments, code=SHOWN)
+        before, _, way = output.rstrip().rpartition("to go on: changelog run ")
+        assert before, f"no command to continue with is shown: {output}"
         return way.split()
 
-    def _go(self, words: Sequence[str], point: str | None, epoch: int) -> None:
-        """With a crash at that point."""
+    def _run_over_gap(self, arguments: Sequence[str], point: str | None, epoch: int) -> None:
+        """Runs the service over the gap, after a crash at `point` if one is given."""
         self.until_gone()
         if point is not None:
-            self.service.start(point, *words)
+            self.service.start(point, *arguments)
             assert self.service.wait(CATCH_UP_S), f"{point} was not reached: {self.service.said()[-2000:]}"
             self.until_gone()
-        self.service.start(None, *(() if point == GAP_FAIL_POINTS[-1] else words))
+        self.service.start(None, *(() if point == GAP_FAIL_POINTS[-1] else arguments))
         self.service.until_stored(self.sink.stored, lambda stored: stored.epoch > epoch, CATCH_UP_S)
 
     @contextmanager
-    def unmigrated(self) -> Iterator[None]:
-        """No table is altered or truncated meanwhile: PostgreSQL does not track what is committed while it begins to
-        make a slot, and decodes a table that was altered then as it was before, or fails to find its file.
+    def without_migrations(self) -> Iterator[None]:
+        """Locks all tables, so that none is altered or truncated while PostgreSQL creates a slot.
+
+        When it begins to create a slot, PostgreSQL does not track commits. It would decode a table that was altered
+        then with the old columns, or would not find the table's file.
         """
         tables = sql.SQL(", ").join(map(table_of, self.names))
-        with psycopg.connect(self.dsn) as connection:  # it writes nothing, so the slot does not wait for it
+        with psycopg.connect(self.dsn) as connection:  # it writes nothing, so PostgreSQL does not wait for its end
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
             yield
 
     def last_line(self) -> str:
-        """What the service said last."""
+        """The last line that the service logged."""
         return self.service.said().rstrip().rpartition("\n")[2]

@@ -1,4 +1,4 @@
-"""What hangs, is away or is wrong for a while: connections, standbys, clocks."""
+"""Temporary faults: connections that hang or are lost, standbys that are away, and clocks that are wrong."""
 
 import contextlib
 import os
@@ -24,12 +24,12 @@ JUMPS_S = (-5 * 86_400, -10_800, -70, 0, 70, 10_800, 5 * 86_400)
 
 
 class Outages(Losses):
-    """A site of which parts can be away for a while; the service gets over each of them by itself."""
+    """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """A deck of them; the one that takes minutes is rarely in it."""
+        """The outages of one deck. The one that takes minutes is not in every deck."""
         return [
-            *[self._part] * 2,
+            *[self._fail_link] * 2,
             *[self._end_server] * 2,
             self._stop_backend,
             self._hang_backend,
@@ -43,36 +43,36 @@ class Outages(Losses):
         """The links that can fail, by name."""
         return {"link to the server": self.link}
 
-    def _part(self) -> None:
-        """A link stops, hangs, is mute, or is reset."""
+    def _fail_link(self) -> None:
+        """Stops, hangs, mutes or resets a link for a while."""
         name, link = self.rng.choice(list(self.links().items()))
         how = self.rng.choice((link.stop, link.hang, link.mute, link.reset))
         self.done[f"{name}: {how.__name__}"] += 1
         how()
-        self.loaded(self.rng.uniform(*PARTED_S))
+        self.let_run(self.rng.uniform(*PARTED_S))
         link.resume()
 
     def _end_server(self) -> None:
-        """PostgreSQL stops without a checkpoint, or crashes."""
+        """Stops PostgreSQL without a checkpoint, or kills it, and starts it again."""
         if self.rng.random() < 0.5:
             self.done["server stopped"] += 1
             self.server.stop("immediate")
         else:
             self.done["server killed"] += 1
             self.server.kill()
-        self.loaded(self.rng.random())
+        self.let_run(self.rng.random())
         self.server.start()
 
     def _stop_backend(self) -> None:
         self._pause_backend("backend stopped", self.rng.uniform(*PARTED_S))
 
     def _hang_backend(self) -> None:
-        """For longer than the service waits: it takes the connection for lost, and goes on by a new one."""
+        """Stops a backend for longer than the service waits. The service must replace the connection."""
         self._pause_backend("backend hung", self.rng.uniform(*HUNG_S))
         self.advance()
 
     def _hang_for_minutes(self) -> None:
-        """One connection, while the service goes on by new ones; or all of one link."""
+        """Lets one connection hang for minutes, which the service replaces, or all connections of a link."""
         seconds = self.rng.uniform(*MINUTES_S)
         if self.rng.random() < 0.5:
             self._pause_backend("backend hung for minutes", seconds)
@@ -80,12 +80,12 @@ class Outages(Losses):
             name, link = self.rng.choice(list(self.links().items()))
             self.done[f"{name}: hung for minutes"] += 1
             link.hang()
-            self.loaded(seconds)
+            self.let_run(seconds)
             link.resume()
         self.advance()
 
     def _pause_backend(self, name: str, seconds: float) -> None:
-        """One of the service's sessions says nothing for a while, and its kernel still acknowledges."""
+        """Stops the backend of one of the service's sessions for a while. The kernel still acknowledges packets."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             pids = connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE application_name = 'changelog'"
@@ -94,23 +94,23 @@ class Outages(Losses):
             return
         self.done[name] += 1
         [pid] = self.rng.choice(pids)
-        with _stopped(pid):
-            self.loaded(seconds)
+        with _stopped_process(pid):
+            self.let_run(seconds)
 
     def _hold_commits(self) -> None:
-        """A synchronous standby is away: commits stand in the log, and nobody sees them yet."""
+        """Requires a synchronous standby that is away, so that commits are in the log but not yet visible."""
         self.done["commits held"] += 1
         self._set("synchronous_standby_names", STANDBY)
-        self.loaded(self.rng.uniform(*HIDDEN_S))
+        self.let_run(self.rng.uniform(*HIDDEN_S))
         self._set("synchronous_standby_names", "")
 
     def _lack_standby(self) -> None:
-        """A standby is away that must have each change first; it comes back, or is no longer asked for."""
+        """Requires a standby that is away to have each change first. Then it comes back, or is no longer required."""
         self.done["standby away"] += 1
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [STANDBY])
         self._set("synchronized_standby_slots", STANDBY)
-        self.loaded(self.rng.uniform(*HUNG_S))
+        self.let_run(self.rng.uniform(*HUNG_S))
         if self.rng.random() < 0.5:
             self._set("synchronized_standby_slots", "")
             self.advance()
@@ -131,7 +131,7 @@ class Outages(Losses):
 
     @contextmanager
     def _standby(self) -> Iterator[None]:
-        """`pg_receivewal` is all of it that is needed here."""
+        """Runs `pg_receivewal` as the standby, which is enough here."""
         received = self.folder / "received"
         received.mkdir(exist_ok=True)
         command = [str(self.server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous"]
@@ -151,10 +151,10 @@ class Outages(Losses):
             connection.execute("SELECT pg_reload_conf()")
 
     def _turn_clock(self) -> None:
-        """A clock jumps, and stays so: the service's while it runs, the database's while it is down.
+        """Turns a clock, which stays wrong: the service's while it runs, or the database's while it is down.
 
-        That one is never ahead of the machine's: libfaketime tells the machine's time now and then where a signal is
-        handled, and PostgreSQL's timers would wait for as long as it is ahead.
+        The database's clock is never ahead of the machine's. In signal handlers, libfaketime sometimes returns the
+        machine's time, and PostgreSQL's timers would then wait for the difference.
         """
         name = self.rng.choice(self.clocks)
         jumps_s = [seconds for seconds in JUMPS_S if name == "service" or seconds <= 0]
@@ -165,12 +165,12 @@ class Outages(Losses):
         if name == "database":
             self.server.start()
         self.advance()
-        self.loaded(self.rng.uniform(*HIDDEN_S))
+        self.let_run(self.rng.uniform(*HIDDEN_S))
 
 
 @contextmanager
-def _stopped(pid: int) -> Iterator[None]:
-    """SIGSTOP, and SIGCONT afterwards, for a process that may end."""
+def _stopped_process(pid: int) -> Iterator[None]:
+    """Stops a process with SIGSTOP until the `with` block ends. The process may also end by itself."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, as Kafka's Java client chooses it: written from the definition of MurmurHash2."""
+"""The partition of a key, as Kafka's Java client chooses it. It is written from the definition of MurmurHash2."""
 
 _SEED, _FACTOR = 0x9747B28C, 0x5BD1E995
 _WORD = 0xFFFFFFFF
@@ -19,5 +19,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition(key: str, partitions: int) -> int:
-    """The number of the partition."""
+    """The number of the partition to which the key belongs."""
     return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions

@@ -1,4 +1,4 @@
-"""The rows of a changelog, read as any consumer may read them: Parquet files, or the messages of a topic."""
+"""The rows of a changelog, as any consumer can read them from Parquet files or from the messages of a topic."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,17 +35,17 @@ class Row:
 
     @property
     def commit(self) -> int:
-        """Where its commit record begins."""
+        """Where the commit record of the row begins in the server's log."""
         return int(self.position.split("/")[1], 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Where changes were lost: the transactions whose commit records end after `start` and up to `end` in the log.
+    """A gap: changes were lost of the transactions whose commit records end after `start` and at or before `end`.
 
-    `last` is the position of the last row before, `position` that of the gap itself. Where rows of the changelog may be
-    gone as well, consumers are told that these entities are `emptied`; None allows all and none. After a gap by which a
-    database was `restored`, places in the log are used again.
+    `last` is the position of the last row before the gap, and `position` is that of the gap itself. If rows of the
+    changelog may be lost as well, consumers are told that the entities in `emptied` are empty. None means that either
+    all or none are emptied. After a gap by which a database was `restored`, positions in the server's log occur again.
     """
 
     last: str
@@ -68,7 +68,7 @@ def of_files(path: Path) -> Iterator[Row]:
 
 
 def gaps_of_files(path: Path) -> list[Gap]:
-    """The gaps that a file log tells of, in its order."""
+    """The gaps that a file log reports, in its order."""
     tables = (pq.read_table(file, columns=["current"], filters=[("entity", "==", "gaps")]) for file in _files(path))
     return [gap_of(parsed(text)) for table in tables for text in table.column("current").to_pylist()]
 
@@ -78,7 +78,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def gap_of(state: Mapping[str, Any]) -> Gap:
-    """The gap that a row of the entity `gaps` tells of; `last` and `start` are empty where no checkpoint was left."""
+    """The gap that a row of the entity `gaps` reports. `last` and `start` are empty if no checkpoint was left."""
     before, after = state["before"], state["after"]
     start = _place(before["through"]) if before["through"] else 0
     end, entities = _place(after["through"]), tuple(state["entities"])
@@ -90,24 +90,24 @@ def _place(lsn: str) -> int:
     return (int(high, 16) << 32) + int(low, 16)
 
 
-def row_of(told: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
-    """A row from what stands beside an envelope, in columns or headers, and from what the envelope says itself."""
+def row_of(fields: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
+    """A row, from its envelope and from the fields outside the envelope, which are columns or headers."""
     provenance = envelope["provenance"]
     source = provenance["source"]
     assert (source["op"], source["position"], source["transaction"]) == (
-        told["op"],
-        told["position"],
-        told["transaction"],
-    ), f"the row at {told['position']} says one thing outside its envelope and another inside"
-    end = moved.get("movedTo" if told["op"] == "delete" else "movedFrom")
-    assert (end is None) == (not moved), f"the row at {told['position']} moved the wrong way: {moved}"
+        fields["op"],
+        fields["position"],
+        fields["transaction"],
+    ), f"the row at {fields['position']} has other fields outside its envelope than inside"
+    end = moved.get("movedTo" if fields["op"] == "delete" else "movedFrom")
+    assert (end is None) == (not moved), f"the row at {fields['position']} moved the wrong way: {moved}"
     return Row(
-        entity=told["entity"],
-        partition=told["partition"],
-        key=told["key"],
-        op=told["op"],
-        position=told["position"],
-        transaction=int(told["transaction"]),
+        entity=fields["entity"],
+        partition=fields["partition"],
+        key=fields["key"],
+        op=fields["op"],
+        position=fields["position"],
+        transaction=int(fields["transaction"]),
         committed=source["committedAt"],
         stamp=provenance.get("identifier", ""),
         current=envelope.get("current"),

@@ -29,7 +29,7 @@ NAME = "audited"
 CATCH_UP_S = 1_800.0
 COMMAND_S = 600.0
 ANSWER_S = 3
-"""How long the service waits for an answer; on the stream, for twice as long."""
+"""How many seconds the service waits for an answer. On the replication stream, it waits twice as long."""
 
 POSTGRES = {
     "fsync": "off",
@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The clocks, and in which share of the blocks each can be turned."""
+"""The clocks, and the share of the blocks in which each can be turned."""
 
 CONFIG = """
 name = "{name}"
@@ -62,15 +62,15 @@ listen = "127.0.0.1:0"
 
 
 class Sink(Protocol):
-    """Where the changelog is: how it is configured and read."""
+    """The sink of the changelog: how it is configured and read."""
 
     @property
     def section(self) -> str:
-        """Its part of the configuration, below `[sink]`."""
+        """The part of the configuration below `[sink]`."""
 
     @property
     def fail_points(self) -> Sequence[str]:
-        """The places where the service can be made to crash in it."""
+        """The fail points of the sink, at which the service can be made to crash."""
 
     def stored(self) -> Checkpoint | None:
         """The last checkpoint."""
@@ -79,13 +79,13 @@ class Sink(Protocol):
         """All rows, as consumers get them."""
 
     def gaps(self) -> list[Gap]:
-        """The gaps that the changelog tells of."""
+        """The gaps that the changelog reports."""
 
 
 class Site:
-    """What faults are made with: the service, its link to the server, and the tables that it publishes, `names`.
+    """The service, its link to the server, and the tables that it publishes, which are in `names`.
 
-    `small` ones are among them. `clocks` names those that can be turned.
+    The tables in `small` are among them. `clocks` has the names of the clocks that can be turned.
     """
 
     def __init__(
@@ -113,21 +113,21 @@ class Site:
             self.service.environment.update(faked)
 
     def close(self) -> None:
-        """Leaves nothing running."""
+        """Stops the service, and keeps the server's log."""
         self.service.kill()
-        shutil.copy(self.server.log, self.folder / "server.log")  # for whoever keeps the folder
+        shutil.copy(self.server.log, self.folder / "server.log")  # it stays with the other files of a failed block
 
-    def loaded(self, seconds: float) -> None:
-        """Lets the service run; by itself it must not end."""
-        assert not self.service.wait(seconds), f"the service was killed by nobody: {self.service.said()[-2000:]}"
+    def let_run(self, seconds: float) -> None:
+        """Lets the service run for this time. It must not end by itself."""
+        assert not self.service.wait(seconds), f"the service ended, but nobody killed it: {self.service.said()[-2000:]}"
 
     def advance(self, service: Service | None = None) -> None:
-        """Waits until the service, or another one, stored something more."""
+        """Waits until the service, or another instance of it, has stored something more."""
         before = self.sink.stored()
         (service or self.service).until_stored(self.sink.stored, lambda stored: stored != before, CATCH_UP_S)
 
     def end_service(self) -> None:
-        """SIGTERM or SIGKILL."""
+        """Ends the service with SIGTERM or SIGKILL."""
         self.rng.choice((self.service.stop, self.service.kill))()
 
     def until_gone(self) -> None:
@@ -140,12 +140,12 @@ class Site:
                 time.sleep(0.05)
 
     def add_table(self, name: str) -> None:
-        """A table that is being written to joins the publication, then the configuration."""
+        """Adds a table to the publication, then to the configuration, while it is written to."""
         self.done["table added"] += 1
         nothing = self.here()
         self.publish("ADD TABLE {table}", name)
         published = self.here()
-        self.loaded(self.rng.random() * 0.5)
+        self.let_run(self.rng.random() * 0.5)
         self.end_service()
         self.since[name] = Since(nothing=nothing, published=published, streaming=self.here())
         self.names.append(name)
@@ -153,14 +153,14 @@ class Site:
         self.service.start()
 
     def publish(self, edit: str, name: str) -> None:
-        """ALTER PUBLICATION, of one table."""
+        """Edits one table in the publication, by ALTER PUBLICATION."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             names = {"table": table_of(name), "key": sql.Identifier(entity_of(name).key[0])}
             statement = sql.SQL(f"ALTER PUBLICATION {{publication}} {edit}")
             connection.execute(statement.format(publication=sql.Identifier(NAME), **names))
 
     def configuration(self, port: int) -> str:
-        """That of a service which reaches the server by this port."""
+        """The configuration of a service that reaches the server at this port."""
         head = CONFIG.format(
             name=NAME,
             dsn=json.dumps(psycopg.conninfo.make_conninfo(self.dsn, port=port)),
@@ -172,28 +172,28 @@ class Site:
         return head + configuration(self.names)
 
     def log_end(self) -> int:
-        """Where the server's log ends."""
+        """The position at which the server's log ends."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
         assert row is not None
         return int(row[0])
 
     def here(self) -> int:
-        """The same place, as no other in the whole history of the database."""
+        """The same position, made unique for the database's whole history, with its restores."""
         return place(self.log_end(), [restored.at for restored in self.restored])
 
-    def command(self, *words: str, code: int = 0) -> str:
-        """What `changelog WORDS` prints, which must end with this code."""
-        command = [sys.executable, "-m", "changelog", words[0], "--config", str(self._config), *words[1:]]
+    def command(self, *arguments: str, code: int = 0) -> str:
+        """Runs `changelog` with these arguments, checks the exit code, and returns the output."""
+        command = [sys.executable, "-m", "changelog", arguments[0], "--config", str(self._config), *arguments[1:]]
         environment = {**os.environ, **LEAN}
-        ended = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, timeout=COMMAND_S, check=False, text=True
         )
-        assert ended.returncode == code, f"{words} ended with {ended.returncode}: {ended.stderr[-2000:]}"
-        return ended.stdout
+        assert process.returncode == code, f"{arguments} ended with {process.returncode}: {process.stderr[-2000:]}"
+        return process.stdout
 
     def turn(self, name: str, seconds: int) -> None:
-        """One of the clocks is off by so much from now on; that of the database from its next start."""
+        """Makes a clock wrong by this number of seconds: the database's from its next start, the service's at once."""
         if name == "service":
             self._clock.write_text(f"{seconds:+d}", "utf-8")
         else:

@@ -14,12 +14,12 @@ SLOT = "audit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """How an entity is keyed, placed and logged.
+    """The key, the partitions and the replica identity of an entity.
 
-    `full` tells REPLICA IDENTITY FULL from DEFAULT; `long` names the columns that are stored outside their row,
-    `composites` those whose type is altered. A table is published from the start, or it is added `later`, or, if its
-    rows are `wide`, where the sink takes such. `table` is its schema and name, unless it is public and named as the
-    entity.
+    `full` means REPLICA IDENTITY FULL instead of DEFAULT. `long` names the columns that are stored outside their row,
+    and `composites` those whose type is altered. A table is published from the start, unless it is added `later`. A
+    table with `wide` rows is added only if the sink accepts such rows. `table` is the schema and name of the table, if
+    it is not public or not named like the entity.
     """
 
     key: tuple[str, ...]
@@ -42,7 +42,7 @@ class Entity:
 HOSTILE = "hostile"
 HOSTILE_TABLE = ('sch"ema.\n--', 'ta"ble \u202e.\n;DROP TABLE "seat";--')
 HOSTILE_COLUMNS = ('k"ey\n', "select", "a.b %s {} \u00fc\x1b]0;", "'; DROP TABLE seat; --", 'current"')
-"""What stands in names here is code to whoever prints them, or pastes them into a statement, unquoted."""
+"""These names contain code that would run if somebody printed them, or put them into a statement, unquoted."""
 
 ENTITIES: Mapping[str, Entity] = {
     "customer": Entity(key=("id",), partitions=3),
@@ -59,7 +59,7 @@ ENTITIES: Mapping[str, Entity] = {
     "late_default": Entity(key=("id",), full=False, long=("body",), later=True),
 }
 CROWDED = Entity(key=("id",))
-"""Each of the many small tables that a site may have besides."""
+"""The entity of each of the many small tables that a site may have."""
 
 MIGRATED = ("ledger", "document")
 """The tables whose columns change while they are written to."""
@@ -155,7 +155,7 @@ INSERT INTO late_default SELECT n, 'title', repeat(md5(n::text), 90) FROM genera
 
 
 def crowd(count: int) -> list[str]:
-    """The names of so many small tables."""
+    """The names of this number of small tables."""
     return [f"crowd_{number:04}" for number in range(count)]
 
 
@@ -165,13 +165,14 @@ def entity_of(name: str) -> Entity:
 
 
 def table_of(name: str) -> sql.Identifier:
-    """The table of an entity, quoted."""
+    """The quoted name of an entity's table."""
     return sql.Identifier(*(entity_of(name).table or ("public", name)))
 
 
 def prepare(dsn: str, rows: int, small: Sequence[str] = ()) -> None:
-    """Creates the tables, `small` ones as well, with their triggers and the slot that sees every commit, and then
-    `rows` rows in each; a few in the small ones.
+    """Creates the tables with their triggers, the slot that sees every commit, and then the rows.
+
+    Each table gets `rows` rows. The tables in `small` get two rows.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         database = sql.Identifier(connection.info.dbname)
@@ -203,10 +204,10 @@ def _hostile_table() -> sql.Composed:
 
 
 def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
-    """The tables' triggers and replica identities."""
+    """Creates the triggers of the tables, and sets their replica identities."""
     for name in names:
         entity, table = entity_of(name), table_of(name)
-        apart = () if entity.wide else entity.long  # what is wide is stored outside its row, compressed or not
+        apart = () if entity.wide else entity.long  # wide values are stored outside their row in any case
         statements = [
             "CREATE TRIGGER audited AFTER INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW {recorded}",
             "CREATE TRIGGER emptied AFTER TRUNCATE ON {table} FOR EACH STATEMENT {recorded}",
@@ -219,7 +220,7 @@ def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
 
 
 def restate(table: str) -> str:
-    """The statement that records every row of a table whose columns were changed in the same transaction."""
+    """A statement that records every row of a table whose columns were changed in the same transaction."""
     return (
         "INSERT INTO audit.change (op, entity, types, new)"
         f" SELECT 'ALTER', '{table}', audit.types('{table}'::regclass), to_jsonb(t) FROM {table} AS t"
@@ -227,7 +228,7 @@ def restate(table: str) -> str:
 
 
 def configuration(names: Sequence[str]) -> str:
-    """The sections of these entities."""
+    """The sections of the configuration for these entities."""
     return "".join(map(_section, names))
 
 

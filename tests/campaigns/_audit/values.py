@@ -1,9 +1,8 @@
-"""The JSON of values as docs/reference/types.md describes it, written from that page.
+"""The JSON of values, written from docs/reference/types.md alone.
 
-It says what `to_jsonb` gives, and what that becomes.
-
-Numbers are kept as `Number`, the text of their token, so that nothing is rounded. A very long text is replaced by its
-beginning and its SHA-256, in the audit and in what is judged, so that all rows fit into memory.
+That page says what `to_jsonb` returns for a value, and how the changelog writes it. Numbers are kept as `Number`, the
+text of their token, so that nothing is rounded. A very long text is replaced by its beginning and its SHA-256, both in
+the audit and in the rows of the changelog, so that all rows fit into memory.
 """
 
 import base64
@@ -15,11 +14,11 @@ from decimal import Decimal
 from typing import Any
 
 State = Mapping[str, Any]
-"""A row: column to value."""
+"""The values of a row, by column."""
 
 SHORT_MAX = 1_000_000
 SHOWN = 1_000
-"""Of a text of more than SHORT_MAX characters, so many are kept."""
+"""How many characters are kept of a text that is longer than SHORT_MAX."""
 
 _RANGE = re.compile(r"([\[(])(-?\d*),(-?\d*)([\])])")
 _PRINTED = re.compile(r'(?:^|,)(?:"((?:[^"\\]|""|\\\\)*)"|([^",]*))')
@@ -27,7 +26,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(\+00:00)?")
 
 
 class Number(str):
-    """A number of JSON. Equal to another of the same value, and to nothing else."""
+    """A number of JSON. It equals only other `Number`s of the same value."""
 
     __slots__ = ()
 
@@ -42,7 +41,7 @@ class Number(str):
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON with its numbers as they stand."""
+    """Parses JSON, and keeps its numbers as they are written."""
     return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse, object_pairs_hook=_shortened)
 
 
@@ -61,18 +60,18 @@ def _short(text: str) -> str:
 
 
 def documented(row: State, types: Mapping[str, str]) -> State:
-    """A row as `to_jsonb` gives it, in the form of docs/reference/types.md."""
+    """Converts a row from the form of `to_jsonb` to the form of docs/reference/types.md."""
     return {name: _value(value, types[name]) for name, value in row.items()}
 
 
 def printed(composite: str) -> list[str]:
-    """The values of a composite in the text that the database prints of it, sorted; a null is empty, and so is ''."""
+    """The sorted values of a composite, parsed from the database's text of it. A null and '' are both empty."""
     parts = _PRINTED.findall(composite[1:-1])
     return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)
 
 
 def same(state: State, shown: State, composites: Container[str]) -> bool:
-    """Whether a row that is `shown` is this one; these columns may be the text that the database prints."""
+    """Whether a `shown` row equals this state. The columns in `composites` may be the database's text instead."""
     return state.keys() == shown.keys() and all(
         shown[name] == value or (name in composites and _prints(shown[name], value)) for name, value in state.items()
     )
@@ -124,6 +123,6 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def key_text(row: State, columns: Sequence[str]) -> str:
-    """The text of a key, of integers and text: that of its one column, or a compact JSON array of texts."""
+    """The text of a key of integers and texts: its only value, or a compact JSON array of texts."""
     texts = [str(row[column]) for column in columns]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""A few rows of which one is more than the service reads at once, and a writer that changes them."""
+"""A few wide rows, one of them larger than the service reads at once, and a writer that changes them."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from tests.campaigns._audit.load import CONFLICTS
 TABLE = "wide"
 MIB = 1 << 20
 SIZES = {1: 10 * MIB, 2: 10 * MIB, 3: 10 * MIB, 4: 10 * MIB, 5: 10 * MIB, 6: 40 * MIB}
-"""Bytes by key. They compress well, so that all of the rows stand in one page."""
+"""The size of each row in bytes, by key. The rows compress well, so all of them are in one page."""
 PAUSE_S = 0.2
 
 _BODY = "repeat(md5(%(text)s::text), %(size)s / 32)"
@@ -20,11 +20,11 @@ _CHANGES = (
     [f"UPDATE wide SET body = {_BODY} WHERE id = %(key)s"],
     ["DELETE FROM wide WHERE id = %(key)s", _INSERT],
 )
-"""Most of them leave the long value out of the log, or the service would be busy with nothing else."""
+"""The changes. Most do not write the long value to the log, because the service would be busy with nothing else."""
 
 
 class WideRows:
-    """Changes the rows of the table, which it fills first, from `with` to its end; the server may be away."""
+    """Fills the table, and changes its rows until the `with` block ends. It tries again while the server is away."""
 
     def __init__(self, dsn: str, seed: int) -> None:
         self._dsn, self._rng = dsn, random.Random(seed)

@@ -1,3 +1,3 @@
-"""Stands before pandas on a service's path: to pyarrow, which imports it wherever it is, it is not installed."""
+"""Hides pandas: it precedes the real module on a service's path, so that pyarrow does not import that."""
 
 raise ImportError("the service is installed without pandas")
