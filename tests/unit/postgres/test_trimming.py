@@ -44,7 +44,7 @@ def test_our_messages_are_cut_to_one_byte_more_than_the_limit(prefix: str, limit
 
 
 def test_a_signal_or_stamp_that_was_cut_is_refused() -> None:
-    with pytest.raises(ChangelogError, match="holds more than the 2097152 bytes"):
+    with pytest.raises(ChangelogError, match="a signal has more than 2097152 bytes"):
         signal.parse(message(frame(signal.PREFIX.encode(), b'{"do":"pause"}'.ljust(LONG))).content, None)
     cut = stamp.parse(message(frame(stamp.PREFIX.encode(), b'{"serviceName":"a"}'.ljust(LONG))).content)
     assert (cut.stamp, cut.problem) == (None, f"it has more than {stamp.MESSAGE_NBYTES_MAX} bytes")
