@@ -127,8 +127,8 @@ bench: .venv/.dev $(if $(filter * kafka,$(NAME)),$(BENCH_SERVERS:%=.cache/%/.don
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra embedded --extra kafka --output-file requirements.lock
-	@$(COMPILE) --extra embedded --extra kafka --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra mysql --output-file requirements.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:

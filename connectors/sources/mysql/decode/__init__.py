@@ -1,0 +1,1 @@
+"""Decodes the binary log. Pure: bytes become events, events become rows of the changelog."""

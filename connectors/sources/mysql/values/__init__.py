@@ -1,0 +1,1 @@
+"""Columns, their values in the binary log, and ids of transactions."""
