@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 JOBS = "changelog.spark_jobs"
-EXECUTORS = "executors import the envelope, the schemas, the capture core, and one scan of each source"
+EXECUTORS = "executors import no connectors, except the types of a scan"
 SHIPS = frozenset(
     {
         *("mapInArrow", "mapInPandas", "applyInArrow", "applyInPandas", "mapPartitions", "mapPartitionsWithIndex"),

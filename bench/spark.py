@@ -50,7 +50,6 @@ from changelog.spark_jobs.views.transforms import latest, live
 
 SIZE = Size(rows=1_500_000, quick_rows=300_000, rounds=5)
 FILES = 4
-BLOCK = 50_000
 JSONPATCH_SHARE = 5
 COMMIT_ROWS = 1_000
 NEXT_DAY_US = 1_795_100_000_000_000

@@ -180,6 +180,8 @@ def entity_json(about: Mapping[str, Any], counts: Counts, tally: Tally, scope: S
 def _undecided(keys: int) -> str | None:
     if not keys:
         return None
+    if keys == 1:
+        return "1 key could not be compared: the database did not show its last change yet"
     return f"{keys:,} keys could not be compared: the database did not show their last changes yet"
 
 

@@ -121,21 +121,21 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
         raise ChangelogError(Kind.USAGE, f"{position} is beyond the end: {name_of(where)} {reach}")
 
 
-def refuse_dropped(spark: SparkSession, where: Files | Archive, reached: Position, what: str) -> None:
-    """Raises ChangelogError (GAP) if retention dropped rows after `reached`.
+def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, what: str) -> None:
+    """Raises ChangelogError (GAP) if retention dropped rows after `end`.
 
-    Retention drops the oldest days first. So if a row at or before `reached` still exists, no row after it is missing.
+    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing.
     Rows of the reserved entities prove nothing, because retention never drops them. `what` says in the error which
-    output ends at `reached`, for example `the deltas go up to`.
+    output ends at `end`, for example `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))
     changes = () if manifest is None else (file for file in manifest.files if file.entity not in OF_CHANGELOG)
     earliest = min((file.first for file in changes), default=None)
-    if earliest is not None and earliest > str(reached):
+    if earliest is not None and earliest > str(end):
         raise ChangelogError(
             Kind.GAP,
-            f"history lost: {what} {reached}, and {path} begins at {earliest}",
+            f"history lost: {what} {end}, and {path} begins at {earliest}",
             hint="start again with an empty output",
         )
 

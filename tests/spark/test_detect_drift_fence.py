@@ -193,7 +193,7 @@ def test_keys_of_an_invisible_commit_are_compared_again_when_it_is_visible(site:
             report, _ = detect("--entities", "unknown", "--wait", "5", code=1)
             unknown = report["entities"]["unknown"]
             assert (unknown["missing"], unknown["drifted"]) == (1, 1)
-            assert unknown["why"].startswith("1 keys could not be compared")
+            assert unknown["why"].startswith("1 key could not be compared")
             timer = threading.Timer(0.5, administer, (site, "ALTER SYSTEM RESET synchronous_standby_names"))
             timer.start()
             report, _ = detect("--entities", "unknown", code=1)

@@ -1,4 +1,4 @@
-"""Makes the deletes of ghosts. A ghost is a key that the changelog has and its table lacks (`key_lookup`)."""
+"""Makes the deletes of ghosts: keys that the changelog has and that their table was found to lack (`key_lookup`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace

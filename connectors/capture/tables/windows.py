@@ -22,9 +22,10 @@ PostgreSQL and MySQL do. By its position, such a change would count as older tha
 the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by
 position would lose updates here.)
 
-**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table lacks. The delete of a
-ghost is published at the message of its chunk, too, but only if no transaction has touched the key since the search
-began (`_unmentioned`). Otherwise the last row of the key came from the stream, and the key is no ghost.
+**Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Chunks look
+ghosts up in the table. For each ghost that the table lacks, a delete is published at the message of the chunk, but only
+if no transaction has touched the key since the search began (`_unmentioned`). Otherwise the last row of the key came
+from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
 keys began. A transaction below it may have been delivered earlier, when nobody recorded its keys; or only a part of it

@@ -42,7 +42,7 @@ _SCHEMAS = pa.scalar(SCHEMAS)
 READ_ROWS = 8192
 """The most rows in one batch that a reader yields."""
 
-_DAMAGED = "a damaged newest file is set aside when the service starts; restore any other from a copy"
+_DAMAGED = "restore the file from a copy; if it is the newest one, the next commit of a service sets it aside"
 
 
 def read_log(

@@ -56,7 +56,7 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
         return Decision(do=policy.on_schema_mismatch, why=f"the schema changed: {_listed(entity['schemaChanged'])}")
     if drifted == 0:
         return Decision(do="none", why="nothing drifted")
-    share = f"{entity['ppm']:,.0f} in a million rows"
+    share = f"{_rate(entity['ppm'])} in a million rows"
     column = _whole_column(entity, policy)
     if column is not None:
         return Decision(do="rebuild", why=f"{column} differs in {entity['columns'][column]:,} of {_keys(drifted)}")
@@ -64,7 +64,7 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
         limit = f"republish_keys_max = {policy.republish_keys_max}"
         return Decision(do="republish", why=f"{_keys(drifted)}, not more than {limit}")
     if entity["ppm"] > policy.rebuild_ppm:
-        limit = f"rebuild_ppm = {policy.rebuild_ppm:.0f}"
+        limit = f"rebuild_ppm = {_rate(policy.rebuild_ppm)}"
         return Decision(do="rebuild", why=f"{_keys(drifted)} are {share}, more than {limit}")
     excess = f"more than republish_keys_max = {policy.republish_keys_max}"
     return Decision(do="stop", why=f"{_keys(drifted)} are {excess}, but only {share}: a person decides")
@@ -128,6 +128,10 @@ def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
 
 def _keys(count: int) -> str:
     return f"{count:,} key{'' if count == 1 else 's'}"
+
+
+def _rate(ppm: float) -> str:
+    return f"{ppm:,.0f}" if ppm >= 10 else f"{ppm:.2g}"
 
 
 def _listed(columns: Mapping[str, str]) -> str:

@@ -158,6 +158,7 @@ def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) ->
             sink.commit(replace(checkpoint(commit), settings={"order": order.shape()}))
     visible(settings, [("order", number) for number in range(PARTITIONS)])
     assert commits(list(opened(settings).read(entity="order", key="42"))) == list(range(1, 10))
+    assert commits(list(opened(settings).follow(entity="order", key="42", wait=once))) == list(range(1, 10))
 
 
 def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: KafkaSettings) -> None:

@@ -190,7 +190,7 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
         assert sink.recover() == checkpoint(1)
     assert [log["log_level"] for log in logs] == ["warning"]
     assert log_file(path, 2).read_bytes() == damaged  # it stays until the caller continues from the checkpoint
-    with pytest.raises(ChangelogError, match="a damaged newest file is set aside when the service starts"):
+    with pytest.raises(ChangelogError, match="restore the file from a copy; if it is the newest one"):
         read(path)
 
     store(sink, [], checkpoint(1, through=13))

@@ -46,8 +46,9 @@ _GROWTH = 8
 class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
-    Kafka returns the messages of several partitions in any order. `read` with a `key`, and `follow` for the `last`
-    rows, sort all selected rows by position. Otherwise only the rows of messages that are read at once are sorted.
+    Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
+    are stored when they read; `follow` also sorts the `last` rows. Otherwise only the rows of messages that are read at
+    once are sorted.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
@@ -62,18 +63,15 @@ class KafkaLog:
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
     ) -> Iterator[pa.RecordBatch]:
         with closing(self._client.reader()) as consumer:
-            pair_lists = self._records(consumer, self._complete_spans(self._parts(entity, key)), key)
-            if key is not None:
-                pair_lists = iter([[pair for pairs in pair_lists for pair in pairs]])
-            for pairs in pair_lists:
-                yield from _batches([item for _, item in pairs if after is None or position_of(item) > after])
+            for records in self._selected(consumer, self._complete_spans(self._parts(entity, key)), key):
+                yield from _batches([item for item in records if after is None or position_of(item) > after])
 
     def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
         counts = self._entities()
         parts = [part for entity in entities for part in self._parts_of(entity, counts)]
         with closing(self._client.reader()) as consumer:
-            for pairs in self._records(consumer, self._complete_spans(parts), None):
-                yield from _batches([item for _, item in pairs])
+            for records in self._selected(consumer, self._complete_spans(parts), None):
+                yield from _batches(records)
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
@@ -86,8 +84,8 @@ class KafkaLog:
                 yield from _batches(self._newest(consumer, spans, key, last))
                 spans = {part: range(span.stop, span.stop) for part, span in spans.items()}
             while True:
-                for pairs in self._records(consumer, spans, key):
-                    yield from _batches([item for _, item in pairs])
+                for records in self._selected(consumer, spans, key):
+                    yield from _batches(records)
                 if not wait():
                     return
                 if time.monotonic() - listed_s > TOPICS_S:
@@ -219,6 +217,17 @@ class KafkaLog:
             back *= _GROWTH
         ordered = sorted((item for items in newest.values() for item in items), key=position_of)
         return ordered[max(len(ordered) - count, 0) :]
+
+    def _selected(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[Record]]:
+        """Yields the selected records in the spans: as they arrive, or with a `key` all at once.
+
+        A key's records can be in several partitions, if its settings changed.
+        """
+        lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, key))
+        if key is None:
+            yield from lists
+        else:
+            yield [item for records in lists for item in records]
 
     def _records(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[tuple[Part, Record]]]:
         """Yields the selected records in the spans as they arrive, each with its partition.
