@@ -166,10 +166,7 @@ class AssemblyRun:
         if not rows:
             return
         opened = self._opened()
-        if opened.ordinal + rows > ORDINALS_MAX:
-            raise ChangelogError(
-                Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
-            )
+        _check_ordinal(opened.ordinal + rows)
         ordinal, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
         last = self._spans[-1] if self._spans else None
         if last is not None and (last.transaction, last.ordinal + last.rows) == (opened.transaction, ordinal):
@@ -211,6 +208,27 @@ class AssemblyRun:
                 return change
             self._signal(content, change, settle)
         return None
+
+    def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
+        """Publishes the rows of the table read `nonce` between two transactions of the log, at `change`.
+
+        This is for logs into which the service writes no messages. The transaction of `change` is not in the log: its
+        commit lies between those of its neighbours, of which the second begins at `end` or later. Returns the place of
+        the next such rows. Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a
+        transaction is open.
+        """
+        self.begin(change.transaction)
+        opened = self._opened()
+        opened.ordinal, opened.published = change.ordinal, -1
+        batches = len(self._batches)
+        self._signal(nonce, change, settle)
+        ordinal = change.ordinal + 1
+        if len(self._batches) > batches:
+            rows, _ = self._batches[-1]
+            ordinal = Position.parse(rows.column("position")[-1].as_py()).ordinal // 2 + 1
+        _check_ordinal(ordinal)
+        self.commit(end)
+        return replace(change, ordinal=ordinal)
 
     def statement(self, content: bytes, change: Change) -> None:
         """Records that the log has, at this place, the text of a statement that changes tables."""
@@ -358,3 +376,10 @@ class AssemblyRun:
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._batches.append((rows.slice(begin), commits[begin:]))
+
+
+def _check_ordinal(ordinal: int) -> None:
+    if ordinal > ORDINALS_MAX:
+        raise ChangelogError(
+            Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
+        )

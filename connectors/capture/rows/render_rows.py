@@ -34,7 +34,7 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _ORDINAL_SHIFTS = np.arange(28, -4, -4)
 _POSITION_LENGTH = len(str(Position(0, 0, 0)))
 _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
-_NO_TRANSACTION = Transaction(xid=0, epoch=0, commit=0, committed_at=0)
+_NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
                 pa.py_buffer(positions),
             ],
         ),
-        "transaction": _pick([str(transaction.xid) for transaction in transactions], transaction_codes),
+        "transaction": _pick([transaction.name for transaction in transactions], transaction_codes),
         "committed_at": pa.array(
             np.array([transaction.committed_at for transaction in transactions], np.int64)[transaction_codes],
             batch.SCHEMA.field("committed_at").type,
@@ -250,7 +250,8 @@ def _stamp_text(stamp: Stamp) -> bytes:
 
 def _transaction_text(transaction: Transaction) -> bytes:
     at = (_UNIX + timedelta(microseconds=transaction.committed_at)).replace(tzinfo=None)
-    return f'","transaction":"{transaction.xid}","committedAt":"{at.isoformat(timespec="microseconds")}Z"'.encode()
+    name = msgspec.json.encode(transaction.name).decode()
+    return f'","transaction":{name},"committedAt":"{at.isoformat(timespec="microseconds")}Z"'.encode()
 
 
 def _provenance(

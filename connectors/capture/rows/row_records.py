@@ -34,11 +34,13 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 class Transaction:
     """A committed transaction.
 
-    `xid` is the source's 64-bit transaction id; the source's snapshots use the same id. `epoch` and `commit` are the
-    first two parts of the positions of its changes. `committed_at` is in microseconds since 1970, UTC.
+    `xid` is a 64-bit id of the transaction; the source's snapshots use the same id. `name` is the transaction's id in
+    messages, as the database prints it. `epoch` and `commit` are the first two parts of the positions of its changes.
+    `committed_at` is in microseconds since 1970, UTC.
     """
 
     xid: int
+    name: str
     epoch: int
     commit: int
     committed_at: int
@@ -356,7 +358,7 @@ def provenance(origin: Origin, binding: Binding, op: Op, change: Change, positio
             table=binding.table,
             op=op,
             position=position,
-            transaction=str(change.transaction.xid),
+            transaction=change.transaction.name,
             committed_at=_UNIX + timedelta(microseconds=change.transaction.committed_at),
             mask=binding.mask,
         ),

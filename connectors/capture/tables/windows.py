@@ -17,6 +17,11 @@ committed before the message was written. So its changes are delivered before th
 transaction that the snapshot does not see touched a key and was delivered before the message, the row of this key lacks
 a change, and is left out (`_untouched`).
 
+**Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
+the chunk was read. The rows are published at the first place after that between two transactions
+(`AssemblyRun.between`). This place takes the part of the message in everything above: a transaction that the snapshot
+sees was in the log before it.
+
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot, and the row, which lacks
 the change, would overwrite it. (The idea of reading between marks is from DBLog, arXiv:2010.12597; its marks by

@@ -43,7 +43,7 @@ If a migration is ahead of the task in the queue for the lock, the migration its
 holds a lock until the job ends, so a longer wait would not help.
 """
 
-_NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
+_NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="postgres", name="", database="")
 
 

@@ -25,7 +25,7 @@ STORED = Checkpoint(
     source={"system_identifier": "7", "timeline": 1},
     windows={"order": COMPLETE, "guest": {"complete": False, "part": 1}},
 )
-AT = Change(transaction=Transaction(xid=8, epoch=1, commit=200, committed_at=0), ordinal=0, stamp=None)
+AT = Change(transaction=Transaction(xid=8, name="8", epoch=1, commit=200, committed_at=0), ordinal=0, stamp=None)
 
 
 def checkpointing(

@@ -1,7 +1,7 @@
 """Reads the log of a `World` from the last confirmed position, through the assembly of the capture core."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -12,7 +12,7 @@ from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.render_rows import Meta, Span
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
-from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
@@ -29,22 +29,38 @@ Position 0 says that the log has no more events now."""
 
 
 class LogBlocks:
-    """Assembles the log in blocks of random sizes."""
+    """Assembles the log in blocks of random sizes, from after the position `end`.
+
+    `due` returns the nonces of the table reads whose rows belong between two transactions, at a position or before it.
+    `ordinal` is the first free ordinal at the position `end`.
+    """
 
     def __init__(
-        self, world: World, entities: Mapping[str, Entity], assembly: Assembly, origin: Origin, random: Random
+        self,
+        world: World,
+        entities: Mapping[str, Entity],
+        assembly: Assembly,
+        origin: Origin,
+        random: Random,
+        *,
+        due: Callable[[int], Iterable[bytes]],
+        end: int,
+        ordinal: int,
     ) -> None:
         self._world, self._entities, self._assembly = world, entities, assembly
         self._origin, self._random = origin, random
         self._events = self._follow()
         self._bound: dict[str, Binding] = {}
         self._rows: list[RowEdit] = []
+        self._due, self._end, self._ordinal = due, end, ordinal
 
     def next(self) -> Assembled:
         """Assembles the next few events. A block may end within a transaction."""
         run = AssemblyRun(self._assembly, self._encode)
         self._rows = []
         try:
+            if self._assembly.open is None:
+                self._between(run, self._end)
             for _ in range(self._random.choice([1, 3, 8, 40])):
                 event = next(self._events)
                 if event == 0:
@@ -67,6 +83,16 @@ class LogBlocks:
                 run.message(event.prefix, event.content)
             case int():
                 run.commit(event)
+                self._between(run, event)
+
+    def _between(self, run: AssemblyRun, end: int) -> None:
+        """Publishes the rows of table reads after the transaction that ends at `end`. No transaction begins there."""
+        if end != self._end:
+            self._end, self._ordinal = end, 0
+        transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
+        for nonce in self._due(end):
+            change = Change(transaction=transaction, ordinal=self._ordinal, stamp=None)
+            self._ordinal = run.between(nonce, change, end).ordinal
 
     def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
         """Describes the table of the next row, if its columns are new."""
@@ -115,7 +141,9 @@ class LogBlocks:
 def _transaction_of(logged: Logged) -> Transaction:
     """The transaction as the rows of the changelog name it."""
     committed_at = 1_795_000_000_000_000 + logged.commit
-    return Transaction(xid=logged.commit, epoch=EPOCH, commit=logged.commit, committed_at=committed_at)
+    return Transaction(
+        xid=logged.commit, name=str(logged.commit), epoch=EPOCH, commit=logged.commit, committed_at=committed_at
+    )
 
 
 def _row(edit: RowEdit) -> Insert | Update | Delete:

@@ -18,7 +18,7 @@ PAGE_KEYS = 4
 """A table has two leaves (parts that store rows), one with its lower keys and one with its upper keys. A page is a
 range of keys."""
 
-_NOWHERE = Change(transaction=Transaction(xid=0, epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
+_NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="memory", name="", database="")
 
 

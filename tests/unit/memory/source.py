@@ -33,6 +33,8 @@ class MemorySource:
     """One opening of the source.
 
     It has no thread: each `read` calls `live`, in which the world changes, and often does a step of the table reads.
+    With `messages`, it writes a message into the log for each chunk that it read, as PostgreSQL lets it. Without, the
+    rows are published between two transactions, once everything is delivered that was in the log when they were read.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class MemorySource:
         live: Callable[["MemorySource"], None],
         reach: Reach,
         accept_settings: bool = False,
+        messages: bool = True,
     ) -> None:
         self._world, self._random, self._live, self._reach = world, random, live, reach
         self._entities = {entity.name: entity for entity in entities}
@@ -76,15 +79,29 @@ class MemorySource:
             listener=self._windows,
             versions=versions,
         )
-        self._log = LogBlocks(world, self._entities, self._assembly, self._origin, random)
+        end = int(checkpoint.through, 16)
+        at_end = checkpoint.position is not None and checkpoint.position.commit == end
+        self._log = LogBlocks(
+            world,
+            self._entities,
+            self._assembly,
+            self._origin,
+            random,
+            due=self._due,
+            end=end,
+            ordinal=checkpoint.position.ordinal // 2 + 1 if checkpoint.position is not None and at_end else 0,
+        )
         self._marked: tuple[str, Chunk] | None = None
+        self._messages = messages
+        self._read: list[tuple[int, str]] = []
+        """The end of the log when a chunk was read, and the chunk's nonce, for chunks without a message."""
         self.is_closed = False
 
     def _resumed(self, stored: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
         entities = list(self._entities.values())
         shapes = shapes_of(entities, codec=PLAIN_CODEC, hmac_key=b"")
         check_settings(stored, shapes, accept=accept_settings)
-        through = commit_text(self._world.end) if stored is None else stored.through
+        through = commit_text(self._world.end - 1) if stored is None else stored.through
         assert through >= commit_text(self._world.confirmed), "the log is needed from before the confirmed position"
         return resumed(
             stored,
@@ -132,7 +149,10 @@ class MemorySource:
         elif self._marked is not None:
             nonce, chunk = self._marked
             self._marked = None
-            self._world.emit(SIGNAL_PREFIX, nonce.encode())
+            if self._messages:
+                self._world.emit(SIGNAL_PREFIX, nonce.encode())
+            else:
+                self._read.append((self._world.end - 1, nonce))
             self._world.tables[chunk.entity].locks -= 1
         elif not self._windows.complete and (
             not self._windows.open or any(task.available for task in self._tasks.values())
@@ -163,6 +183,11 @@ class MemorySource:
         table.locks += 1
         self._marked = nonce, chunk
         self._reach("window:read")
+
+    def _due(self, end: int) -> list[bytes]:
+        nonces = [nonce.encode() for needed, nonce in self._read if needed <= end]
+        self._read = [(needed, nonce) for needed, nonce in self._read if needed > end]
+        return nonces
 
     def _sweep(self) -> None:
         """Searches the changelog for possible ghosts: keys that it still has, and that the tables may lack."""

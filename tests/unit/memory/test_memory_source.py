@@ -85,11 +85,14 @@ class Shop:
     Before the last rebuild, each table loses `lost` rows without a trace in the log.
     """
 
-    def __init__(self, seed: int, path: Path, *, steps: int, crashes: float, lost: int = 0) -> None:
+    def __init__(
+        self, seed: int, path: Path, *, steps: int, crashes: float, lost: int = 0, messages: bool = True
+    ) -> None:
         self.path, self.passed = path, Counter[str]()
         self.world = World(Random(seed), TABLES)
         self._random = Random(seed + 1)
         self._steps, self._crashes, self._lost, self._rebuilt = steps, crashes, lost, False
+        self._messages = messages
         self._stop = NoWait()
         self._now = 0.0
 
@@ -120,6 +123,7 @@ class Shop:
             random=self._random,
             live=self._live,
             reach=self._reach,
+            messages=self._messages,
         )
         return self._source
 
@@ -262,27 +266,32 @@ def check(shop: Shop) -> None:
         assert last_states(rows, name) == present
 
 
+@pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_source_in_memory_publishes_its_tables(seed: int, tmp_path: Path) -> None:
-    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=0.0)
+def test_a_source_in_memory_publishes_its_tables(seed: int, messages: bool, tmp_path: Path) -> None:
+    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=0.0, messages=messages)
     shop.run()
     check(shop)
     assert shop.passed["window:read"] >= len(TABLES)
     assert shop.passed["signal:heard"] >= len(TABLES)
 
 
+@pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("seed", range(100, 106))
-def test_crashes_lose_nothing_and_repeat_nothing(seed: int, tmp_path: Path) -> None:
-    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=CRASHES)
+def test_crashes_lose_nothing_and_repeat_nothing(seed: int, messages: bool, tmp_path: Path) -> None:
+    shop = Shop(seed, tmp_path / "log", steps=STEPS, crashes=CRASHES, messages=messages)
     shop.run()
     check(shop)
     assert shop.passed["opened"] > shop.passed["crash"] > 0
 
 
+@pytest.mark.parametrize("messages", [True, False])
 @pytest.mark.parametrize("seed", range(200, 203))
-def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_message(seed: int, tmp_path: Path) -> None:
-    """A sweep looks up rows that were lost without a trace. Some of them come back before the sweep's message."""
-    shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6)
+def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_place(
+    seed: int, messages: bool, tmp_path: Path
+) -> None:
+    """A sweep looks up rows that were lost without a trace. Some of them come back before the delete's place."""
+    shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6, messages=messages)
     shop.run()
     check(shop)
     assert min(shop.passed[name] for name in ("ghost left alone", "ghost back", "ghost back and gone")) > 0

@@ -100,7 +100,7 @@ class World:
         self.lock = RLock()
         self.tables = {name: Table(name) for name in tables}
         self.log: list[Logged] = []
-        self.end = self.confirmed = 100
+        self.end, self.confirmed = 100, 99
         self.unlogged: list[tuple[int, str, int]] = []
         """The unlogged edits: the end of the log at that time, the table and the key."""
         self._last_number = self._counter = 0

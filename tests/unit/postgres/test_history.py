@@ -1,6 +1,7 @@
 """The transaction that a stream must begin with, and how far the source may confirm until it has arrived."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 
-LAST = Transaction(xid=(1 << 32) + 700, epoch=1, commit=0x900, committed_at=1_795_230_602_000_000)
+XID = (1 << 32) + 700
+LAST = Transaction(xid=XID, name=str(XID), epoch=1, commit=0x900, committed_at=1_795_230_602_000_000)
 STORED = Checkpoint(
     position=Position(1, 0x800, 4),
     through=commit_text(0x1000),
@@ -39,7 +41,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
 @pytest.mark.parametrize(
     "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
 )
-def test_any_other_transaction_shows_another_history(other: dict[str, int]) -> None:
+def test_any_other_transaction_shows_another_history(other: dict[str, Any]) -> None:
     history = history_of()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:

@@ -26,7 +26,7 @@ from tests.unit.postgres.messages import TYPES, entity, relation
 from tests.unit.postgres.server_texts import SERVER_TEXTS
 
 ORIGIN = Origin(connector="postgres", name="booking", database="app")
-TRANSACTION = Transaction(xid=2**33 + 5, epoch=1, commit=0x1781838, committed_at=1)
+TRANSACTION = Transaction(xid=2**33 + 5, name=str(2**33 + 5), epoch=1, commit=0x1781838, committed_at=1)
 READ_AT = 1_795_230_602_886_044
 
 _PRINTED = {b"\b": b"\\b", b"\f": b"\\f", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\v": b"\\v", b"\\": b"\\\\"}

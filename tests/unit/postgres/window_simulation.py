@@ -35,7 +35,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def change_of(xid: int = 1) -> Change:
-    return Change(transaction=Transaction(xid=xid, epoch=1, commit=1, committed_at=0), ordinal=0, stamp=None)
+    transaction = Transaction(xid=xid, name=str(xid), epoch=1, commit=1, committed_at=0)
+    return Change(transaction=transaction, ordinal=0, stamp=None)
 
 
 def rows_of(keys: Sequence[int], versions: Sequence[int]) -> pa.RecordBatch:

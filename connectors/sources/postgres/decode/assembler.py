@@ -158,9 +158,11 @@ class _Feed:
             final_lsn, committed_at, xid = _BEGIN.unpack(payload)
         except struct.error as error:
             raise ChangelogError(Kind.MALFORMED, "a Begin message has the wrong length") from error
+        full_xid = self._assembler._xids.full(xid)
         self._run.begin(
             Transaction(
-                xid=self._assembler._xids.full(xid),
+                xid=full_xid,
+                name=str(full_xid),
                 epoch=self._assembler._epoch(final_lsn),
                 commit=final_lsn,
                 committed_at=committed_at + _POSTGRES_EPOCH_US,

@@ -1,7 +1,7 @@
 """Turns a chunk's rows from COPY's text into columns, and then into changelog rows at a position of the stream."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Texts
 from changelog.connectors.capture.rows.render_rows import Meta, Span, render
-from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
 from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
 from changelog.envelope.columnar import batch
@@ -93,12 +93,7 @@ class ChunkRows:
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
         """Returns the rows in the mask `keep`, at positions after `change`, as if its transaction had written them."""
-        transaction = Transaction(
-            xid=change.transaction.xid,
-            epoch=change.transaction.epoch,
-            commit=change.transaction.commit,
-            committed_at=self.read_at,
-        )
+        transaction = replace(change.transaction, committed_at=self.read_at)
         usual = self.texts.size
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
         meta = Meta([Span(transaction=transaction, stamp=None, ordinal=change.ordinal + 1, rows=len(keep))])
