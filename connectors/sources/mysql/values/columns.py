@@ -7,10 +7,13 @@ from dataclasses import dataclass
 class Column:
     """One column of a table map, with everything that decides how its values are read and published.
 
-    - `type`: the code of the log (`enum_field_types` in MySQL's `field_types.h`). Where the log has `STRING` and names
-      the true type in its metadata, this is the true type: `ENUM`, `SET` or `STRING`.
-    - `meta`: the column's metadata in the log, as a number; its meaning depends on `type`. For `STRING`, it is the
-      length in bytes.
+    - `type`: the code of the log (`type_codes.TypeCode`). Where the log has `STRING` and names the true type in its
+      metadata, this is the true type: `ENUM`, `SET` or `STRING`.
+    - `meta`: the column's metadata in the log, as a number; two bytes are read as little-endian. Its meaning depends on
+      `type`. It is the length in bytes for `STRING`, the maximum length in bytes for `VARCHAR`, and the size of a value
+      for `FLOAT`, `DOUBLE`, `ENUM` and `SET`. For `TIME2`, `DATETIME2` and `TIMESTAMP2` it is the number of digits of
+      the fraction, and for `BLOB`, `JSON`, `GEOMETRY` and `VECTOR` the size of the length before a value. For
+      `NEWDECIMAL` and `BIT` see the properties. It is 0 for all other types.
     - `nullable`: whether the column may hold null. `unsigned`: whether a number has no sign.
     - `collation`: the id of the collation; None for types without text. Binary strings have the collation 63.
     - `labels`: the labels of an `ENUM` or a `SET`, as bytes in the column's character set.
@@ -27,3 +30,20 @@ class Column:
     collation: int | None = None
     labels: tuple[bytes, ...] = ()
     declared: str = ""
+
+    @property
+    def precision(self) -> int:
+        """The number of digits of a `NEWDECIMAL`; the log has it in the first byte of the metadata."""
+        return self.meta & 0xFF
+
+    @property
+    def scale(self) -> int:
+        """The number of digits after the point of a `NEWDECIMAL`; the log has it in the second byte."""
+        return self.meta >> 8
+
+    @property
+    def bits(self) -> int:
+        """The number of bits of a `BIT`; the log has the number of whole bytes in the second byte, and the rest in the
+        first.
+        """
+        return (self.meta >> 8) * 8 + (self.meta & 0xFF)
