@@ -1,0 +1,206 @@
+"""Reads from the catalogue which tables a server has now, for setup, for checks and for reading the tables.
+
+The columns of streamed rows come from the table maps in the binary log. The catalogue only adds the types that the log
+does not tell apart (`TableColumn.declared`). It is `information_schema`, which both databases have.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Query = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
+"""Runs SQL with `%s` parameters and returns the rows."""
+
+TableName = tuple[str, str]
+"""The name of a database, and of a table in it."""
+
+SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+
+_JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column.
+
+    `declared` is its type as the server prints it, such as `int(11) unsigned`. MariaDB stores a `json` column as a
+    `longtext` with a constraint; here it is `json` in both databases.
+    """
+
+    name: str
+    not_null: bool
+    declared: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueIndex:
+    """A unique index on columns. `prefix` says that it covers only the beginning of a column."""
+
+    name: str
+    columns: tuple[str, ...]
+    prefix: bool
+
+    @property
+    def primary(self) -> bool:
+        """Whether it is the primary key, whose index always has this name."""
+        return self.name == "PRIMARY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that is not a view.
+
+    `schema` is the name of its database. `engine` is its storage engine, such as `InnoDB`. `versioned` says that the
+    server keeps old rows in it (MariaDB's system versioning). `cascades` names the foreign keys by which a change of
+    another table changes this one. `rows_estimate` and `nbytes` are the server's estimates; `nbytes` counts no indexes.
+    """
+
+    schema: str
+    name: str
+    engine: str
+    versioned: bool
+    columns: tuple[TableColumn, ...]
+    unique_indexes: tuple[UniqueIndex, ...]
+    cascades: tuple[str, ...]
+    rows_estimate: int
+    nbytes: int
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key; empty if there is none."""
+        return next((index.columns for index in self.unique_indexes if index.primary), ())
+
+    @property
+    def before_image(self) -> str:
+        """The columns of an old row that the log contains: all, because the source requires it of the server."""
+        return "full"
+
+    def usable_key(self) -> tuple[str, ...] | None:
+        """Returns the columns of the primary key or of the first unique index that can serve as the key, else None."""
+        indexes = sorted(self.unique_indexes, key=lambda index: (not index.primary, index.name))
+        return next((index.columns for index in indexes if self.key_problem(index.columns) is None), None)
+
+    def key_problem(self, key: Sequence[str]) -> str | None:
+        """Returns why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
+
+        The key needs a unique index on NOT NULL columns, which covers the columns completely.
+        """
+        text, key_list = f"{self.schema}.{self.name}", ", ".join(key)
+        columns = {column.name.lower(): column for column in self.columns}
+        for name in key:
+            if name.lower() not in columns:
+                return f"{text} has no column {name}"
+            if not columns[name.lower()].not_null:
+                return f"column {name} of {text} may be null; make it NOT NULL"
+        covering = [index for index in self.unique_indexes if sorted(index.columns) == sorted(key)]
+        if not covering:
+            return f"{text} has no unique index on ({key_list}); create one, or choose another key"
+        if all(index.prefix for index in covering):
+            return f"the unique index {covering[0].name} of {text} covers only prefixes; create another on ({key_list})"
+        return None
+
+
+def read_tables(
+    query: Query, *, named: TableName | None = None, sized: Callable[[TableName], bool] = lambda _: False
+) -> list[Table]:
+    """Returns all tables that can be published, sorted by database and name, without views and system tables.
+
+    If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
+    returned; for the others, it is 0.
+    """
+    condition, names = _restriction(named)
+    columns = _by_table(query(_COLUMNS.format(condition), names))
+    indexes = _by_table(query(_INDEXES.format(condition), names))
+    cascades = _by_table(query(_CASCADES.format(condition.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")), names))
+    json = _json_columns(query, named)
+    return [
+        Table(
+            schema=schema,
+            name=name,
+            engine=engine or "",
+            versioned=kind != "BASE TABLE",
+            columns=tuple(
+                _column(row, is_json=(schema, name, row[0]) in json) for row in columns.get((schema, name), ())
+            ),
+            unique_indexes=tuple(_indexes_of(indexes.get((schema, name), ()))),
+            cascades=tuple(constraint for (constraint,) in cascades.get((schema, name), ())),
+            rows_estimate=int(rows or 0),
+            nbytes=int(nbytes or 0) if sized((schema, name)) else 0,
+        )
+        for schema, name, kind, engine, rows, nbytes in query(_TABLES.format(condition), names)
+    ]
+
+
+def _restriction(named: TableName | None) -> tuple[str, Sequence[str]]:
+    """Returns the condition that selects the tables, and its values."""
+    if named is None:
+        return f"TABLE_SCHEMA NOT IN ({', '.join(['%s'] * len(SYSTEM_DATABASES))})", SYSTEM_DATABASES
+    return "TABLE_SCHEMA = %s AND TABLE_NAME = %s", named
+
+
+def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[TableName, list[tuple[Any, ...]]]:
+    by_table: dict[TableName, list[tuple[Any, ...]]] = defaultdict(list)
+    for schema, name, *row in rows:
+        by_table[schema, name].append(tuple(row))
+    return by_table
+
+
+def _column(row: tuple[Any, ...], *, is_json: bool) -> TableColumn:
+    name, nullable, declared = row
+    return TableColumn(name=name, not_null=nullable == "NO", declared=_JSON if is_json else declared)
+
+
+def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
+    """Yields the indexes of one table; an index over an expression has a part without a column, and is left out."""
+    parts: dict[str, list[tuple[str | None, int | None]]] = defaultdict(list)
+    for name, column, prefix_length in rows:
+        parts[name].append((column, prefix_length))
+    for name, columns in parts.items():
+        names = tuple(column for column, _ in columns if column is not None)
+        if len(names) == len(columns):
+            yield UniqueIndex(name=name, columns=names, prefix=any(length is not None for _, length in columns))
+
+
+def _json_columns(query: Query, named: TableName | None) -> Collection[tuple[str, str, str]]:
+    """Returns the columns of MariaDB that were declared as `json`: their constraint is `json_valid` of the column."""
+    if not query("SELECT INSTR(VERSION(), 'MariaDB')", ())[0][0]:
+        return ()
+    schema, table = named or (None, None)
+    rows = query(_JSON_CONSTRAINTS, (schema, schema, table))
+    return {(schema, table, name) for schema, table, name, clause in rows if clause == f"json_valid({_quoted(name)})"}
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+_TABLES = """
+SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND {}
+ORDER BY TABLE_SCHEMA, TABLE_NAME
+"""
+
+_COLUMNS = """
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, IS_NULLABLE, COLUMN_TYPE FROM information_schema.COLUMNS
+WHERE {}
+ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
+"""
+
+_INDEXES = """
+SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE NON_UNIQUE = 0 AND {}
+ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX
+"""
+
+_CASCADES = """
+SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS
+WHERE (UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR DELETE_RULE NOT IN ('RESTRICT', 'NO ACTION')) AND {}
+ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME
+"""
+
+# A constraint of a column has the column's name.
+_JSON_CONSTRAINTS = """
+SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
+WHERE LEVEL = 'Column' AND (%s IS NULL OR (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s))
+"""

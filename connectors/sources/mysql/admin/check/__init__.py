@@ -1,0 +1,34 @@
+"""Tests every precondition of the source; each finding says how to fix it."""
+
+from collections.abc import Sequence
+
+from changelog.connectors.findings import Finding, fail
+from changelog.connectors.sources.mysql.admin.catalog import Query, Table
+from changelog.connectors.sources.mysql.admin.check import facts, server, tables
+from changelog.envelope.entity import Entity
+
+__all__ = ["Finding", "findings"]
+
+
+def findings(query: Query, entities: Sequence[Entity], all_tables: Sequence[Table]) -> list[Finding]:
+    """Returns all findings: first on the server and the account, then on each table.
+
+    `query` must run in a session of the account that runs the service. `all_tables` are the tables of the server.
+    Changes nothing.
+    """
+    by_name = {(table.schema, table.name): table for table in all_tables}
+    present = facts.read(query)
+    return [
+        *server.findings(present),
+        *(
+            fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or remove the entity")
+            for entity in entities
+            if entity.table not in by_name
+        ),
+        *(
+            finding
+            for entity in entities
+            if entity.table in by_name
+            for finding in tables.findings(entity, by_name[entity.table], present.version)
+        ),
+    ]

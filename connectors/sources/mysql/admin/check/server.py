@@ -1,0 +1,136 @@
+"""Checks the server's version, its settings, and the rights of the account."""
+
+from collections.abc import Iterator, Mapping
+
+from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.sources.mysql.admin.check.facts import Facts
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+
+OLDEST: Mapping[Flavour, tuple[int, int, int]] = {Flavour.MYSQL: (8, 0, 1), Flavour.MARIADB: (10, 5, 0)}
+"""The first versions whose table maps can name the columns (`binlog_row_metadata`)."""
+
+NEWEST: Mapping[Flavour, int] = {Flavour.MYSQL: 9, Flavour.MARIADB: 11}
+"""The newest major versions that the source is tested with."""
+
+RETENTION_S = 3 * 86_400
+"""A service that was away for a weekend must find its log again."""
+
+_IMAGES = {Flavour.MYSQL: ("FULL",), Flavour.MARIADB: ("FULL", "FULL_NODUP")}
+_PRIVILEGES = {
+    Flavour.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
+    Flavour.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
+}
+_GTID_STEPS = (
+    "SET PERSIST enforce_gtid_consistency = ON; SET PERSIST gtid_mode = OFF_PERMISSIVE; "
+    "SET PERSIST gtid_mode = ON_PERMISSIVE; wait until ongoing_anonymous_transaction_count is 0; "
+    "SET PERSIST gtid_mode = ON"
+)
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    """Yields all findings on the server and on the account."""
+    yield _version(facts)
+    yield from _log(facts)
+    yield from _settings(facts)
+    yield _gtids(facts)
+    yield from _replica(facts)
+    yield _retention(facts)
+    yield _rights(facts)
+
+
+def _version(facts: Facts) -> Finding:
+    version = facts.version
+    oldest = OLDEST[version.flavour]
+    if version.numbers < oldest:
+        return fail("version", f"{version} is too old", f"upgrade to {'.'.join(map(str, oldest))} or later")
+    if version.numbers[0] > NEWEST[version.flavour]:
+        newest = f"{version.flavour} {NEWEST[version.flavour]}"
+        return warn("version", f"{version} is newer than the latest version that we test with ({newest})")
+    return ok("version", str(version))
+
+
+def _log(facts: Facts) -> Iterator[Finding]:
+    if facts.setting("log_bin") != "ON":
+        yield fail(
+            "log_bin", "the server writes no binary log", "set log_bin in its configuration file, and restart it"
+        )
+    if facts.setting("binlog_storage_engine"):
+        yield fail(
+            "binlog_storage_engine",
+            "the binary log is stored in InnoDB, which the source cannot read",
+            "remove binlog_storage_engine from the server's configuration file, and restart it",
+        )
+    for name in ("binlog_do_db", "binlog_ignore_db"):
+        if facts.setting(name):
+            yield fail(
+                name,
+                f"the binary log leaves out changes of some databases ({name})",
+                f"remove {name} from the server's configuration file, and restart it",
+            )
+
+
+def _settings(facts: Facts) -> Iterator[Finding]:
+    yield _must_be(facts, "binlog_format", ("ROW",), "sessions that are open now keep the old value")
+    yield _must_be(facts, "binlog_row_image", _IMAGES[facts.flavour], "sessions that are open now keep the old value")
+    yield _must_be(facts, "binlog_row_metadata", ("FULL",), "the next statement of each session uses it")
+
+
+def _must_be(facts: Facts, name: str, values: tuple[str, ...], note: str) -> Finding:
+    value = facts.setting(name)
+    if value in values:
+        return ok(name, f"{name} is {value}")
+    statement = f"SET {'GLOBAL' if facts.flavour is Flavour.MARIADB else 'PERSIST'} {name} = {values[0]}"
+    restart = ", and set it in the configuration file, too" if facts.flavour is Flavour.MARIADB else ""
+    return Finding(
+        name=name,
+        status="fail",
+        message=f"{name} is {value or 'unknown'}, not {values[0]}",
+        hint=f"{statement}{restart}; {note}",
+        fix=(statement,),
+    )
+
+
+def _gtids(facts: Facts) -> Finding:
+    if facts.flavour is Flavour.MARIADB:
+        return ok("gtid", "MariaDB gives every transaction a GTID")
+    if facts.setting("gtid_mode") == "ON":
+        return ok("gtid_mode", "gtid_mode is ON")
+    return fail("gtid_mode", f"gtid_mode is {facts.setting('gtid_mode')}: transactions have no GTIDs", _GTID_STEPS)
+
+
+def _replica(facts: Facts) -> Iterator[Finding]:
+    name = "log_replica_updates" if facts.setting("log_replica_updates") else "log_slave_updates"
+    if facts.setting(name) != "OFF" or facts.is_replica is False:
+        return
+    message = f"{name} is OFF: a replica does not log what it replicates"
+    hint = f"set {name} = ON in the server's configuration file, and restart it"
+    yield fail(name, message, hint) if facts.is_replica else warn(name, message, f"if it is a replica, {hint}")
+
+
+def _retention(facts: Facts) -> Finding:
+    seconds = float(facts.setting("binlog_expire_logs_seconds") or 0)
+    seconds = seconds or 86_400 * float(facts.setting("expire_logs_days") or 0)
+    if 0 < seconds < RETENTION_S:
+        return warn(
+            "retention",
+            f"the server deletes its binary log after {seconds / 3600:.3g} hours",
+            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service that is away for longer loses changes",
+        )
+    kept = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
+    return ok("retention", f"the server keeps its binary log {kept}")
+
+
+def _rights(facts: Facts) -> Finding:
+    needed = _PRIVILEGES[facts.flavour]
+    if facts.privileges is None:
+        return ok("rights", f"{facts.account} has roles; their rights show when the service starts")
+    missing = [name for name in needed if name not in facts.privileges]
+    if not missing:
+        return ok("rights", f"{facts.account} may read the binary log")
+    statement = f"GRANT {', '.join(missing)} ON *.* TO {_account(facts.account)}"
+    return fail("rights", f"{facts.account} lacks {' and '.join(missing)}", statement)
+
+
+def _account(account: str) -> str:
+    user, _, host = account.rpartition("@")
+    return "'{}'@'{}'".format(user.replace("'", "''"), host.replace("'", "''"))

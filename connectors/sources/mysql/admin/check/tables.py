@@ -1,0 +1,48 @@
+"""Checks that the log contains everything that an entity needs from its table."""
+
+from collections.abc import Iterator
+
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.sources.mysql.admin.catalog import Table
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.envelope.entity import Entity
+
+LOGS_CASCADES = (9, 6, 0)
+"""The first version of MySQL that logs what foreign keys change in child tables."""
+
+
+def findings(entity: Entity, table: Table, version: ServerVersion) -> Iterator[Finding]:
+    """Yields all findings on one entity and its table."""
+    problems = [*_engine(entity, table), *_cascades(entity, table, version)]
+    yield from problems or [ok(entity.name, f"{table.schema}.{table.name} by {', '.join(entity.key)}")]
+
+
+def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
+    text = f"{table.schema}.{table.name}"
+    if table.engine != "InnoDB":
+        yield fail(
+            entity.name,
+            f"{text} is stored in {table.engine or 'no engine'}, whose changes cannot be rolled back",
+            f"ALTER TABLE {quoted(table)} ENGINE = InnoDB",
+        )
+    if table.versioned:
+        yield fail(
+            entity.name,
+            f"{text} has system versioning: the log has its old rows, too, with the same key",
+            f"exclude it, or ALTER TABLE {quoted(table)} DROP SYSTEM VERSIONING, which deletes its history",
+        )
+
+
+def _cascades(entity: Entity, table: Table, version: ServerVersion) -> Iterator[Finding]:
+    logs_cascades = version.flavour is Flavour.MYSQL and version.numbers >= LOGS_CASCADES
+    if table.cascades and not logs_cascades:
+        yield fail(
+            entity.name,
+            f"{version} does not log what the foreign key {table.cascades[0]} changes in {table.schema}.{table.name}",
+            "replace CASCADE and SET NULL by RESTRICT and statements of the application, or exclude the table",
+        )
+
+
+def quoted(table: Table) -> str:
+    """Returns the table's name for SQL."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in (table.schema, table.name))

@@ -1,0 +1,44 @@
+"""Which of the two databases a server is, and its version."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+class Flavour(StrEnum):
+    """MySQL, or a server that behaves like it, such as Percona Server; or MariaDB."""
+
+    MYSQL = "MySQL"
+    MARIADB = "MariaDB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerVersion:
+    """The version of a server. `numbers` are its three parts, and `text` is how the server prints it."""
+
+    flavour: Flavour
+    numbers: tuple[int, int, int]
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parses the result of `SELECT VERSION()`, for example `8.0.15` or `11.4.5-MariaDB-log`.
+
+        Raises ChangelogError (PRECONDITION) for any other text.
+        """
+        match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
+        if match is None:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"the server has the unknown version {text!r}",
+                hint="the source reads MySQL from 8.0 on and MariaDB from 10.11 on",
+            )
+        major, minor, patch = map(int, match.groups())
+        flavour = Flavour.MARIADB if "mariadb" in text.lower() else Flavour.MYSQL
+        return cls(flavour=flavour, numbers=(major, minor, patch), text=text)
+
+    def __str__(self) -> str:
+        return f"{self.flavour} {'.'.join(map(str, self.numbers))}"

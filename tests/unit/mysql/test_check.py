@@ -1,0 +1,196 @@
+"""The findings on a server and its tables, without a server."""
+
+from dataclasses import replace
+
+import pytest
+
+from changelog.connectors.sources.mysql.admin.catalog import Table, TableColumn, UniqueIndex
+from changelog.connectors.sources.mysql.admin.check import server, tables
+from changelog.connectors.sources.mysql.admin.check.facts import Facts
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+
+SETTINGS = {
+    "binlog_expire_logs_seconds": "2592000",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "enforce_gtid_consistency": "ON",
+    "gtid_mode": "ON",
+    "log_bin": "ON",
+    "log_replica_updates": "ON",
+}
+MYSQL = Facts(
+    version=ServerVersion.parse("8.0.36"),
+    settings=SETTINGS,
+    is_replica=False,
+    account="run@%",
+    privileges=frozenset({"REPLICATION SLAVE", "REPLICATION CLIENT"}),
+)
+MARIADB = replace(
+    MYSQL,
+    version=ServerVersion.parse("11.4.5-MariaDB-log"),
+    privileges=frozenset({"REPLICATION SLAVE", "BINLOG MONITOR"}),
+)
+
+
+@pytest.mark.parametrize("facts", [MYSQL, MARIADB])
+def test_a_server_that_fits_has_no_problem(facts: Facts) -> None:
+    assert {finding.status for finding in server.findings(facts)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message", "fix"),
+    [
+        ("log_bin", "OFF", "the server writes no binary log", ()),
+        ("binlog_format", "MIXED", "binlog_format is MIXED, not ROW", ("SET PERSIST binlog_format = ROW",)),
+        (
+            "binlog_row_image",
+            "MINIMAL",
+            "binlog_row_image is MINIMAL, not FULL",
+            ("SET PERSIST binlog_row_image = FULL",),
+        ),
+        (
+            "binlog_row_metadata",
+            "MINIMAL",
+            "binlog_row_metadata is MINIMAL, not FULL",
+            ("SET PERSIST binlog_row_metadata = FULL",),
+        ),
+        ("gtid_mode", "OFF", "gtid_mode is OFF: transactions have no GTIDs", ()),
+        ("binlog_ignore_db", "OLD", "the binary log leaves out changes of some databases (binlog_ignore_db)", ()),
+        ("binlog_storage_engine", "INNODB", "the binary log is stored in InnoDB, which the source cannot read", ()),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named_with_its_remedy(
+    setting: str, value: str, message: str, fix: tuple[str, ...]
+) -> None:
+    facts = replace(MYSQL, settings={**SETTINGS, setting: value})
+    [failure] = [finding for finding in server.findings(facts) if finding.status != "ok"]
+    assert (failure.status, failure.message, failure.fix) == ("fail", message, fix)
+    assert failure.hint
+
+
+def test_mariadb_keeps_a_setting_only_until_it_restarts() -> None:
+    facts = replace(MARIADB, settings={**SETTINGS, "binlog_row_metadata": "NO_LOG"})
+    [failure] = [finding for finding in server.findings(facts) if finding.status != "ok"]
+    assert failure.fix == ("SET GLOBAL binlog_row_metadata = FULL",)
+    assert "configuration file" in str(failure.hint)
+
+
+def test_mariadb_may_leave_out_what_an_update_does_not_change() -> None:
+    facts = replace(MARIADB, settings={**SETTINGS, "binlog_row_image": "FULL_NODUP"})
+    assert {finding.status for finding in server.findings(facts)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (replace(MYSQL, version=ServerVersion.parse("5.7.44")), "MySQL 5.7.44 is too old"),
+        (replace(MARIADB, version=ServerVersion.parse("10.4.1-MariaDB")), "MariaDB 10.4.1 is too old"),
+        (replace(MYSQL, privileges=frozenset({"REPLICATION CLIENT"})), "run@% lacks REPLICATION SLAVE"),
+        (
+            replace(MYSQL, is_replica=True, settings={**SETTINGS, "log_replica_updates": "OFF"}),
+            "log_replica_updates is OFF: a replica does not log what it replicates",
+        ),
+    ],
+)
+def test_other_problems_of_a_server(facts: Facts, message: str) -> None:
+    assert [finding.message for finding in server.findings(facts) if finding.status == "fail"] == [message]
+
+
+def test_a_missing_right_comes_with_its_grant() -> None:
+    facts = replace(MARIADB, account="o'hara@10.0.0.%", privileges=frozenset())
+    [failure] = [finding for finding in server.findings(facts) if finding.status == "fail"]
+    assert failure.hint == "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'o''hara'@'10.0.0.%'"
+
+
+def test_a_short_retention_is_a_warning() -> None:
+    facts = replace(MYSQL, settings={**SETTINGS, "binlog_expire_logs_seconds": "3600"})
+    [warning] = [finding for finding in server.findings(facts) if finding.status != "ok"]
+    assert (warning.status, warning.message) == ("warn", "the server deletes its binary log after 1 hours")
+
+
+def test_a_version_that_no_server_prints_is_refused() -> None:
+    with pytest.raises(ChangelogError) as caught:
+        ServerVersion.parse("unknown")
+    assert caught.value.kind is Kind.PRECONDITION
+
+
+ORDER = Entity(
+    name="order",
+    table=("shop", "orders"),
+    key=("id",),
+    partition_by=("id",),
+    partitions=1,
+    masks={},
+    default_stamp=Stamp(api_version="", service_name="shop", identifier=""),
+)
+TABLE = Table(
+    schema="shop",
+    name="orders",
+    engine="InnoDB",
+    versioned=False,
+    columns=(
+        TableColumn(name="id", not_null=True, declared="int"),
+        TableColumn(name="code", not_null=True, declared=""),
+    ),
+    unique_indexes=(
+        UniqueIndex(name="codes", columns=("code",), prefix=True),
+        UniqueIndex(name="PRIMARY", columns=("id",), prefix=False),
+    ),
+    cascades=(),
+    rows_estimate=0,
+    nbytes=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "version", "message"),
+    [
+        (
+            replace(TABLE, engine="MyISAM"),
+            MYSQL.version,
+            "shop.orders is stored in MyISAM, whose changes cannot be rolled back",
+        ),
+        (
+            replace(TABLE, versioned=True),
+            MARIADB.version,
+            "shop.orders has system versioning: the log has its old rows, too, with the same key",
+        ),
+        (
+            replace(TABLE, cascades=("fk_guest",)),
+            MYSQL.version,
+            "MySQL 8.0.36 does not log what the foreign key fk_guest changes in shop.orders",
+        ),
+    ],
+)
+def test_a_table_that_the_log_does_not_cover_is_refused(table: Table, version: ServerVersion, message: str) -> None:
+    [failure] = tables.findings(ORDER, table, version)
+    assert (failure.status, failure.message) == ("fail", message)
+
+
+def test_mysql_logs_cascades_from_9_6_on() -> None:
+    table = replace(TABLE, cascades=("fk_guest",))
+    assert [finding.status for finding in tables.findings(ORDER, table, ServerVersion.parse("9.6.0"))] == ["ok"]
+    assert [finding.status for finding in tables.findings(ORDER, table, ServerVersion.parse("9.5.9"))] == ["fail"]
+
+
+def test_a_key_needs_a_unique_index_that_covers_its_columns() -> None:
+    assert TABLE.usable_key() == ("id",)
+    assert TABLE.key_problem(("code",)) == (
+        "the unique index codes of shop.orders covers only prefixes; create another on (code)"
+    )
+    assert TABLE.key_problem(("id", "code")) == (
+        "shop.orders has no unique index on (id, code); create one, or choose another key"
+    )
+    assert TABLE.key_problem(("nothing",)) == "shop.orders has no column nothing"
+    nullable = replace(TABLE, columns=(TableColumn(name="id", not_null=False, declared="int"),))
+    assert nullable.key_problem(("id",)) == "column id of shop.orders may be null; make it NOT NULL"
+    assert replace(TABLE, unique_indexes=TABLE.unique_indexes[:1]).usable_key() is None
+
+
+def test_a_server_like_mysql_counts_as_mysql() -> None:
+    assert ServerVersion.parse("8.0.35-27").flavour is Flavour.MYSQL
+    assert str(ServerVersion.parse("10.11.19-MariaDB-0+deb12u1-log")) == "MariaDB 10.11.19"
