@@ -17,6 +17,7 @@ import structlog
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import config
+from changelog.connectors.capture.tables import sweeper
 from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.servers.postgres import Server, temporary_server
@@ -25,7 +26,6 @@ from changelog.connectors.service.service import Service
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.session.connection import connect
 from changelog.connectors.sources.postgres.session.patience import Patience
-from changelog.connectors.sources.postgres.snapshot import table_reads
 from changelog.connectors.wiring import sources
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Signal
@@ -251,7 +251,7 @@ def test_the_service_drops_a_hung_session_and_continues(
 
 
 def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reads, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
+    monkeypatch.setattr(sweeper, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
     try:

@@ -8,12 +8,13 @@ import psycopg
 import pytest
 
 from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import KeyedRows
 from changelog.connectors.capture.tables.key_lookup import Keys
 from changelog.connectors.capture.tables.repairs import Repair, Repairs
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.session.connection import connect
-from changelog.connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from changelog.connectors.sources.postgres.snapshot.key_rows import read_keys
 from changelog.connectors.sources.postgres.snapshot.table_reads import read_table
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.signal import Signal

@@ -7,11 +7,12 @@ import psycopg
 import pytest
 
 from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_threads import ChunkThreads
 from changelog.connectors.capture.tables.windows import Windows
 from changelog.connectors.sources.postgres.session.connection import Connection, connect
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce
-from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable
 from changelog.connectors.sources.postgres.snapshot.table_reads import read_table
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.errors import ChangelogError, Kind
@@ -38,21 +39,21 @@ def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str) -> None:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
     leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
     table = TableProgress(entity="place", signature="", leaves={'"public"."place_2025"': leaf})
+    windows = Windows({"place": table}, horizon=0, nonces=nonce)
     reader = ChunkReader(
-        Windows({"place": table}, horizon=0, nonces=nonce),
-        {"place": ("public", "place")},
+        windows,
         Origin(connector="postgres", name="test", database="test"),
         bind=_unexpected_bind,
         connect=partial(connect, database, settings=SETTINGS),
-        workers=1,
     )
+    threads = ChunkThreads(windows, {"place": ("public", "place")}, reader.session, workers=1)
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while reader.failure is None:
+        while threads.failure is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
-        reader.close()
+        threads.close()
     with pytest.raises(ChangelogError, match='"place_2025" disappeared while it was being read') as caught:
-        raise reader.failure
+        raise threads.failure
     assert caught.value.kind is Kind.ALTERED

@@ -53,6 +53,19 @@ class Columns:
         """Returns the rows whose numbers are in `index`."""
         return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
 
+    def row(self, data: Data, number: int) -> list[bytes | None]:
+        """Returns the values of row `number`, whose texts are in `data`."""
+        with memoryview(data) as view:
+            return [
+                None if null else bytes(view[start : start + length])
+                for start, length, null in zip(
+                    self.starts[:, number].tolist(),
+                    self.lengths[:, number].tolist(),
+                    self.null[:, number].tolist(),
+                    strict=True,
+                )
+            ]
+
     def fill(self, other: "Columns", chosen: Mask) -> None:
         """Copies the values that the mask `chosen` selects from `other`."""
         if chosen.any():
@@ -268,6 +281,19 @@ class Template:
             chosen = self._ends[closes.astype(np.int8)]
             plan.add(chosen[:, 0] + base, chosen[:, 1])
         return plan.segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledBinding:
+    """A binding with its template."""
+
+    binding: Binding
+    template: Template
+
+    @classmethod
+    def of(cls, binding: Binding) -> Self:
+        """Compiles a binding."""
+        return cls(binding=binding, template=Template(binding))
 
 
 class _Plan:

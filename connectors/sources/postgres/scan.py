@@ -24,7 +24,7 @@ from changelog.connectors.capture.rows.row_records import Change, Origin, Transa
 from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
 from changelog.connectors.sources.postgres.session.patience import Patience
-from changelog.connectors.sources.postgres.snapshot.copyout import blocks, copy_out, parse_copy, row_values
+from changelog.connectors.sources.postgres.snapshot.copyout import blocks, copy_out, parse_copy
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.columnar.splice import splice
 from changelog.envelope.errors import ChangelogError, Kind
@@ -176,7 +176,7 @@ def _encoded(table: ScannedTable, template: Template, rows: Sequence[memoryview]
     columns = parse_copy(data, len(table.columns) + 1)
     buffer = np.frombuffer(data, np.uint8)
     texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))
-    unusual = [_one(table, row_values(data, columns, number)) for number in texts.left.tolist()]
+    unusual = [_one(table, columns.row(data, number)) for number in texts.left.tolist()]
     order = np.concatenate([texts.places, texts.left])
     return pa.RecordBatch.from_arrays(
         [

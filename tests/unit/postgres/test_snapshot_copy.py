@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.connectors.capture.rows import json_columns, row_records
-from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.connectors.sources.postgres.decode.binder import Binder
-from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
 from changelog.connectors.sources.postgres.decode.messages import Relation
 from changelog.connectors.sources.postgres.snapshot import copyout
-from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows
 from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy
+from changelog.connectors.sources.postgres.snapshot.read_table import encode_copied
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import INLINE
 from changelog.envelope.entity import Entity
@@ -100,9 +99,9 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
 ) -> None:
     entity_, relation_, table = chunk
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"secret").bind(entity_, relation_, crossing=False)
-    bound = CompiledBinding(binding=binding, template=Template(binding))
+    bound = CompiledBinding.of(binding)
     with patch.object(json_columns, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
-        encoded = ChunkRows.encode(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
+        encoded = encode_copied(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
     last_rows = encoded.texts.left.tolist()
     ordered = [
         *(row for number, row in enumerate(table) if number not in last_rows),
@@ -127,9 +126,9 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
 def test_a_row_without_its_key_is_one_clear_error() -> None:
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     with pytest.raises(ChangelogError, match="column id"):
-        ChunkRows.encode(
+        encode_copied(
             ORIGIN,
-            CompiledBinding(binding=binding, template=Template(binding)),
+            CompiledBinding.of(binding),
             bytearray(b"\\N\tNEW\n"),
             read_at=READ_AT,
         )
@@ -139,9 +138,9 @@ def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: p
     monkeypatch.setattr(row_records, "JSON_BYTES_MAX", 100)
     monkeypatch.setattr(json_columns, "LARGE_BYTES", 20)
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
-    encoded = ChunkRows.encode(
+    encoded = encode_copied(
         ORIGIN,
-        CompiledBinding(binding=binding, template=Template(binding)),
+        CompiledBinding.of(binding),
         bytearray(b"1\t" + b"x" * 100 + b"\n"),
         read_at=READ_AT,
     )
@@ -156,9 +155,7 @@ def test_the_size_of_a_chunk_includes_its_texts() -> None:
     """The limit on memory counts a chunk's texts before the chunk is published."""
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     copied = bytearray().join(b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100))
-    encoded = ChunkRows.encode(
-        ORIGIN, CompiledBinding(binding=binding, template=Template(binding)), copied, read_at=READ_AT
-    )
+    encoded = encode_copied(ORIGIN, CompiledBinding.of(binding), copied, read_at=READ_AT)
     assert 100_000 < encoded.nbytes < 400_000
     assert encoded.texts.current is not None
     assert encoded.texts.current.nbytes <= encoded.nbytes

@@ -17,7 +17,7 @@ import pyarrow as pa
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Columns, Template, Texts
+from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Texts
 from changelog.connectors.capture.rows.render_rows import Meta, Span, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
@@ -53,14 +53,6 @@ class Block:
     starts: Ints
     ends: Ints
     spans: Sequence[Span]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledBinding:
-    """A binding with its compiled template."""
-
-    binding: Binding
-    template: Template
 
 
 def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedRows:

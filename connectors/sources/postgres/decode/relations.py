@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from changelog.connectors.capture.assembly.assembled import ColumnChanges
-from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.sources.postgres.decode.binder import Binder
-from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
 from changelog.connectors.sources.postgres.decode.frames import Frames
 from changelog.connectors.sources.postgres.decode.messages import Relation
 from changelog.connectors.sources.postgres.values.definitions import Definitions
@@ -170,7 +169,7 @@ class Relations:
             for field in (*binding.key, *binding.partition):
                 if self._definitions.pending(relation.columns[field.index].type_oid):
                     raise _being_altered(binding.table, field.name)
-        return CompiledBinding(binding=binding, template=Template(binding))
+        return CompiledBinding.of(binding)
 
 
 def _being_altered(table: str, column: str) -> ChangelogError:

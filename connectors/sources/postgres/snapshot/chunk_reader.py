@@ -1,12 +1,12 @@
-"""Reads tables in chunks, in a few threads. A chunk that is being read is called a window.
+"""Reads chunks of tables. A chunk that is being read is called a window.
 
-A thread copies a chunk under a snapshot, then writes a message with the window's name (its nonce) into the log. The
+A chunk is copied under a snapshot. Then a message with the window's name (its nonce) is written into the log. The
 chunk's rows are published where the stream delivers this message.
 """
 
 import secrets
-import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -14,23 +14,23 @@ import structlog
 from psycopg import sql
 
 from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import ChunkRows, KeyedRows
+from changelog.connectors.capture.tables.chunk_threads import ReadChunk
 from changelog.connectors.capture.tables.key_lookup import Keys
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sources.postgres.session.connection import Connection, translated
 from changelog.connectors.sources.postgres.session.quoting import identifier
-from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable
 from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
-from changelog.connectors.sources.postgres.snapshot.key_rows import KeyedRows, read_keys
+from changelog.connectors.sources.postgres.snapshot.key_rows import read_keys
 from changelog.connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
+from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable, encode_copied
 from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import PREFIX
 
 LOCK_TIMEOUT_S = 2
 """How many seconds a thread waits for the lock on a table that is being altered, before it reads another chunk."""
-
-_PAUSE_S = 0.2
 
 _log = structlog.get_logger("postgres")
 
@@ -69,58 +69,30 @@ class _ChunkSnapshot:
 
 
 class ChunkReader:
-    """A few threads that read the chunks that `windows` hands out; each thread has two connections of its own.
+    """Reads the chunks that `windows` hands out.
 
-    `tables` gives the table of each entity. `bind` uses a connection to find out how an entity's table is read now.
+    `bind` uses a connection to find out how an entity's table is read now.
     """
 
     def __init__(
         self,
         windows: Windows,
-        tables: Mapping[str, tuple[str, str]],
         origin: Origin,
         *,
         bind: Callable[[Connection, str], ReadTable],
         connect: Callable[[], Connection],
-        workers: int = 2,
         reach: Reach = nowhere,
     ) -> None:
-        self._windows, self._names, self._origin = windows, tables, origin
+        self._windows, self._origin = windows, origin
         self._bind, self._connect, self._reach = bind, connect, reach
         self._tables: dict[str, ReadTable] = {}
-        self._stopping = threading.Event()
-        self.failure: BaseException | None = None
-        """The error that ended the reading early, if any."""
-        self._threads = [threading.Thread(target=self._work, daemon=True, name="snapshot") for _ in range(workers)]
-        for thread in self._threads:
-            thread.start()
 
-    def close(self) -> None:
-        """Stops the threads. A later opening reads the unpublished chunks again."""
-        self._stopping.set()
-        self._windows.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self) -> None:
-        try:
-            with translated("reading a table"), self._connect() as signalling:
-                signalling.execute("SET synchronous_commit = local")  # a paused standby must not delay windows
-                while self._read_on(signalling):
-                    pass
-        except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the reading would end silently
-            self.failure = error
-
-    def _read_on(self, signalling: Connection) -> bool:
-        """Reads chunks until one closes the connection; returns False when there are no more chunks."""
-        with self._connect() as reading:
-            reading.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
-            while not self._stopping.is_set() and (window := self._windows.take(self._names)) is not None:
-                if not self._chunk(reading, signalling, *window):
-                    self._stopping.wait(_PAUSE_S)
-                if reading.closed:
-                    return True
-        return False
+    @contextmanager
+    def session(self) -> Iterator[ReadChunk]:
+        """Opens the connections of a thread, one to read and one to write messages; see `ChunkThreads`."""
+        with translated("reading a table"), self._connect() as signalling, closing(_Renewed(self._connect)) as renewed:
+            signalling.execute("SET synchronous_commit = local")  # a paused standby must not delay windows
+            yield lambda nonce, chunk: self._chunk(renewed.connection(), signalling, nonce, chunk)
 
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
         """Reads a chunk, or gives it back; returns False if the thread should pause before the next one.
@@ -159,13 +131,31 @@ class ChunkReader:
             if len(rows.gone) and not chunk.taken.ghosts:
                 _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(rows.gone))
             return rows
-        return ChunkRows.encode(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
+        return encode_copied(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
 
     def _table(self, reading: Connection, entity: str, table_signature: str) -> ReadTable:
         """Returns how to read the table while it has this signature; asks the catalogue if the signature is new."""
         if entity not in self._tables or self._tables[entity].signature != table_signature:
             self._tables[entity] = self._bind(reading, entity)
         return self._tables[entity]
+
+
+class _Renewed:
+    """A connection that reads tables; if a reader has closed it, a new one takes its place."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    def connection(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+            self._connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:

@@ -161,17 +161,3 @@ def _unescape(data: bytearray, start: int, end: int) -> int:
         data[to : to + len(text)] = text
         at, to = at + len(piece), to + len(text)
     return to - start
-
-
-def row_values(data: bytes | bytearray, columns: Columns, number: int) -> list[bytes | None]:
-    """Returns the values of row `number`, as the server prints them."""
-    with memoryview(data) as view:
-        return [
-            None if null else bytes(view[start : start + length])
-            for start, length, null in zip(
-                columns.starts[:, number].tolist(),
-                columns.lengths[:, number].tolist(),
-                columns.null[:, number].tolist(),
-                strict=True,
-            )
-        ]

@@ -1,12 +1,11 @@
-"""Reads the rows of requested keys from a table, and makes deletes for keys that only the changelog still has.
+"""Reads the rows of requested keys from a table.
 
 The server's input function converts a key's canonical text back into a value, with which the table is searched. A type
 may treat several texts as equal, such as 1.5 and 1.50. So the rows that the server returns are matched with the
 requested keys by the key text that our encoder produces for them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,15 +16,14 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from changelog.connectors.capture.rows.codec import Shape
-from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
-from changelog.connectors.capture.tables.ghost_rows import deleted
-from changelog.connectors.capture.tables.key_lookup import Ghost, Keys
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import KeyedRows
+from changelog.connectors.capture.tables.key_lookup import Keys
 from changelog.connectors.sources.postgres.session.connection import Connection, explain
-from changelog.connectors.sources.postgres.snapshot.chunk_rows import ChunkRows, ReadTable, combined
 from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, blocks, copy_rows, copying
+from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable, encode_copied
 from changelog.connectors.sources.postgres.values.text_to_json import codec_for
 from changelog.connectors.sources.postgres.values.types import PgType
-from changelog.envelope.columnar import batch
 from changelog.envelope.errors import RETRIED
 
 Mask = npt.NDArray[np.bool_]
@@ -64,65 +62,6 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
     return tuple(casts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedRows:
-    """The table's rows of the requested keys.
-
-    `ghosts` holds, by key, the changelog's last rows of those requested keys that the table may no longer have.
-    """
-
-    origin: Origin
-    rows: ChunkRows
-    requested: pa.StringArray
-    ghosts: Mapping[str, Ghost]
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the rows and ghosts in memory."""
-        return self.rows.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
-
-    @property
-    def keys(self) -> pa.StringArray:
-        """The entity key of each row of the table."""
-        return self.rows.keys
-
-    @property
-    def gone(self) -> pa.StringArray:
-        """The requested keys that are not in the table."""
-        return self.requested.filter(pc.invert(pc.is_in(self.requested, self.keys)))
-
-    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """See `windows.Rows`. For a key that is in neither the table nor `ghosts`, no row is returned.
-
-        If the table does have a row with the key of a ghost, no row is returned for it either, because the changelog
-        already has that row.
-        """
-        ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
-        ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)
-        published = keep & ordinary
-        reads = self.rows.at(change, published, np.zeros(0, bool))
-        deleted_ghosts = [
-            ghost
-            for key, is_deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
-            if is_deleted and (ghost := self.ghosts.get(key)) is not None
-        ]
-        if not deleted_ghosts:
-            return reads
-        transaction = replace(change.transaction, committed_at=self.rows.read_at)
-        binding, count = self.rows.bound.binding, len(published)
-        deletes = batch.from_records(
-            [
-                deleted(self.origin, binding, ghost, _after(change, transaction, count + number))
-                for number, ghost in enumerate(deleted_ghosts)
-            ]
-        )
-        return combined([reads, deletes], binding)
-
-
-def _after(change: Change, transaction: Transaction, count: int) -> Change:
-    return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)
-
-
 def read_keys(
     reading: Connection, origin: Origin, table: ReadTable, name: str, part: Keys, *, read_at: int
 ) -> KeyedRows:
@@ -130,7 +69,7 @@ def read_keys(
 
     `name` is the table's name, quoted for SQL.
     """
-    rows = ChunkRows.encode(origin, table.bound, _copy(reading, table, name, part), read_at=read_at)
+    rows = encode_copied(origin, table.bound, _copy(reading, table, name, part), read_at=read_at)
     return KeyedRows(origin=origin, rows=rows, requested=pa.array(part.keys, pa.utf8()), ghosts=part.ghosts)
 
 
@@ -232,7 +171,7 @@ def _scan(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytea
     rows = bytearray()
     with copying(reading, _select(table, name, sql.SQL("true"))) as rows_of_table:
         for block in blocks(rows_of_table, rows_max=_SCANNED_ROWS, bytes_max=CHUNK_BYTES_MAX):
-            encoded = ChunkRows.encode(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
+            encoded = encode_copied(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
             hits = pc.is_in(encoded.keys, requested).to_numpy(zero_copy_only=False)
             for number in encoded.numbers[hits].tolist():
                 add(rows, block[number])

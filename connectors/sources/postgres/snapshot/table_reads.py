@@ -2,46 +2,43 @@
 
 A *window* reads one chunk: a range of pages, or the rows of some keys. A *sweep* searches the changelog for *ghosts*:
 the last rows of keys that their table may no longer have. It then reads these keys from the table, and publishes a
-delete for each key that is not there. The reads are planned from a stored checkpoint and never change afterwards: if a
-signal changes the plan, the source is opened again. So the stored changelog contains every row from before the opening,
-and a sweep can search it.
+delete for each key that is not there.
 """
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Any
 
-import pyarrow as pa
 import structlog
 
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.row_records import Origin
-from changelog.connectors.capture.tables import survivors
-from changelog.connectors.capture.tables.key_lookup import Ghost, Lookup
-from changelog.connectors.capture.tables.repairs import LookedUp, Reached, Repairs
-from changelog.connectors.capture.tables.table_progress import is_complete
+from changelog.connectors.capture.tables import survivors, sweeper
+from changelog.connectors.capture.tables.chunk_threads import ChunkThreads
+from changelog.connectors.capture.tables.planned_reads import PlannedReads
+from changelog.connectors.capture.tables.repairs import Reached, Repairs
+from changelog.connectors.capture.tables.sweeper import Sweeper
 from changelog.connectors.capture.tables.windows import Windows
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.decode.binder import Binder
-from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
 from changelog.connectors.sources.postgres.decode.messages import Relation, RelationColumn
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
 from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.sources.postgres.session.quoting import identifier
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import ChunkReader, nonce, signature, signatures
-from changelog.connectors.sources.postgres.snapshot.chunk_rows import ReadTable
 from changelog.connectors.sources.postgres.snapshot.key_rows import key_casts
 from changelog.connectors.sources.postgres.snapshot.page_progress import LeafProgress, TableProgress
+from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable
 from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.connectors.sources.postgres.values.types import TypeCatalog
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import RETRIED, ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 FAIL_POINTS = (
     "signal:heard",
@@ -49,18 +46,13 @@ FAIL_POINTS = (
     "window:begun",
     "window:read",
     "window:marked",
-    "sweep:read",
-    "sweep:found",
-    "sweep:published",
+    *sweeper.FAIL_POINTS,
     "reading:complete",
 )
 """The fail points between two steps of a table read, at which tests can crash the process.
 
 Every window passes the three that begin with `window`.
 """
-
-GLANCE_S = 5.0
-"""How often, in seconds, the windows drop the tracked keys that they no longer need, during a sweep."""
 
 _log = structlog.get_logger("postgres")
 
@@ -103,27 +95,19 @@ class TableReads:
         repairs: Repairs,
     ) -> None:
         self._context, self._entities = context, {entity.name: entity for entity in entities}
-        self._revision = repairs.revision
-        active = [entity for entity in entities if entity.name not in repairs.paused]
-        unread = [entity for entity in active if not is_complete(windows.get(entity.name))]
+        self._plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
+        unread, lookups = self._plan.unread, self._plan.lookups
         hashes = signatures(catalog, [entity.table for entity in unread])
         tables = {
             entity.name: self._progress(entity, hashes[entity.table], windows.get(entity.name)) for entity in unread
         }
-        open_repairs = {entity.name: repairs.open[entity.name] for entity in active if entity.name in repairs.open}
-        self._lookups = {name: Lookup(name, repair.keys) for name, repair in open_repairs.items() if repair.keys}
-        due = repairs.sweeps(windows) if context.changelog is not None else ()
-        self._sweeps = {name: Lookup(name, sweeping=True) for name in sorted(due)}
-        self._repairs = open_repairs
-        lookups = [*self._lookups.values(), *self._sweeps.values()]
         self.windows = Windows(tables, horizon=context.horizon, nonces=nonce, lookups=lookups)
-        self._reader: ChunkReader | None = None
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._sweeper: threading.Thread | None = None
+        self._threads: ChunkThreads | None = None
+        self._sweeper: Sweeper | None = None
+        self._closing = threading.Event()
         if tables or lookups:
             names = [*tables, *(lookup.entity for lookup in lookups)]
-            _log.info("reading tables", entities=sorted(set(names)), swept=sorted(self._sweeps))
+            _log.info("reading tables", entities=sorted(set(names)), swept=sorted(self._plan.sweeps))
 
     def start(self) -> None:
         """Starts the threads if there is something to read."""
@@ -131,22 +115,35 @@ class TableReads:
             return
         context = self._context
         context.reach("reading:planned")
-        self._reader = ChunkReader(
+        reader = ChunkReader(
             self.windows,
-            {name: entity.table for name, entity in self._entities.items()},
             context.origin,
             bind=partial(read_table, self._entities, context.hmac_key),
             connect=self._connect,
-            workers=context.workers,
             reach=context.reach,
         )
-        if self._sweeps:
-            self._sweeper = threading.Thread(target=self._sweep, daemon=True, name="sweep")
-            self._sweeper.start()
+        tables = {name: entity.table for name, entity in self._entities.items()}
+        self._threads = ChunkThreads(self.windows, tables, reader.session, workers=context.workers)
+        if self._plan.sweeps:
+            assert context.changelog is not None
+            self._sweeper = Sweeper(
+                self.windows,
+                self._entities,
+                self._plan.sweeps,
+                self._plan.repairs,
+                context.changelog,
+                self._snapshots,
+                reach=context.reach,
+            )
 
     def _connect(self) -> Connection:
-        patience = Patience(silence_s=self._context.read_s, stopping=self._stopping.is_set, stopping_s=0.0)
+        patience = Patience(silence_s=self._context.read_s, stopping=self._closing.is_set, stopping_s=0.0)
         return connect(self._context.dsn, settings=SETTINGS, patience=patience)
+
+    @contextmanager
+    def _snapshots(self) -> Iterator[Callable[[], Snapshot]]:
+        with self._connect() as connection:
+            yield partial(_snapshot, connection)
 
     def _progress(self, entity: Entity, table_signature: str, stored: Mapping[str, Any] | None) -> TableProgress:
         leaves = {
@@ -160,165 +157,38 @@ class TableReads:
     @property
     def failure(self) -> BaseException | None:
         """The error that ended the reading early, if any."""
-        return self._failure or (None if self._reader is None else self._reader.failure)
+        return next((part.failure for part in (self._sweeper, self._threads) if part and part.failure), None)
 
     @property
     def running(self) -> bool:
         """Whether the reading threads are running."""
-        return self._reader is not None
+        return self._threads is not None
 
     @property
     def sweeping(self) -> bool:
         """Whether a sweep is reading the changelog; an interrupted sweep starts again from the beginning."""
-        return not all(lookup.complete for lookup in self._sweeps.values())
+        return self._plan.sweeping
 
     def reached(self, changed: Collection[str]) -> Reached:
         """Returns the progress of lookups and sweeps, without the entities `changed`, whose plan is out of date."""
-        lookups = {name: lookup for name, lookup in self._lookups.items() if name not in changed}
-        sweeps = {name: sweep for name, sweep in self._sweeps.items() if name not in changed}
-        return Reached(
-            revision=self._revision,
-            idle=self.windows.complete,
-            looked_up={name: LookedUp(left=lookup.left, absent=lookup.absent) for name, lookup in lookups.items()},
-            sweeping=frozenset(self._sweeps),
-            swept={name: sweep.more for name, sweep in sweeps.items() if sweep.complete},
-            failed=frozenset(name for name, sweep in sweeps.items() if sweep.failed),
-        )
+        return self._plan.reached(changed, idle=self.windows.complete)
 
     def close(self) -> None:
         """Stops the threads. A later opening reads the unpublished chunks again."""
-        self._stopping.set()
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._closing.set()
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
         if self._sweeper is not None:
-            self._sweeper.join()
+            self._sweeper.close()
             self._sweeper = None
 
-    # The thread that sweeps the changelog
 
-    def _sweep(self) -> None:
-        try:
-            with self._connect() as connection:
-                self._sweep_all(partial(self._stored, connection))
-        except _StoppedError:
-            pass
-        except BaseException as error:  # noqa: BLE001 - the source raises it; otherwise the sweep would end silently
-            self._failure = error
-
-    def _sweep_all(self, read: survivors.Read) -> None:
-        starts = {}
-        for name in self._sweeps:
-            entity, repair = self._entities[name], self._repairs[name]
-            if entity.immutable and entity.on_change_of_immutable == "ignore":
-                self._end([name])  # the changelog keeps rows that were deleted from this entity's table
-            elif repair.sweep:
-                starts[name] = repair.start
-            else:
-                self._sweep_keys(read, name, repair.absent)
-        self._sweep_older(read, starts)
-
-    def _sweep_keys(self, read: survivors.Read, name: str, keys: Collection[str]) -> None:
-        try:
-            self._hand_over({name: survivors.of_keys(read, name, keys)})
-        except ChangelogError as error:
-            self._fail(name, error)
-        else:
-            self._end([name])
-
-    def _sweep_older(self, read: survivors.Read, starts: Mapping[str, str]) -> None:
-        """Sweeps several entities in one pass over the changelog.
-
-        `starts` gives for each entity the position where the reading of its table began: rows that are older may be
-        ghosts. If an entity cannot be read from the changelog, its sweep fails, and the other entities are swept again
-        without it.
-        """
-        pending, with_ghosts = {*starts}, set[str]()
-        try:
-            absent_keys = {name: self._repairs[name].absent for name in starts}
-            for portion in survivors.older_than(read, starts, absent_keys):
-                self._hand_over(portion.ghosts)
-                self._end(portion.whole)
-                self._end(portion.cut, more=True)
-                with_ghosts |= portion.ghosts.keys()
-                pending -= portion.whole | portion.cut
-        except ChangelogError as error:
-            if error.kind in RETRIED:
-                raise
-            # An entity that has yielded ghosts was being read alone, so the error is of this entity. It must not be
-            # read again: it would yield the same ghosts, whose deletes may not be committed yet.
-            unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
-            for name in unreadable:
-                self._fail(name, error)
-            others = [name for name in starts if name in pending - unreadable]
-            middle = (len(others) + 1) // 2
-            for names in filter(None, (others[:middle], others[middle:])):
-                self._sweep_older(read, {name: starts[name] for name in names})
-
-    def _fail(self, name: str, error: ChangelogError) -> None:
-        """Ends the sweep of an entity whose rows in the changelog cannot be read; the service continues.
-
-        Raises an error that can be retried, because the next opening may succeed.
-        """
-        if error.kind in RETRIED:
-            raise error
-        _log.error("the sweep cannot read the changelog", entity=name, error=str(error))
-        self._end([name], failed=True)
-
-    def _end(self, names: Collection[str], *, more: bool = False, failed: bool = False) -> None:
-        def end() -> None:
-            for name in names:
-                self._sweeps[name].end(more=more, failed=failed)
-
-        self.windows.offered(end)
-
-    def _hand_over(self, ghosts: Mapping[str, Sequence[Ghost]]) -> None:
-        """Offers the ghosts to the windows and waits until they are handled, so that only these are in memory."""
-
-        def offer() -> None:
-            for name, rows in ghosts.items():
-                self._sweeps[name].offer(rows)
-
-        for name, rows in ghosts.items():
-            _log.info("looking up rows of the changelog in their table", entity=name, rows=len(rows))
-        self._context.reach("sweep:found")
-        self.windows.offered(offer)
-        while not all(self._sweeps[name].idle for name in ghosts):
-            if self._stopping.wait(0.1):
-                raise _StoppedError
-        self._context.reach("sweep:published")
-
-    def _stored(self, connection: Connection, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        assert self._context.changelog is not None
-        horizon = _HorizonUpdates(connection, self.windows)
-        for rows in self._context.changelog(entities, key):
-            if self._stopping.is_set():
-                raise _StoppedError
-            horizon.update_if_due()
-            self._context.reach("sweep:read")
-            yield rows
-
-
-class _StoppedError(Exception):
-    """The reads were closed."""
-
-
-class _HorizonUpdates:
-    """Takes a snapshot now and then; with it, the windows can forget the changes of transactions that have ended."""
-
-    def __init__(self, connection: Connection, windows: Windows) -> None:
-        self._connection, self._windows = connection, windows
-        self._due = 0.0
-
-    def update_if_due(self) -> None:
-        now = monotonic()
-        if now < self._due:
-            return
-        self._due = now + GLANCE_S
-        with translated("reading the running transactions"):
-            row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        self._windows.glance(Snapshot.parse(row[0]))
+def _snapshot(connection: Connection) -> Snapshot:
+    with translated("reading the running transactions"):
+        row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return Snapshot.parse(row[0])
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
@@ -336,7 +206,7 @@ def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Conn
     oids = {column.name: column.type_oid for column in table.columns}
     return ReadTable(
         signature=signature(connection, entity.table),
-        bound=CompiledBinding(binding=binding, template=Template(binding)),
+        bound=CompiledBinding.of(binding),
         columns=tuple(column.name for column in table.columns if column.published),
         where=entity.where,
         key=entity.key,

@@ -1,43 +1,26 @@
-"""Turns a chunk's rows from COPY's text into columns, and then into changelog rows at a position of the stream."""
+"""The rows that were read from a table, as columns of texts, and as changelog rows at a position of the stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Texts
+from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data, Texts
 from changelog.connectors.capture.rows.render_rows import Meta, Span, render
-from changelog.connectors.capture.rows.row_records import Change, Origin
-from changelog.connectors.sources.postgres.decode.columnar import CompiledBinding
-from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy, row_values
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.tables.ghost_rows import deleted
+from changelog.connectors.capture.tables.key_lookup import Ghost
 from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op
 
 Mask = npt.NDArray[np.bool_]
 
 _NONE = pa.array([], pa.utf8())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTable:
-    """How to read an entity's table while it has this `signature`.
-
-    `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
-    `casts` holds, for each column of the `key`, the SQL that converts a canonical text `{}` into a value; it is None if
-    a column has no exact conversion. `only` excludes tables that inherit from this one.
-    """
-
-    signature: str
-    bound: CompiledBinding
-    columns: tuple[str, ...]
-    where: str | None
-    key: tuple[str, ...] = ()
-    casts: tuple[str, ...] | None = None
-    only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +39,13 @@ class ChunkRows:
     nbytes: int
 
     @classmethod
-    def encode(cls, origin: Origin, bound: CompiledBinding, data: bytearray, *, read_at: int) -> "ChunkRows":
-        """Encodes the output of COPY as columns, modifying `data` in place.
-
-        Raises ChangelogError (MALFORMED) if the output does not have the expected columns.
-        """
-        columns = parse_copy(data, bound.binding.width)
+    def encode(
+        cls, origin: Origin, bound: CompiledBinding, data: Data, columns: Columns, *, read_at: int
+    ) -> "ChunkRows":
+        """Encodes rows whose values `columns` finds in `data`, which ends with the padding that `splice` needs."""
         buffer = np.frombuffer(data, np.uint8)
         texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(columns.count, bool))
-        unusual = [row_values(data, columns, number) for number in texts.left.tolist()]
+        unusual = [columns.row(data, number) for number in texts.left.tolist()]
         return cls(
             origin=origin,
             bound=bound,
@@ -77,12 +58,12 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The number of each row in the output of COPY, in the order of `keys`."""
+        """The number of each row in `columns`, in the order of `keys`."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property
     def gone(self) -> pa.StringArray:
-        """Always empty: these rows were read by their pages, not by their keys, so no requested key can be missing."""
+        """Always empty: these rows were not read by their keys, so no requested key can be missing."""
         return _NONE
 
     @property
@@ -120,3 +101,62 @@ def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatc
     plain = [part.replace_schema_metadata(None) for part in parts]
     whole = plain[0] if len(plain) == 1 else pa.Table.from_batches(plain).combine_chunks().to_batches()[0]
     return batch.with_shapes(whole, {binding.entity.name: binding.shape}, relation=binding.relid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """The table's rows of the requested keys.
+
+    `ghosts` holds, by key, the changelog's last rows of those requested keys that the table may no longer have.
+    """
+
+    origin: Origin
+    rows: ChunkRows
+    requested: pa.StringArray
+    ghosts: Mapping[str, Ghost]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the rows and ghosts in memory."""
+        return self.rows.nbytes + sum(ghost.nbytes for ghost in self.ghosts.values())
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The entity key of each row of the table."""
+        return self.rows.keys
+
+    @property
+    def gone(self) -> pa.StringArray:
+        """The requested keys that are not in the table."""
+        return self.requested.filter(pc.invert(pc.is_in(self.requested, self.keys)))
+
+    def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
+        """See `windows.Rows`. For a key that is in neither the table nor `ghosts`, no row is returned.
+
+        If the table does have a row with the key of a ghost, no row is returned for it either, because the changelog
+        already has that row.
+        """
+        ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
+        ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)
+        published = keep & ordinary
+        reads = self.rows.at(change, published, np.zeros(0, bool))
+        deleted_ghosts = [
+            ghost
+            for key, is_deleted in zip(self.gone.to_pylist(), delete.tolist(), strict=True)
+            if is_deleted and (ghost := self.ghosts.get(key)) is not None
+        ]
+        if not deleted_ghosts:
+            return reads
+        transaction = replace(change.transaction, committed_at=self.rows.read_at)
+        binding, count = self.rows.bound.binding, len(published)
+        deletes = batch.from_records(
+            [
+                deleted(self.origin, binding, ghost, _after(change, transaction, count + number))
+                for number, ghost in enumerate(deleted_ghosts)
+            ]
+        )
+        return combined([reads, deletes], binding)
+
+
+def _after(change: Change, transaction: Transaction, count: int) -> Change:
+    return Change(transaction=transaction, ordinal=change.ordinal + 1 + count, stamp=None)

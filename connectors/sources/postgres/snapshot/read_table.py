@@ -1,0 +1,35 @@
+"""How a table is read, and the rows of a chunk from the output of COPY."""
+
+from dataclasses import dataclass
+
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import ChunkRows
+from changelog.connectors.sources.postgres.snapshot.copyout import parse_copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTable:
+    """How to read an entity's table while it has this `signature`.
+
+    `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
+    `casts` holds, for each column of the `key`, the SQL that converts a canonical text `{}` into a value; it is None if
+    a column has no exact conversion. `only` excludes tables that inherit from this one.
+    """
+
+    signature: str
+    bound: CompiledBinding
+    columns: tuple[str, ...]
+    where: str | None
+    key: tuple[str, ...] = ()
+    casts: tuple[str, ...] | None = None
+    only: bool = True
+
+
+def encode_copied(origin: Origin, bound: CompiledBinding, data: bytearray, *, read_at: int) -> ChunkRows:
+    """Encodes the output of COPY, modifying `data` in place.
+
+    Raises ChangelogError (MALFORMED) if the output does not have the expected columns.
+    """
+    columns = parse_copy(data, bound.binding.width)
+    return ChunkRows.encode(origin, bound, data, columns, read_at=read_at)
