@@ -24,7 +24,7 @@ from changelog.connectors.capture.rows.row_records import Change, Origin, Transa
 from changelog.envelope.codec import json_codec
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Pool, Segment, splice
-from changelog.envelope.model import Op, Stamp
+from changelog.envelope.model import Op, Record, Stamp
 from changelog.envelope.position import Position
 
 Ints = npt.NDArray[np.int64]
@@ -187,6 +187,23 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
         "context": _pick([stamp.context for stamp in stamps], stamp_codes),
     }
     return pa.RecordBatch.from_pydict(columns, batch.SCHEMA), places
+
+
+def merged(
+    rendered: tuple[pa.RecordBatch, Ints] | None, records: Sequence[Record], places: Sequence[int]
+) -> tuple[pa.RecordBatch, Ints]:
+    """Merges the result of `render` with records that were made one by one, each at a place of `places`.
+
+    Returns the rows in the order of the block, and each row's number in the block.
+    """
+    if rendered is None:
+        return batch.from_records(records), np.array(places, np.int64)
+    if not records:
+        return rendered
+    all_places = np.concatenate([rendered[1], np.array(places, np.int64)])
+    order = np.argsort(all_places, kind="stable")
+    rows = pa.Table.from_batches([rendered[0], batch.from_records(records)])
+    return rows.take(order).combine_chunks().to_batches()[0], all_places[order]
 
 
 def _pick(values: Sequence[str | None], codes: Ints) -> pa.StringArray:

@@ -5,17 +5,16 @@ The binding says which columns are published and how, and which columns make up 
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-
-import msgspec
+from functools import partial
 
 from changelog.connectors.capture.rows.binding import Binding, Field
-from changelog.connectors.capture.rows.codec import Codec, Shape
+from changelog.connectors.capture.rows.codec import Codec
+from changelog.connectors.capture.rows.published_fields import published_fields
 from changelog.connectors.sources.postgres.decode.messages import Relation
 from changelog.connectors.sources.postgres.values.text_to_json import codec_for
 from changelog.connectors.sources.postgres.values.types import PgType
 from changelog.envelope import mask
 from changelog.envelope.entity import Entity
-from changelog.schemas.types import Primitive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,68 +34,29 @@ class Binder:
         move between partitions, because the table is partitioned.
         """
         names = [column.name for column in relation.columns]
-        published = [
-            self._field(entity, relation, index) for index, name in enumerate(names) if _is_published(entity, name)
-        ]
-        identity = frozenset(index for index, column in enumerate(relation.columns) if column.key)
-        full = relation.replica_identity == "f"
-        lost = _lost(entity, relation)
-        key, partition = (
-            () if lost is not None else self._unmasked_fields(entity, relation, columns)
-            for columns in (entity.key, entity.partition_by)
-        )
+        table = f"{relation.namespace}.{relation.name}"
+        published = published_fields(entity, table, names, partial(self._codec, relation), self.hmac_key)
         return Binding(
             entity=entity,
-            table=_text(relation),
+            table=table,
             relid=relation.relid,
             width=len(names),
-            fields=tuple(published),
-            key=key,
-            partition=partition,
-            identity=identity,
-            full=full,
-            lost=lost,
-            unlogged=_unlogged((*key, *partition), _identities(names, [relation, *leaves])),
+            fields=published.fields,
+            key=published.key,
+            partition=published.partition,
+            identity=frozenset(index for index, column in enumerate(relation.columns) if column.key),
+            full=relation.replica_identity == "f",
+            lost=published.lost,
+            unlogged=_unlogged((*published.key, *published.partition), _identities(names, [relation, *leaves])),
             whole_rows="ALTER TABLE … REPLICA IDENTITY FULL",
             crossing=crossing,
             leaves=_identities(names, leaves),
             mask=mask.mask_id(entity.masks, self.hmac_key),
         )
 
-    def _unmasked_fields(self, entity: Entity, relation: Relation, columns: Collection[str]) -> tuple[Field, ...]:
-        indexes = {column.name: index for index, column in enumerate(relation.columns)}
-        return tuple(self._field(entity, relation, indexes[name], masked=False) for name in columns)
-
-    def _field(self, entity: Entity, relation: Relation, index: int, *, masked: bool = True) -> Field:
+    def _codec(self, relation: Relation, index: int) -> Codec:
         column = relation.columns[index]
-        type_ = self.resolve(column.type_oid)
-        codec = codec_for(type_, column.typmod)
-        kind = entity.masks.get(column.name) if masked else None
-        json = codec.column_type is Primitive.JSON
-        if kind is not None:
-            plain, hmac_key = codec.to_json, self.hmac_key
-            codec = Codec(
-                shape=Shape.OTHER,
-                to_json=lambda text: mask.apply(kind, plain(text), hmac_key),
-                column_type=Primitive.STRING if kind == "sha256" else codec.column_type,
-            )
-        return Field(
-            index=index,
-            name=column.name,
-            label=msgspec.json.encode(column.name) + b":",
-            codec=codec,
-            json=json and kind is None,
-        )
-
-
-def _lost(entity: Entity, relation: Relation) -> str | None:
-    """Returns why a message for the relation's rows cannot have its key or partition; None if it can."""
-    names = {column.name for column in relation.columns}
-    for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
-        for name in needed:
-            if name not in names:
-                return f"entity {entity.name}: {role} column {name} is no longer in {_text(relation)}"
-    return None
+        return codec_for(self.resolve(column.type_oid), column.typmod)
 
 
 def _identities(names: Sequence[str], leaves: Collection[Relation]) -> frozenset[frozenset[int]]:
@@ -118,12 +78,3 @@ def _unlogged(fields: Sequence[Field], identities: Collection[frozenset[int]]) -
     return tuple(
         dict.fromkeys(field.name for field in fields if any(field.index not in identity for identity in identities))
     )
-
-
-def _is_published(entity: Entity, column: str) -> bool:
-    is_selected = entity.columns is None or column in entity.columns
-    return is_selected and column not in entity.exclude_columns and entity.masks.get(column) != "drop"
-
-
-def _text(relation: Relation) -> str:
-    return f"{relation.namespace}.{relation.name}"

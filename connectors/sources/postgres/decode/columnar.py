@@ -12,18 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Texts
-from changelog.connectors.capture.rows.render_rows import Meta, Span, render
+from changelog.connectors.capture.rows.render_rows import Meta, Span, merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.sources.postgres.decode import pgoutput
 from changelog.connectors.sources.postgres.decode.messages import Decoded, Truncate
-from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Record
@@ -77,7 +75,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
     plain |= scan.live & (scan.kinds == _TRUNCATE)
     records, places, stop = _plain(origin, bound, scan, np.flatnonzero(plain))
     fast = render(origin, [part for part in parts if part.size], scan.meta)
-    rows, at = _merged(fast, records, places)
+    rows, at = merged(fast, records, places)
     return EncodedRows(
         rows=rows, commits=scan.meta.commits[at], xids=scan.meta.xids(at), unstamped=unstamped, stop=stop
     )
@@ -293,16 +291,3 @@ def _row(
     if pending is not None and isinstance(row, Insert):
         return row_records.joined(origin, binding, pending[1], row, change)
     return row_records.records(origin, binding, row, change)
-
-
-def _merged(
-    fast: tuple[pa.RecordBatch, Ints] | None, records: list[Record], at: list[int]
-) -> tuple[pa.RecordBatch, Ints]:
-    if fast is None:
-        return batch.from_records(records), np.array(at, np.int64)
-    if not records:
-        return fast
-    places = np.concatenate([fast[1], np.array(at, np.int64)])
-    order = np.argsort(places, kind="stable")
-    rows = pa.Table.from_batches([fast[0], batch.from_records(records)])
-    return rows.take(order).combine_chunks().to_batches()[0], places[order]

@@ -1,0 +1,128 @@
+"""Encodes a block of rows whose values are texts already, for decoders that convert values column by column.
+
+The rows of a block are divided into groups: the rows of one table with the same op. The texts of all values are in one
+buffer. Most rows of a group are encoded together (`json_columns`). Unusual rows, and groups of few rows, go through
+`row_records` one by one, which defines the correct output.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from changelog.connectors.capture.assembly.assembled import EncodedRows
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data
+from changelog.connectors.capture.rows.render_rows import Meta, Span, merged, render
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.envelope.columnar import batch
+from changelog.envelope.columnar.splice import Bytes
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+FEW_ROWS = 32
+"""Up to this many rows, handling them one by one costs less than the fixed cost of a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """The rows of one table with the same op.
+
+    `places` has the number of each row in the block, ascending. `before` and `after` have the complete old and new
+    rows, None if the op has none: an insert has no old rows, a delete no new rows, a truncate neither.
+    """
+
+    bound: CompiledBinding
+    op: Op
+    places: Ints
+    before: Columns | None = None
+    after: Columns | None = None
+
+    def row(self, data: Data, number: int) -> Insert | Update | Delete:
+        """Returns the row `number` of the group."""
+        old = None if self.before is None else tuple(self.before.row(data, number))
+        new = None if self.after is None else tuple(self.after.row(data, number))
+        relid = self.bound.binding.relid
+        if new is None:
+            assert old is not None
+            return Delete(relid=relid, old_kind="O", old=old)
+        return Insert(relid=relid, new=new) if old is None else Update(relid=relid, old_kind="O", old=old, new=new)
+
+
+def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans: Sequence[Span]) -> EncodedRows:
+    """Encodes a block. `data` has the texts, and ends with the padding that `splice` needs; `spans` cover its rows.
+
+    If a policy stops the changelog at a row, the result has the error, and later rows may be missing.
+    """
+    meta = Meta(spans)
+    live: Mask = 2 * meta.ordinals > meta.published
+    buffer: Bytes = np.frombuffer(data, np.uint8)
+    parts, unusual = [], list[tuple[int, RowGroup, int]]()
+    unstamped: Counter[str] = Counter()
+    for group in groups:
+        is_live = live[group.places]
+        fast = is_live & _is_usual(group, meta)
+        if fast.any():
+            texts = group.bound.template.texts(group.op, data, buffer, group.before, group.after, fast)
+            parts.append(texts.at(group.places))
+            fast[texts.left] = False
+        unusual += [(int(group.places[number]), group, number) for number in np.flatnonzero(is_live & ~fast).tolist()]
+        entity = group.bound.binding.entity
+        missing = int(np.count_nonzero(is_live & ~meta.stamped[group.places]))
+        if missing and entity.missing_stamp == "warn" and group.op is not Op.TRUNCATE:
+            unstamped[entity.name] += missing
+    unusual.sort(key=lambda row: row[0])
+    records, places, stop = _one_by_one(origin, unusual, data, meta)
+    rows, at = merged(render(origin, [part for part in parts if part.size], meta), records, places)
+    shapes = {group.bound.binding.entity.name: group.bound.binding.shape for group in groups}
+    return EncodedRows(
+        rows=batch.with_shapes(rows, shapes),
+        commits=meta.commits[at],
+        xids=meta.xids(at),
+        unstamped=unstamped,
+        stop=stop,
+    )
+
+
+def _is_usual(group: RowGroup, meta: Meta) -> Mask:
+    """Returns a mask of the rows that may be encoded together."""
+    count = len(group.places)
+    binding = group.bound.binding
+    if count <= FEW_ROWS or binding.lost is not None or group.op is Op.TRUNCATE:
+        return np.zeros(count, bool)
+    if binding.entity.immutable and group.op is not Op.CREATE:
+        return np.zeros(count, bool)
+    return meta.stamped[group.places].copy() if binding.entity.missing_stamp == "stop" else np.ones(count, bool)
+
+
+def _one_by_one(
+    origin: Origin, rows: Sequence[tuple[int, RowGroup, int]], data: Data, meta: Meta
+) -> tuple[list[Record], list[int], ChangelogError | None]:
+    """Encodes rows, each given as its place, its group and its number in the group, up to the first stop.
+
+    Returns the records, the place of each record, and the error of the stop; None if there is no stop.
+    """
+    records: list[Record] = []
+    places: list[int] = []
+    for place, group, number in rows:
+        change, binding = meta.change(place), group.bound.binding
+        try:
+            if group.op is Op.TRUNCATE:
+                records_of_row = row_records.truncates(origin, binding, change)
+            else:
+                records_of_row = row_records.records(origin, binding, group.row(data, number), change)
+        except ChangelogError as error:
+            if error.kind is Kind.MALFORMED:
+                raise
+            if error.position is None:
+                error.position = change.position()
+            return records, places, error
+        records += records_of_row
+        places += [place] * len(records_of_row)
+    return records, places, None
