@@ -36,7 +36,7 @@ define copy-jars
 	@touch $@
 endef
 
-SERVERS := kafka registry postgres-14 postgres-16 postgres-17 jars
+SERVERS := kafka registry postgres-14 postgres-16 postgres-17 mariadb mysql jars
 BENCH_SERVERS := kafka registry debezium
 
 help:
@@ -163,7 +163,9 @@ clean:
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))
 
-.cache/registry/.done .cache/postgres-14/.done .cache/postgres-16/.done .cache/postgres-17/.done: .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
+ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql
+
+$(ARCHIVES:%=.cache/%/.done): .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
 	@echo 'fetching $* (once)'
 	@$(RUN) $< $* $(@D)
 	@touch $@

@@ -14,13 +14,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
+from tests.servers.mysql import FLAVOURS, fresh_mysql_database
+from tests.servers.mysql import mysql_server as running_mysql_server
 from tests.servers.registry import Registry, temporary_registry
 
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 
-SERVER_PROGRAMS = {"initdb", "java", "node", "postgres", "spark-submit"}
+SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
 """Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
 
 EXPENSIVE = {"broker", "registry"}
@@ -162,3 +165,32 @@ def database_15(server_15: Server) -> Iterator[str]:
     """The connection string of a fresh database of `server_15`."""
     with fresh_database(server_15) as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def mariadb(starts_servers: None) -> Iterator[MysqlServer]:
+    """A MariaDB that runs until the session ends."""
+    with running_mysql_server("mariadb") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mysql(starts_servers: None) -> Iterator[MysqlServer]:
+    """A MySQL that runs until the session ends."""
+    with running_mysql_server("mysql") as running:
+        yield running
+
+
+@pytest.fixture(params=FLAVOURS)
+def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
+    """A MariaDB, and in a second run of the test a MySQL. Each is started once a session."""
+    running = request.getfixturevalue(request.param)
+    assert isinstance(running, MysqlServer)
+    return running
+
+
+@pytest.fixture
+def mysql_database(mysql_server: MysqlServer) -> Iterator[str]:
+    """The name of a fresh database of `mysql_server`."""
+    with fresh_mysql_database(mysql_server) as name:
+        yield name

@@ -1,1 +1,1 @@
-"""Runs PostgreSQL and Kafka servers without an installation, for the demo, tests and benchmarks."""
+"""Runs PostgreSQL, MySQL, MariaDB and Kafka servers without an installation, for the demo, tests and benchmarks."""

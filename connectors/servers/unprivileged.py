@@ -65,22 +65,33 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def reachable(programs: Path, folder: Path) -> Path:
-    """Returns the folder `programs` if the servers' user may read it, otherwise a copy of that folder in `folder`."""
+    """Returns the folder `programs` if the servers' user may read it, otherwise a copy of that folder in `folder`.
+
+    The copy consists of hard links where the file system allows them.
+    """
     try:
         run(["test", "-r", str(programs), "-a", "-x", str(programs)])
     except subprocess.CalledProcessError:
-        return Path(shutil.copytree(programs, folder / programs.name, symlinks=True))
+        return Path(shutil.copytree(programs, folder / programs.name, symlinks=True, copy_function=_link))
     return programs
 
 
-def run(command: Sequence[str]) -> bytes:
-    """Runs a program to its end as the servers' user, and returns its output.
+def run(command: Sequence[str], text: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
+    """Runs a program to its end as the servers' user, with `text` as its input, and returns its output.
 
-    Raises what `subprocess.run` with check=True raises.
+    `environment` is added to our own environment. Raises what `subprocess.run` with check=True raises.
     """
     user, group = identity()
     return subprocess.run(
-        command, user=user, group=group, extra_groups=_groups(), cwd="/", capture_output=True, check=True
+        command,
+        user=user,
+        group=group,
+        extra_groups=_groups(),
+        cwd="/",
+        env={**os.environ, **(environment or {})},
+        input=text,
+        capture_output=True,
+        check=True,
     ).stdout
 
 
@@ -162,6 +173,13 @@ class ServerProcess(ABC):
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _groups() -> list[int] | None:

