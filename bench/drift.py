@@ -1,9 +1,10 @@
 """Measures how long a drift run takes, compared with reading the table and the changelog once each.
 
 The service publishes a table of 15 columns into a file log; then 5 % of the table's rows are updated. Four jobs take
-turns in one Spark session, after each has run once to warm up. `copy` reads the table by COPY over one connection.
-`copy_in_tasks` does the same over as many connections as the job has tasks. `scan` reads the changelog's rows in Spark.
-`drift` is the whole drift job, until its report is written. The rows that the other jobs read are discarded.
+turns in one Spark session, after each of them has run once to warm up. `copy` reads the table by COPY over one
+connection. `copy_in_tasks` does the same over as many connections as the job has tasks. `scan` reads the changelog's
+rows in Spark. `drift` is the whole drift job, until its report is written. The rows that the other jobs read are
+discarded.
 """
 
 import contextlib
@@ -90,7 +91,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _site(folder: Path, rows: int) -> Iterator[tuple[str, Path]]:
-    """Yields the DSN and the folder of a published and then updated table; the service keeps running."""
+    """Publishes a table and updates it; yields its database's DSN and the service's folder.
+
+    The service keeps running until the context ends.
+    """
     settings = {"fsync": "off", "max_wal_size": "8GB", "autovacuum": "off"}
     with temporary_server(settings=settings) as server, fresh_database(server) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:

@@ -87,7 +87,8 @@ def main() -> None:
 def _job(rows: int, *, before: bool) -> Figures:
     """Fills the table, and measures until the service has stored all rows.
 
-    The table is filled `before` the service starts (this measures a snapshot), or in one transaction while it runs.
+    If `before`, the table is filled before the service starts, and the snapshot is measured. Otherwise, the table is
+    filled in one transaction while the service runs.
     """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,

@@ -1,14 +1,15 @@
 """Measures how fast the Spark jobs are, each against a simpler way to read the same rows on this machine.
 
 deltas: Spark reads changes of flat documents (15 columns, of which two change) from Parquet and sends them through
-`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches by
-jsonpatch. The results are discarded. The functions take turns, after each has run once to warm up. Because jsonpatch is
-slow, it gets a fifth of the rows.
+`mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches
+that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run once to warm up.
+Because jsonpatch is slow, it gets a fifth of the rows.
 
 views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. This is
 compared with a scan of the changes.
 
-compaction: the archive of a file log is compared with the log, whose commits have 1,000 rows each, by size on disk.
+compaction: a file log, whose commits have 1,000 rows each, is archived, and the sizes of the archive and of the log on
+disk are compared.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def _print(name: str, results: Part) -> None:
 
 
 def deltas(site: Site) -> Part:
-    """Compares our Arrow function with one that does nothing, and with a plain one around jsonpatch."""
+    """Compares our function, which derives deltas, with one that does nothing and with one that calls jsonpatch."""
     jsonpatch_rows = site.rows // JSONPATCH_SHARE
     changes, fewer_changes = (
         _changes(site.spark, site.folder / name, rows) for name, rows in (("all", site.rows), ("some", jsonpatch_rows))
@@ -180,7 +181,7 @@ def views(site: Site) -> Part:
 
 
 def compaction(site: Site) -> Part:
-    """Compares the sizes on disk of a file log of many commits, as a service writes it, and of its archive."""
+    """Compares the size on disk of a file log, as a service writes it in many commits, with the size of its archive."""
     log = site.folder / "log"
     _write_log(log, site.rows)
     begin_s = time.perf_counter()
@@ -203,7 +204,7 @@ def compaction(site: Site) -> Part:
 def _write_log(log: Path, rows: int) -> None:
     """Writes commits of one day, and a few of the next day.
 
-    An archive leaves a log's newest files (`KEPT` of them) in the log. These are the files of the next day.
+    The job that archives a log leaves its newest `KEPT` files alone. Here, these are the files of the next day.
     """
     with closing(FileSink(log)) as sink:
         sink.prepare([])

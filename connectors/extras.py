@@ -1,4 +1,4 @@
-"""Returns the version of this package, and how to install it and its optional parts.
+"""Gives the version of this package, and the command that installs it and its optional parts.
 
 No package index has this package, so it is installed from the file of its wheel.
 """
@@ -11,7 +11,7 @@ PACKAGE = "changelog-publisher"
 
 
 def own_version() -> str:
-    """Returns the version of this package; that of a checkout that is not installed is read from its pyproject.toml."""
+    """Returns the version of this package. If it is not installed, that is the version in its pyproject.toml."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Named fail points between two steps, at which a test can make the service crash as `kill -9` would."""
+"""Defines fail points: named places between two steps, at which a test can crash the service as `kill -9` would."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
 
 def nowhere(_: str) -> None:
-    """Does nothing: no fail point is set."""
+    """Does nothing. The code calls it at each fail point if the service should not crash at any."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class CrashAt:
 def parse(text: str | None) -> Reach:
     """Returns a `CrashAt` for the fail point that `text` names, or `nowhere` if `text` names none.
 
-    `text` is the value of the variable.
+    `text` is the value of the environment variable `VARIABLE`, None if the variable is not set.
     """
     match = _FAIL_POINT.fullmatch(text or "")
     return CrashAt(match[1], int(match[2] or 1), float(match[3] or 0)) if match else nowhere

@@ -1,5 +1,5 @@
-"""The checkpoint, which a sink stores with each commit, atomically with the rows. Users' files and topics hold it as
-JSON, the *recovery record*.
+"""Defines the checkpoint, which a sink stores with each commit, atomically with the rows. In files and topics, the
+checkpoint is a JSON object, which is called the *recovery record*.
 
 Format 2 is the same for all databases; everything that only one kind of database has is in its member `source`. Format
 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its members. A
@@ -80,7 +80,7 @@ class Decisions:
     def at(self, position: Position) -> str | None:
         """Returns the decision that applies to a stop at `position`; None if no decision applies.
 
-        A decision also applies to later changes of its transaction, until the next decision. It never applies to
+        A decision also applies to later changes of the stop's transaction, until the next decision. It never applies to
         another transaction.
         """
         earlier = [
@@ -117,14 +117,14 @@ class Checkpoint:
     and begin with a commit as positions write it (`changelog.envelope.position.commit_text`). So `through` can be
     compared with positions without the source.
 
-    `partial` says that `position` is inside a transaction, whose rest is not published yet. `windows` holds, by entity,
-    how far its table has been read. `settings` holds, by entity, the settings that shape the order or content of
-    messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to the position, as text, of a
-    change of columns that an operator accepted. `repairs` holds the repairs that signals requested and that are not
-    done yet. `source` and `sink` hold values, such as the database's identifier, that the source and the sink compare
-    when they are opened again. Only the source and the sink read these values. Older checkpoints lack some of them; a
-    missing value counts as equal. `stop` is the service's last stop; it is None again after the service has passed that
-    stop.
+    `partial` says that `position` is inside a transaction, and that the rest of it is not published yet. `windows`
+    holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings that shape the
+    order or content of messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to a
+    position (as text), at which an operator accepted a change of the entity's columns. `repairs` holds the unfinished
+    repairs that signals requested, and the outcomes of the last signals. `source` and `sink` hold values, such as the
+    database's identifier, that the source and the sink compare when they are opened again. Only the source and the sink
+    read these values. Older checkpoints lack some of them; a missing value counts as equal. `stop` is the service's
+    last stop; it is None again after the service has passed that stop.
     """
 
     position: Position | None

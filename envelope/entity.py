@@ -1,4 +1,4 @@
-"""Entities as the configuration defines them, after it has been resolved."""
+"""Defines entities, as the service derives them from the configuration and from the database's tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
 class Evolution:
     """The policy for changes of an entity's columns.
 
-    `mode` says which changes are compatible. `on_restated` applies after a change of columns that altered values in
-    stored rows without a row event in the log. With `read`, the service reads the table again; with `ask`, an operator
-    has to request this.
+    `mode` says which changes are compatible. `on_restated` applies if a change of columns altered values in stored
+    rows, although the database's log has no change of these rows. With `read`, the service reads the table again; with
+    `ask`, an operator has to request that.
     """
 
     mode: Mode = Mode.FULL_TRANSITIVE

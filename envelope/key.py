@@ -28,7 +28,7 @@ def key_text(texts: Sequence[str]) -> str:
 
 
 def partition(key: bytes, partitions: int) -> int:
-    """Returns the partition of a partition key, 0 to `partitions` - 1, as Kafka's Java client does.
+    """Returns the partition, 0 to `partitions` - 1, that Kafka's Java client chooses for a partition key.
 
     `key` is the `key_text` of the columns that choose the partition, in UTF-8. Source:
     `BuiltInPartitioner`, `toPositive(murmur2(key)) % partitions`.

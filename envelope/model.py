@@ -14,7 +14,7 @@ from changelog.envelope.position import Position
 
 
 class Op(StrEnum):
-    """What happened to a row. `read` means that the row was read from the table rather than from the log."""
+    """What happened to a row. `read` means that the row was read from the table rather than from the database's log."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -24,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which differs from null, and from a column's value that the log did not send."""
+    """The type of `MISSING`. It is not null, and not the value of a column that the database's log did not send."""
 
     MISSING = "missing"
 
@@ -54,9 +54,9 @@ class Stamp:
 class Source:
     """Where a change was read.
 
-    `unavailable` names the columns whose values the log did not send, so that `current` lacks them. `json_null` names
-    the json columns of `current` whose null is JSON's null rather than SQL's. `unavailable_original` and
-    `json_null_original` say the same of `original`. `mask` identifies the masks of the entity's columns
+    `unavailable` names the columns whose values the database's log did not send, so that `current` lacks them.
+    `json_null` names the json columns of `current` whose null is JSON's null rather than SQL's. `unavailable_original`
+    and `json_null_original` say the same of `original`. `mask` identifies the masks of the entity's columns
     (`changelog.envelope.mask.mask_id`).
 
     An event that a service published itself (`changelog.connectors.producer`) was not read from any source. It has an
@@ -92,7 +92,7 @@ class Envelope:
     """One change of one row: the row after the change and before the change, as raw JSON text.
 
     For a create or a read, `original` is MISSING. An update has both states, but its `original` is MISSING if no column
-    of it is known. For a delete, `current` is None. For a truncate, both are None.
+    of the row before the change is known. For a delete, `current` is None. For a truncate, both are None.
     """
 
     provenance: Provenance
@@ -124,5 +124,5 @@ class Record:
 
 
 def position_of(record: Record) -> Position:
-    """The position of a record in its source."""
+    """Returns the position of a record in its source."""
     return record.envelope.provenance.source.position

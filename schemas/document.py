@@ -145,9 +145,10 @@ class Document:
         raise ValueError(f"the schema is not a valid Avro schema: {str(schema)[:80]} is not a type")
 
     def walk(self) -> Iterator[tuple[str, Type, RecordField | None]]:
-        """Yields every use of a type, as (path, type, field); `field` is the record's field of this type, or None.
+        """Yields every use of a type, as (path, type, field).
 
-        It looks inside each named type only once.
+        `field` is the field of a record that has this type, None if the type is used elsewhere. Each named type is
+        entered only once.
         """
         return self._walk(self.root, "", None, set())
 
@@ -211,13 +212,13 @@ class Document:
 
 
 def branch_path(path: str, branch: Type, union: Type) -> str:
-    """The path of a union's branch: the union's path. If the union has several records, a record's name is appended."""
+    """Returns the path of a union's branch: the union's path and, if the union has several records, a record's name."""
     records = [type_ for type_ in union.of_union() if type_.kind == "record"]
     return f"{path}/{branch.short}" if branch.kind == "record" and len(records) > 1 else path
 
 
 def is_valid(default: object, type_: Type) -> bool:
-    """Whether a default, in Avro's JSON encoding, is a value of its type. Any branch of a union will do."""
+    """Returns whether a default, in Avro's JSON encoding, is a value of the type. For a union, any branch will do."""
     match type_.kind:
         case "null":
             return default is None

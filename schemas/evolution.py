@@ -33,7 +33,7 @@ _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primit
 
 
 def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
-    """The changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
+    """Returns the changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
 
     A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
     position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If two
@@ -66,7 +66,7 @@ def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
 
 
 def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[str, ...]:
-    """The columns whose published values no longer equal the table's, although no row was written.
+    """Returns the columns whose published values no longer equal the table's values, although no row was written.
 
     These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in `filled`.
     `filled` names the columns that may have a value in rows older than the column, such as a column with a default.
@@ -81,7 +81,7 @@ def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps each added column to the dropped column that it replaces: both are between the same remaining columns."""
+    """Maps each added column to the dropped column that it replaces, which was between the same remaining columns."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}
@@ -99,7 +99,7 @@ def _runs(columns: Struct, common: Collection[str]) -> list[list[str]]:
 
 
 def _moved(old: Struct, new: Struct) -> set[str]:
-    """The columns that both versions have, and that changed their order among each other."""
+    """Returns the columns that both versions have, but in another order."""
     before, after = dict(old.fields), dict(new.fields)
     common = zip((name for name in after if name in before), (name for name in before if name in after), strict=True)
     return {name for name, old_name in common if name != old_name}

@@ -15,7 +15,7 @@ Avro's libraries disagree about them.
 | PARTITION_CHANGED | changes would continue in another partition, and lose their order |
 | KEY_NULLABLE | a null key identifies no row |
 | COLUMN_CHANGED | the same field would hold another column |
-| FIELD_RENAMED | one field replaces another of its type: readers would silently lose the earlier values |
+| FIELD_RENAMED | one field replaces another field of the same type: readers would silently lose the earlier values |
 """
 
 from dataclasses import dataclass

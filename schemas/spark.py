@@ -1,7 +1,8 @@
 """Converts column types to Spark's types, as Spark writes them in JSON, and back.
 
-`docs/reference/types.md` lists which types match. Spark has one type for several column types. The metadata of such a
-field therefore stores the column type, under `COLUMN_TYPE`.
+`docs/reference/types.md` lists which types match. Spark has one type for several column types. If
+Spark's type alone does not tell which column type is meant, the field's metadata stores the column type, under
+`COLUMN_TYPE`.
 """
 
 import re
@@ -60,7 +61,7 @@ def to_spark(type_: ColumnType) -> SparkType:
 
 
 def struct(columns: Iterable[Column]) -> SparkType:
-    """Spark's type of a row with these columns."""
+    """Returns Spark's type of a row with these columns."""
     return {"type": "struct", "fields": [_field(column) for column in columns]}
 
 

@@ -1,7 +1,8 @@
 """Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its path.
 
 See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether defaults fit the types of
-their fields: `changelog.schemas.compatibility` does, because a default usually becomes wrong when a type is changed.
+their fields. `changelog.schemas.compatibility` does, when it compares a schema with its earlier versions: a default
+usually becomes wrong because the type was changed since such a version.
 """
 
 import re
@@ -29,7 +30,11 @@ _COMPLEX = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `path` is a pointer into the schema that names fields and skips unions."""
+    """One fault of a schema.
+
+    `path` says where the fault is, for example `/fields/id`. It names the fields on the way to the faulty type. A
+    branch of a union has the path of the union.
+    """
 
     path: str
     text: str
@@ -185,7 +190,10 @@ def _aliases(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _branch(schema: Any, namespace: str) -> str:
-    """The full name of a branch, or its kind if it has no name. No two branches of a union may have the same."""
+    """Returns the full name of a union's branch, or its kind if it has no name.
+
+    No two branches of a union may have the same result.
+    """
     if isinstance(schema, str):
         return schema if schema in PRIMITIVES else _full(schema, namespace)
     if not isinstance(schema, dict):

@@ -1,5 +1,5 @@
-"""Jobs on Spark over the changelog: read it anywhere, archive it, derive deltas and views, detect drift.
+"""Jobs on Spark, which archive the changelog, derive deltas and views from it, and compare it with its source.
 
-Drivers read the configuration through `connectors`. Code that runs on executors imports only `envelope`, `schemas` and
-one scan of each source; the import rules in pyproject.toml list its modules.
+Drivers read the configuration through `connectors`. Code that runs on executors imports only `envelope`, `schemas` and,
+from each source, the modules that scan tables; the import rules in pyproject.toml list these modules.
 """

@@ -1,8 +1,8 @@
-"""`spark-submit spark_jobs/derive_deltas.py`: derives a JSON Patch from each change, from the old to the new state.
+"""`spark-submit spark_jobs/derive_deltas.py`: derives a delta, a JSON Patch, from each change of a row.
 
 From a changelog on Kafka, deltas go to the topics PREFIX.ENTITY.delta, on the same partitions and under the same keys.
 From a file log or an archive, they go to --output as files. Each run continues where the last one ended. A delta's id
-is the position of its change, by which readers detect repeats.
+is the position of its change; by this id, readers detect repeated deltas.
 """
 
 import argparse

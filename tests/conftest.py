@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
-    # These checks measure how busy the machine is and how the dice fell, so they would fail at random.
+    # These checks depend on how busy the machine is and on the random examples, so they would fail at random.
     luck = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     settings.register_profile("suite", deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
@@ -59,8 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Excludes imported modules from garbage collections. Each would take 0.2 s longer, and one follows each Spark
-    test.
+    """Excludes imported modules from garbage collections. Otherwise each collection would take 0.2 s longer, and one
+    follows each Spark test.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The changes that a source is measured with: half inserts, half updates, in a table with REPLICA IDENTITY FULL."""
+"""Writes the changes that benchmarks measure: half inserts, half updates, in a table with REPLICA IDENTITY FULL."""
 
 import json
 
@@ -23,14 +23,14 @@ _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity +
 
 
 def fill(connection: psycopg.Connection, rows: int) -> None:
-    """Commits `rows` changes, in transactions of `TRANSACTION_ROWS`."""
+    """Commits `rows` changes, in transactions of `TRANSACTION_ROWS` changes each."""
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
         with connection.transaction():
             change(connection, first, min(first + TRANSACTION_ROWS // 2 - 1, rows // 2))
 
 
 def change(connection: psycopg.Connection, first: int, last: int) -> None:
-    """Inserts the orders from `first` to `last`, updates each, and stamps the open transaction."""
+    """Inserts the orders from `first` to `last`, updates each, and stamps the open transaction with who made it."""
     stamp = {"apiVersion": "v2", "serviceName": "order-api", "identifier": f"req-{first}"}
     connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [json.dumps(stamp)])
     connection.execute(_INSERT, [first, last])

@@ -1,4 +1,4 @@
-"""Makes a changelog to measure with: bookings of 15 columns. An update of a booking changes two of them."""
+"""Makes a changelog to measure with: updates of bookings, which have 15 columns. An update changes two columns."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -46,10 +46,11 @@ _PROVENANCE = (
 
 
 def updates(rows: int, *, first: int = 0, at_us: int = _COMMITTED_AT_US, seed: int = 0) -> Iterator[pa.RecordBatch]:
-    """Yields batches of updates of the entity `order`, in the order of the log.
+    """Yields batches of updates of bookings, sorted by position. The entity is called `order`.
 
-    Their schema is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments yield the same batches. Each row is a
-    transaction of its own. Transactions are numbered from `first`, and committed a microsecond apart.
+    The batches' schema is `changelog.envelope.columnar.batch.SCHEMA`. The same arguments yield the same batches. Each
+    row is a transaction of its own. Transactions are numbered from `first`. The first one is committed at `at_us`
+    (microseconds since 1970), and each next one a microsecond later.
     """
     rng = random.Random(seed)
     keys = max(1, rows // CHANGES_OF_A_KEY)

@@ -1,4 +1,4 @@
-"""The options of a benchmark, and the sizes that they choose from."""
+"""The options that several benchmarks share: how many rows and rounds they measure."""
 
 import argparse
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Waits for a service that a benchmark runs over the file log."""
+"""Waits until a service that writes a file log has reached a checkpoint."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""Spark on all cores of this machine, and a stopwatch for jobs that take turns in it."""
+"""Starts Spark on all cores of this machine, and measures the time of jobs that take turns in it."""
 
 import os
 import statistics

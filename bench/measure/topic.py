@@ -1,4 +1,4 @@
-"""A topic, as a consumer of committed messages sees it."""
+"""A Kafka topic, as a consumer that reads only committed messages sees it."""
 
 import time
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Topic:
             result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """Returns, for each partition, the offset after the last committed transaction and its marker."""
+        """Returns, for each partition, the offset that follows the marker of the last committed transaction."""
         latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
         answers = self._admin.list_offsets(
             latest, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
@@ -39,7 +39,7 @@ class Topic:
         return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
     def visible(self) -> int:
-        """Returns how many offsets are committed: messages, and markers of transactions. Reads no message."""
+        """Returns how many offsets are committed: those of messages and of transactions' markers. Reads no message."""
         return sum(self.ends().values())
 
     def consumer(self, offsets: Mapping[int, int]) -> Consumer:

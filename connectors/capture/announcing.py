@@ -1,6 +1,6 @@
-"""Announces a version of an entity's columns with the first row that has these columns.
+"""Announces a new version of an entity's columns just before the first row that has these columns.
 
-The look of an entity's rows is their columns, and the number of the relation that they come from. If the changelog has
+An entity's rows have a *look*: their columns, and the number of the relation that they come from. If the changelog has
 no version with this look, a row that announces a new version is published before the first row that has the look.
 """
 
@@ -18,7 +18,10 @@ from changelog.envelope.versions import Announced, Look, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """The first row of an entity in a batch, if the changelog does not have its look yet. `row` is its number."""
+    """The first row of an entity in a batch, if the changelog has no version with the row's look yet.
+
+    `row` is the number of the row in the batch.
+    """
 
     row: int
     entity: Entity
@@ -62,5 +65,5 @@ class Announcer:
         try:
             return self._versions.announce(first.entity, first.look, decoded)
         except ChangelogError as error:
-            error.position = decoded.source.position  # even if the error is, for example, a lost connection
+            error.position = decoded.source.position  # for every error, even a lost connection
             raise

@@ -1,9 +1,9 @@
 """Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
 
 A checkpoint is true once all rows before it are durable. A source therefore returns a changed checkpoint together with
-the rows that have to be durable first. When a source opens, it makes a plan of the reads of tables, from its
-checkpoint. A signal (a message to the service, such as a request for a repair) or a new version of columns may change
-the plan. The change is made in the *checkpoint* alone, and takes effect when the source opens again:
+the rows that have to be durable first. When a source opens, it plans which tables to read, as its checkpoint says. A
+signal (a message to the service, such as a request for a repair) or a new version of columns may change the plan. The
+change is made in the *checkpoint* alone, and takes effect when the source opens again:
 
     opened from          a signal arrives         it is durable            the source opens again
     revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and follows revision 5
@@ -56,9 +56,9 @@ def resumed(
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
     windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
     changelog was made; if it does not, a table that is not complete is read from its start. `held` returns the entities
-    of which the changelog has rows, including those that are no longer configured; it is called only if entities were
-    added. If an added entity is among them, it was configured earlier, and its table may have lost rows since then. So
-    a sweep searches the changelog for keys that the table lacks.
+    of which the changelog has rows, including those that are no longer configured; `held` is called only if entities
+    were added. An added entity of which the changelog has rows was configured earlier, and its table may have lost rows
+    since then. So a sweep searches the changelog for keys that the table lacks.
     """
     windows = {} if stored is None else stored.windows
     if not joined:
@@ -171,8 +171,9 @@ class Checkpointing:
     def announce(self, announced: Announced) -> None:
         """Records a new version of an entity's columns.
 
-        If the version restates columns, and the entity's table was complete, the table is read again. An operator
-        accepts only one change of columns. So an acceptance up to the position of the version is removed.
+        If the version restates columns, and the entity's table was complete, the table is read again. An operator's
+        acceptance is for one change of columns only, so acceptances for this entity up to the version's position are
+        removed.
         """
         version = announced.version
         _log.info("columns announced", entity=version.entity, version=version.number, restated=version.restated)
@@ -214,7 +215,7 @@ class Checkpointing:
     def settle(self, change: Callable[[Checkpoint, Repairs], tuple[Checkpoint, Repairs]]) -> None:
         """Replaces the checkpoint and the repairs by those that `change` makes of them.
 
-        A source calls this after it has noticed a change of a table that is not in the log.
+        A source calls this after it has noticed that a table was changed without a record in the log.
         """
         self.checkpoint, repairs = change(self.checkpoint, self._repairs)
         self._plan(repairs)

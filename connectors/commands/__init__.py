@@ -9,14 +9,14 @@ class Command(Protocol):
     """The functions that the module of each command has."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Adds the arguments of the command to `--config` and `--verbose`, which every command has."""
+        """Adds the command's own arguments. The parser already has those that every command has."""
 
     def execute(self, arguments: argparse.Namespace) -> int:
         """Runs the command and returns its exit code; raises ChangelogError."""
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that every command has. They are also added to each verb of a command."""
+    """Adds the arguments that every command has, and every verb of a command, such as `check` in `schemas check`."""
     unset = argparse.SUPPRESS  # otherwise a verb's default would replace an argument given before the verb
     parser.add_argument("-c", "--config", type=Path, default=unset, metavar="FILE", help="default: changelog.toml")
     parser.add_argument(

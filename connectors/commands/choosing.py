@@ -1,4 +1,4 @@
-"""Filters for the changes that `tail` and `history` show: by time, by service, by column."""
+"""Chooses the changes that `tail` and `history` show: by time, by service, by column."""
 
 import argparse
 from collections.abc import Callable, Mapping

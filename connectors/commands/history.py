@@ -1,4 +1,4 @@
-"""`changelog history`: prints all changes of one entity key."""
+"""`changelog history`: prints all changes of one key of an entity."""
 
 import argparse
 import os
@@ -50,7 +50,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
-    """Returns the changes of a key and the gaps after the first of them, in the order of their positions.
+    """Returns the changes of a key, and all gaps after the first change, in the order of their positions.
 
     A gap is a record that says that changes of any key may have been lost there.
     """

@@ -37,11 +37,16 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _cancel_stored(settings: Config, signal: Signal) -> None:
-    """Cancels the repairs in the checkpoint of a stopped service, which would continue them before it reads `signal`.
+    """Cancels the repairs in the checkpoint of a stopped service.
 
-    The cancellation is stored under an id of its own. So the service also obeys `signal` after its next start, which
-    cancels repairs that were requested before `signal` and are not in the checkpoint yet. Stores nothing if the service
-    runs and only waits for its connection, because it will then read the signal.
+    Otherwise the service would continue these repairs at its next start, before it reads `signal` in the log. The
+    service skips a signal whose id is in the checkpoint. So the cancellation is stored under another id, and the
+    service still obeys `signal`: it then also cancels repairs that were requested before `signal` but are not in the
+    checkpoint yet.
+
+    Stores nothing if the service does run, and only waits for its connection to the database: it will read `signal`
+    later. In this case, the service still answers at its address or holds the lock of its files, so the checks here
+    raise IN_USE.
     """
     try:
         refuse_unready(settings)

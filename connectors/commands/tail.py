@@ -96,8 +96,9 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 def message_line(record: Record) -> str:
     """Returns a record as one line of JSON: an object with `entity`, `key`, `partition`, `value`.
 
-    It has `movedTo` or `movedFrom` if the row moved to or from another key or partition. Characters that act on a
-    terminal are escaped, which does not change the meaning of the JSON; white space between tokens becomes spaces.
+    The object also has `movedTo` or `movedFrom` if the row moved to or from another key or partition. Characters that
+    act on a terminal are escaped, which does not change the meaning of the JSON; white space between tokens becomes
+    spaces.
     """
     line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
     for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
@@ -110,7 +111,8 @@ def message_line(record: Record) -> str:
 def _in_json(envelope: Envelope) -> Envelope:
     """Returns the envelope in a form that can be printed as JSON: `current` and `original` are objects or strings.
 
-    An older version may have written a state that is not a JSON object. The text of such a state becomes a JSON string.
+    An older version of the service may have stored a state that is not a JSON object. The text of such a state becomes
+    a JSON string.
     """
     if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
         envelope = replace(envelope, current=_string(envelope.current))

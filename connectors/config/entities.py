@@ -42,7 +42,7 @@ class ProvenanceConfig(Section):
 
 
 class SchemasConfig(Section):
-    """`[schemas]`: how the service handles altered columns. `[entities.X.schemas]` replaces it for one entity."""
+    """`[schemas]`: how the service handles altered columns. `[entities.X.schemas]` replaces this for one entity."""
 
     compatibility: Mode = Mode.FULL_TRANSITIVE
     on_incompatible: Literal["stop", "publish"] = "stop"
@@ -63,7 +63,7 @@ class DriftConfig(Section):
 
 
 class EntityConfig(Section):
-    """`[entities.X]`: one entity. Without `table`, the section adds settings to the entity X that `[tables]` makes."""
+    """`[entities.X]`: one entity. Without `table`, this adds settings to the entity X, which `[tables]` defines."""
 
     table: Text | None = None
     key: Columns | None = None

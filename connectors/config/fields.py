@@ -1,4 +1,4 @@
-"""The base class of the sections of the configuration, and the types of their values: texts and numbers in bounds."""
+"""Defines the base class of the configuration's sections, and the types of the values: texts and bounded numbers."""
 
 from typing import Annotated
 

@@ -36,9 +36,10 @@ class ServiceProcess:
             )
 
     def stop(self) -> None:
-        """Stops the service by SIGTERM; it first stores what it has read.
+        """Stops the service by SIGTERM, after which it stores what it has read.
 
-        Raises ChangelogError if it has ended before, does not end within STOP_TIMEOUT_S, or ends with an error.
+        Raises ChangelogError if the service has already ended, does not end within STOP_TIMEOUT_S, or ends with an
+        error.
         """
         self.check()
         self._process.terminate()

@@ -1,4 +1,4 @@
-"""Where the demo stores its changelog: this module keeps it in files, `changelog.connectors.demo.kafka` in topics."""
+"""Stores the demo's changelog in files. Instead, `changelog.connectors.demo.kafka` can store it in topics of Kafka."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,10 @@ class DemoStage(Protocol):
     """The parts of the demo that depend on where the changelog is stored."""
 
     def opened(self, lap: Callable[[str], None]) -> AbstractContextManager[str]:
-        """Starts the servers that the changelog needs, and reports this by `lap`. Yields `[sink]` as TOML."""
+        """Starts the servers that the changelog needs. Yields the section `[sink]` of the configuration as TOML.
+
+        `lap` prints each server that is ready (see `Stopwatch.lap`).
+        """
 
     def view(self, console: Console, say: Callable[[str], None], states: Mapping[str, Mapping[str, str]]) -> None:
         """Shows a part of the stored changelog. `states` has, by entity and key, the states that the `Reader` found."""

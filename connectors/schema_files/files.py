@@ -1,4 +1,4 @@
-"""Parses schema files, and makes the text of new ones, which keeps what people added to the old text."""
+"""Parses schema files, and makes the text of new ones, in which it keeps what people added to the old text."""
 
 import json
 import re
@@ -60,7 +60,7 @@ class Contract:
         return ".".join(entity_path) if entity_path else self.name or Path(self.file).stem
 
     def line(self, path: str) -> int:
-        """Returns the line, from 1, of the field that the pointer `path` leads to; 1 if it leads to no field."""
+        """Returns the line number, from 1, of the field to which the pointer `path` leads; 1 if there is no field."""
         offset, steps = 0, iter(path.split("/"))
         for step in steps:
             if step == "fields":
@@ -148,9 +148,9 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
 
 
 def _field_at(text: str, start: int, name: str) -> int:
-    """Returns the offset of the outermost field with this name after `start` and in the same record.
+    """Returns the offset of the field with this name that follows `start` in the same record.
 
-    Returns `start` if there is no such field.
+    If several fields have the name, it is the least nested one. Returns `start` if there is no such field.
     """
     field_offset, depth, least_depth = start, 0, len(text)
     pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')

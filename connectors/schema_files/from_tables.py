@@ -12,8 +12,8 @@ from changelog.schemas.types import Struct
 def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, Struct]]:
     """Returns the entities `names`, or all entities, each with the columns that the service would publish for it now.
 
-    They are in the order of `names`; all entities are sorted by name. Raises ChangelogError (USAGE) if there is no
-    entity with one of these names.
+    The result is in the order of `names`; if there are no names, it is sorted by name. Raises ChangelogError (USAGE) if
+    there is no entity with one of these names.
     """
     source = database(settings)
     resolved = {entity.name: entity for entity in read_entities(settings, source)}

@@ -127,7 +127,7 @@ class Repository:
         return changes
 
     def contents(self, blobs: Collection[str]) -> dict[str, bytes]:
-        """Returns the content of each of these ids, by id."""
+        """Returns the contents that have these ids, by id."""
         if not blobs:
             return {}
         output = self._run("cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs).encode())
@@ -209,8 +209,9 @@ def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Ea
 def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Contract]) -> dict[str, str]:
     """Returns, by path, the path of the earlier file that each file continues.
 
-    That is the earlier file at the same path, if both have the same schema name or one of them is invalid. Otherwise it
-    is a file that was moved: an earlier file with the same schema name that no file at its old path continues.
+    A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
+    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path, unless the
+    file that is at that path now continues it.
     """
     same_paths = {
         path: path
@@ -228,7 +229,7 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
 
 
 def _continues(contract: Contract, earlier: Contract) -> bool:
-    """Returns whether both files, at one path, have the same schema name; True if one of them is invalid."""
+    """Returns whether two files at the same path have the same schema name, or one of the files is invalid."""
     return bool(contract.rule or earlier.rule) or contract.name == earlier.name
 
 

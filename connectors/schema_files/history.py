@@ -31,8 +31,9 @@ class SchemaVersion:
 class Past:
     """The earlier versions of one contract, and the schema that is compared with them.
 
-    `versions` are in order, oldest first. `schema` is made from the file; `label` is its name in sentences. `at` is a
-    pointer to the file's own schema within `schema`; it is empty if `schema` is the file's own.
+    `versions` are in order, oldest first. `schema` is the schema in the file, or one that was made from it; `label`
+    names `schema` in sentences. If `schema` contains the file's schema as a part, `at` is a pointer to that part;
+    otherwise `at` is empty.
     """
 
     schema: avro.Schema
@@ -93,7 +94,7 @@ def read_file(file: Path) -> Contract:
 
 
 def in_folder(contracts: Sequence[Contract], folder: Path) -> Earlier:
-    """Reads the earlier version of each contract from the files of a folder, which has at most one for each.
+    """Reads the earlier version of each contract from a folder, which has at most one file for each contract.
 
     Raises ChangelogError (USAGE) if there is no such folder.
     """

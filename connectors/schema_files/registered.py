@@ -1,7 +1,7 @@
 """Reads earlier versions of entities' schemas from a registry.
 
 A schema in the registry describes the whole value of a message. A schema file describes only the columns of an entity.
-Its schema is a part of the registered one, at the pointer `STATE_AT`.
+The schema in the file is a part of the schema in the registry, at the pointer `STATE_AT`.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ STATE_AT = "/fields/current"
 
 
 def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
-    """Reads all versions of the registry's subject of each entity.
+    """Reads, for each contract, all versions of the entity's subject in the registry.
 
-    It reports no subject as removed, because subjects without a file may belong to other services. Raises
+    No subject is reported as removed, because subjects without a file may belong to other services. Raises
     ChangelogError: what `Registry.versions` raises.
     """
     pasts, notes = {}, []

@@ -41,7 +41,7 @@ class CheckReport:
 def text(report: CheckReport) -> str:
     """Returns one line for each finding, in the form that compilers use.
 
-    After the findings of a file, there is a line for each version that they name. It says where the version comes from.
+    After the findings of a file, a line for each version that they name says where that version comes from.
     """
     return "\n".join(map(_printable, [*_lines(report), report.summary]))
 

@@ -1,6 +1,7 @@
-"""Judges schema files: whether readers of a schema's earlier versions, or of their data, would break.
+"""Judges schema files: whether readers would break because a schema differs from its earlier versions.
 
-A mode (`Mode`) says which of them must not break.
+Old readers, who have an earlier version, read new data; new readers read data of earlier versions. A mode (`Mode`) says
+which of these readers must not break.
 """
 
 from collections.abc import Iterator, Sequence

@@ -36,7 +36,7 @@ def _new_key() -> RSAPrivateKey:
 def _certificate(
     name: str, key: RSAPrivateKey, authority: x509.Certificate | None, authority_key: RSAPrivateKey
 ) -> x509.Certificate:
-    """Returns a certificate that `authority` signed, or an authority's own if that is None."""
+    """Returns a certificate for `key` that `authority` signed. If `authority` is None, returns an authority's own."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()

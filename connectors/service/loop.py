@@ -42,12 +42,12 @@ class Cadence:
     A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
 
     A checkpoint without rows is stored at once if it is urgent, and after `seconds` if table reads or repairs made
-    progress. Any other is stored after `idle_seconds`, or earlier if the database's log has grown by `idle_log_bytes`
-    since the previous checkpoint.
+    progress. Any other checkpoint without rows is stored after `idle_seconds`, or earlier if the database's log has
+    grown by `idle_log_bytes` since the previous checkpoint.
 
-    While there is a backlog (the last piece had `backlog_rows` or more), a commit gathers rows for `patience` times the
-    duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if they are
-    slow. Without a backlog, waiting longer would gain nothing.
+    There is a backlog if the last piece had at least `backlog_rows` rows. Then a commit gathers rows for `patience`
+    times the duration of the previous commit, but for at least `seconds` and at most `seconds_max`. So commits grow if
+    they are slow. Without a backlog, waiting longer would gain nothing.
     """
 
     seconds: float = 1.0
@@ -125,19 +125,19 @@ def publish(
     """Publishes from the end of the sink's changelog until `stop` is set.
 
     It then stores the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX,
-    and returns. It repeats these steps:
+    and returns. Until then, it repeats these steps:
 
     1. It reads the next committed transactions from the source.
     3. It stores rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
     5. It confirms the checkpoint to the source, never before step 3 is durable.
 
-    (Steps 2 and 4, which look up and fold before-images, need a state store.) A crash between any two steps loses
-    nothing and repeats nothing.
+    (Steps 2 and 4 do not exist here: they would look up and fold before-images in a state store.) A crash between any
+    two steps loses nothing and repeats nothing.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. The wait doubles, up to BACKOFF_S_MAX, until something is committed or the source has streamed for
     longer than the wait. Each opening of the source recovers the sink once more, because another instance may have
-    published in between. On any other ChangelogError, it stores all rows before the error, and then raises it.
+    published in between. On any other ChangelogError, it stores all rows before the error, and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
@@ -212,7 +212,7 @@ class _Run:
 
     @contextmanager
     def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
-        """Records that the sink is no longer held if it raises an error whose kind is not in `refusals`."""
+        """If the sink raises an error whose kind is not in `refusals`, records that its state is unknown (`_held`)."""
         try:
             yield
         except ChangelogError as error:
@@ -231,12 +231,12 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns the `through` before which the log is durable in the sink, or has nothing to publish."""
+        """Returns the place in the log (`Checkpoint.through`) up to which all that is to be published is durable."""
         newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 
     def _read_to(self) -> str:
-        """Returns the `through` up to which the log was read."""
+        """Returns the place in the log (`Checkpoint.through`) up to which it was read."""
         newest = self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 

@@ -1,4 +1,4 @@
-"""The connector service: runs the publish loop with the source and the sink of a configuration, metrics and health."""
+"""The service: runs the publish loop with the configured source and sink, and serves metrics and its health."""
 
 import os
 import signal
@@ -120,7 +120,8 @@ class Service:
     def _health(self) -> Iterator[HealthServer]:
         """Serves `/live`, `/ready` and `/metrics`.
 
-        If the address is in use, the error says so, or it says that a service with the same name is already running.
+        If the address is in use, raises ChangelogError: the message says that a service with the same name already
+        runs, or, if none does, that the address is not available.
         """
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)

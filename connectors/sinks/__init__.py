@@ -1,8 +1,8 @@
-"""The contracts of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads the changelog from there.
+"""The interfaces of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads the changelog from there.
 
 A changelog has rows, one for each change, and a checkpoint, which says up to which place of the database's log the rows
 are complete. An entity is a table as the changelog publishes it. A position is the place of a row in the order of all
-rows. Its first part, the epoch, numbers the histories of the database: a failover or a new cluster begins another one.
+rows. Its first part, the epoch, numbers the histories of the database: a failover or a new cluster begins a new one.
 A gap is a place where changes were lost. Sinks know nothing about sources.
 """
 
@@ -21,8 +21,8 @@ class Sink(Protocol):
     """Stores rows, together with the checkpoint that belongs to them.
 
     Every method raises ChangelogError. After an error of a kind that is retried (`changelog.envelope.errors.RETRIED`),
-    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded;
-    only another `recover` finds out.
+    rows that were added and not committed are gone. If `commit` raised the error, the commit may have succeeded; only
+    the next call of `recover` shows whether it has.
     """
 
     def prepare(self, entities: Sequence[Entity]) -> None:

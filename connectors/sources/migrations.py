@@ -17,7 +17,7 @@ from changelog.schemas.types import Struct
 
 
 class AlterationKind(StrEnum):
-    """What happened to a table, or to something in it. A kind of database uses those members that apply to it."""
+    """What happened to a table, or to something in it. Each kind of database uses only the members that apply to it."""
 
     GONE = "table dropped"
     MOVED = "table renamed"

@@ -62,7 +62,7 @@ def sink_settings(config: Config, sink: KafkaConfig) -> KafkaSettings:
 def open_sink(
     config: Config, sink: KafkaConfig, *, over_gap: bool, reach: failpoints.Reach, stopping: Callable[[], bool]
 ) -> KafkaSink:
-    """Returns the sink. It holds nothing on the broker before `recover` is called."""
+    """Returns the sink. The sink claims the topics only when `recover` is called."""
     settings = sink_settings(config, sink)
     return KafkaSink(settings, values(config, sink), over_gap=over_gap, reach=reach, stopping=stopping)
 
@@ -123,7 +123,7 @@ def forget(config: Config, sink: KafkaConfig) -> None:
 
 
 def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> dict[str, int]:
-    """Returns an upper bound of the number of messages in each topic of these entities and of their deltas, by topic.
+    """Returns, for each topic of these entities and of their deltas, how many messages the topic holds at most.
 
     The number is a difference of offsets, so it also counts ends of transactions, tombstones and messages that
     compaction has removed. Topics that do not exist are left out.

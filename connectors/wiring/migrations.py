@@ -1,4 +1,4 @@
-"""Opens the planner of migrations for the source that the configuration names. Not every kind of source has one.
+"""Opens the planner of migrations for the source that the configuration names. Some kinds of sources have no planner.
 
 Only `changelog schemas plan` imports this module. The service imports neither this module nor the servers that this
 module starts.

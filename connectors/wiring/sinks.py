@@ -23,7 +23,7 @@ def open_sink(
     reach: failpoints.Reach = failpoints.nowhere,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Sink:
-    """Returns the sink that the configuration names. It holds nothing before `recover` is called.
+    """Returns the sink that the configuration names. The sink claims its store only when `recover` is called.
 
     Once `stopping` returns True, the sink waits only a few seconds for its store. With `over_gap`, it does not refuse a
     store that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of

@@ -1,9 +1,9 @@
-"""Prints floats as PostgreSQL does: with the fewest digits that lie strictly between the midpoints to both neighbouring
-floats.
+"""Prints floats as PostgreSQL does: with as few digits as possible.
 
-PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and f2s.c, after Ulf
-Adams, *Ryū*). Unlike Python's `repr`, they never print a number that is exactly a midpoint: 1e23 is printed as
-9.999999999999999e+22.
+Between a float and each of its two neighbouring floats is a midpoint. The printed number lies strictly between these
+two midpoints. PostgreSQL's functions are float8out and float4out with `extra_float_digits` 1 (src/common/d2s.c and
+f2s.c, after Ulf Adams, *Ryū*). Unlike Python's `repr`, they never print a number that is exactly a midpoint: 1e23 is
+printed as 9.999999999999999e+22.
 """
 
 import math
@@ -14,7 +14,7 @@ _FIXED_FROM = -4
 # Each pair has the value for double precision, and the value for single precision.
 _FIXED_BELOW = 15, 6  # Numbers with this exponent or a larger one are written with an e.
 _BITS = 53, 24
-_EXACT_FROM = 2**53, 2**24  # From here on, neighbours are more than 1 apart, so a short number can be a midpoint.
+_EXACT_FROM = 2**53, 2**24  # From here on, neighbours are more than 1 apart, so an integer can be a midpoint.
 
 
 def token(value: float, *, single: bool) -> bytes:

@@ -78,8 +78,8 @@ def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing
 
 
 def original_of(op: str, stored: str | None) -> Raw | Missing | None:
-    """Returns the original from its stored column. Null in the column means None for a truncate, and MISSING for every
-    other operation.
+    """Returns the `original` of an envelope from the column that stores it. Null in the column means None for a
+    truncate, and MISSING for every other operation.
     """
     if stored is not None:
         return Raw(stored)
@@ -276,7 +276,7 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Returns the position. Only an event with an id may have none, and gets `UNPLACED`."""
+    """Returns the position. Only an event with an id may lack a position; then the position is `UNPLACED`."""
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 
 

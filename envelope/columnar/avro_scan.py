@@ -25,7 +25,7 @@ _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The bounds of one column's JSON tokens, as offsets in the data of a scan, and what kind of token each row has.
+    """Where one column's JSON token begins and ends in each row, as offsets in the data of a scan, and its kind.
 
     `starts` and `ends` have no meaning in rows whose token is null or absent. `null` includes absent tokens.
     """

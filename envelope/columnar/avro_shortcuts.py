@@ -1,9 +1,9 @@
 """Encodes the values of a column in Avro, for all rows at once.
 
-`ObjectScan` locates the JSON tokens of the values. This module makes segments (slices for `splice`) of Avro from them.
-Each type has a *shortcut*, a function for the usual form of its values. A value of another form (an infinite date, a
-text with an escape) is encoded one by one, by `avro_values`. A nullable value begins with its *branch*, the number of
-its type in the Avro union.
+`ObjectScan` locates the JSON tokens of the values. This module turns the tokens into segments of Avro, which are slices
+that `changelog.envelope.columnar.splice` joins. Each type has a *shortcut*, a function for the usual form of its
+values. A value of another form (an infinite date, a text with an escape) is encoded one by one, by `avro_values`. A
+nullable value begins with its *branch*, the number of its type in the Avro union.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ColumnValues:
-    """The values of one column in the rows that are being rendered. `some` masks the values that are not null."""
+    """The values of one column in the rows that are being rendered. `some` is a mask of those that are not null."""
 
     def __init__(self, pool: Pool, scan: ObjectScan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode
@@ -61,11 +61,11 @@ class ColumnValues:
         return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
-        """Returns a matrix that has, in each row, space for the branch and then a long; and the length of each row."""
+        """Returns a matrix, and the length of each row in it. A row has space for the branch, and then a long."""
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
-        """Turns the first `lengths` bytes of each row of a matrix into a segment. Returns it and the segments `more`.
+        """Turns the first `lengths` bytes of each row of a matrix into a segment. Returns this segment and `more`.
 
         Writes the branches. Rows of null values get Avro's null, and values that are not usual are encoded one by one.
         """
@@ -168,8 +168,8 @@ def _moments(
 ) -> Callable[[ColumnValues], list[Segment]]:
     """Returns the shortcut for dates or times that look exactly like `form`, with up to `longer` more bytes after it.
 
-    Other values are encoded one by one. Arrow parses the texts, each after the prefix, as `type_`. In rows without a
-    usual value, it parses the placeholder at `blank`.
+    Other values are encoded one by one. Arrow parses the texts, each with the prefix before it, as `type_`. In rows
+    without a usual value, Arrow parses the placeholder at `blank`.
     """
     marks = [(offset, ord(mark)) for offset, mark in enumerate(form) if not mark.isdigit()]
 
@@ -226,8 +226,9 @@ def _decimals(type_: Decimal) -> Callable[[ColumnValues], list[Segment]]:
 
 
 def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offsets]:
-    """Returns a matrix that has, in each row, space for the branch, then the length of the number and the number as the
-    shortest two's complement; and the length of each row.
+    """Returns a matrix, and the length of each row in it.
+
+    A row has space for the branch, then the number's length, and then the number as the shortest two's complement.
     """
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
@@ -272,8 +273,10 @@ _DIGITS_OF_A_LONG = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStep:
-    """How one column is encoded. `label` is the beginning of its member, `"name":`. `lead` is the union branch of its
-    values, empty if its Avro type is not a union. `render` is its shortcut.
+    """How one column is encoded.
+
+    `label` is the beginning of the column's member in a JSON object, `"name":`. `lead` is the union branch of the
+    column's values, empty if the Avro type is not a union. `render` is the shortcut of the column's type.
     """
 
     name: str
@@ -306,8 +309,7 @@ def _shortcut(column: Column) -> Callable[[ColumnValues], list[Segment]]:
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
     """Encodes each value as an Avro long (zigzag, 7 bits a byte).
 
-    Returns a matrix that has, in each row, `lead` bytes that the caller fills and then the long; and the length of each
-    row.
+    Returns a matrix, and the length of each row in it. A row has `lead` bytes that the caller fills, and then the long.
     """
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)

@@ -1,5 +1,5 @@
-"""Converts messages to columns and back. Sources make such batches, sinks store them, and any Parquet reader can query
-them.
+"""Converts messages to batches of columns, and back. Sources make such batches, sinks store them, and any Parquet
+reader can query them.
 
 A *state* is the JSON of a row in `current` or `original`. The *shape* of an entity is the list of its columns and their
 types. A *relation* is a table's number in its database.
@@ -144,7 +144,7 @@ def relation(batch: pa.RecordBatch) -> int | None:
 
 
 def with_encoded_shapes(batch: pa.RecordBatch, encoded: bytes) -> pa.RecordBatch:
-    """Adds shapes that `encode_shapes` encoded to a batch. Many batches can share the encoded shapes."""
+    """Adds shapes to a batch. `encoded` is a result of `encode_shapes`; many batches can share it."""
     return batch.replace_schema_metadata({_SHAPES: encoded})
 
 
@@ -162,7 +162,7 @@ def encode_shape(entity: str, shape: Struct) -> bytes:
 
 
 def join_shapes(encoded: Iterable[bytes]) -> bytes:
-    """Joins the results of `encode_shape` for several entities to the result of `encode_shapes` for these entities."""
+    """Joins the results of `encode_shape`, one for each entity, to what `encode_shapes` returns for all of them."""
     return b"{" + b",".join(encoded) + b"}"
 
 

@@ -1,13 +1,13 @@
-"""Defines deltas. A delta is a change as a JSON Patch, from the state of a key before the change to the state after it.
+"""Defines deltas. A delta is a JSON Patch, from a key's state before a change to its state after the change.
 
 `changelog.envelope.delta.patch` defines the operations of patches. This module defines the patch of each kind of change
 (in the table below), and folds deltas into states, forwards and backwards. `changelog.envelope.delta.patch_text` makes
-the same patches faster, from JSON text. A column is *unavailable* if the log did not send its value.
+the same patches faster, from JSON text. A column is *unavailable* if the database's log did not send its value.
 
 | change | patch |
 |---|---|
 | create | `add` at the root |
-| update | from the original to the current, without columns that are unavailable on either side |
+| update | from the original to the current state, without columns that are unavailable on either side |
 | delete | `test` and `remove` at the root; only `remove` if the original is not fully known |
 | read, or an update whose original is unknown | `add` at the root with `"reset": true` |
 | truncate | empty: the `op` of the provenance is enough |
@@ -61,8 +61,8 @@ def delta_of(envelope: Envelope) -> Delta:
 def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
     """Returns the state of a key after its deltas, MISSING if the key was deleted.
 
-    `deltas` are in order; repeated deltas are skipped. `state` is the state before the first delta: MISSING if that
-    delta is a create or a reset (an `add` at the root).
+    `deltas` are sorted by position; repeated deltas are skipped. `state` is the state before the first delta: MISSING
+    if that delta is a create or a reset (an `add` at the root).
 
     A column that the state lacks is not known yet, for example because its value was unavailable, or because the column
     was added to the table. Such a column gets its value from the first delta that has the column's whole value. For
@@ -76,16 +76,17 @@ def fold(deltas: Iterable[Delta], state: Value = MISSING) -> Value:
 
 
 def foldable(deltas: Iterable[Delta]) -> Iterator[Delta]:
-    """Yields the deltas of a key from the first delta that has the whole state, a create or a reset.
+    """Yields the deltas of a key, beginning with the first one that has the whole state: a create or a reset.
 
-    There can be deltas before it: if a table changes while it is read, changes of a row can be published before the
-    row.
+    There can be deltas before this first one: if a table changes while it is read, changes of a row can be published
+    before the row itself.
     """
     return dropwhile(lambda delta: not any(op["op"] == "add" and not op["path"] for op in delta.patch), deltas)
 
 
 def back(deltas: Iterable[Delta], state: Value) -> Value:
-    """Returns the state of a key before its deltas. `deltas` are in order, and `state` is the state after the last one.
+    """Returns the state of a key before its deltas. `deltas` are sorted by position, and `state` is the state after the
+    last one.
 
     Raises ChangelogError of kind *malformed* if a delta does not contain the earlier state. Such a delta is a reset, a
     truncate, or a delete without its original.
@@ -126,7 +127,7 @@ def _stepped(delta: Delta, patch: Sequence[Operation], state: Value) -> Value:
     stepped = apply(_fitted(patch, state), state)
     if not (isinstance(stepped, dict) and isinstance(state, dict)):
         return stepped
-    if any(operation.get("reset") for operation in patch):  # The log did not send values that did not change.
+    if any(operation.get("reset") for operation in patch):  # The database's log leaves out some unchanged values.
         unchanged = {name: state[name] for name in source.unavailable if name in state}
         return {**unchanged, **stepped}
     return _without(stepped, set(source.unavailable_original) - set(source.unavailable))

@@ -24,7 +24,8 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
     """Compares pairs of states, none of them null. Returns the patches of some pairs, and a mask of these pairs.
 
-    Pairs that are not plain enough get no patch. The patches are the same bytes as those of
+    A pair gets no patch if its states have different forms or are not plain (see `Form.of`), or if other pairs have
+    used up the `FORMS_MAX` forms. The patches are the same bytes as those of
     `changelog.envelope.delta.patch_text.changes`.
     """
     remaining = np.arange(len(original))
@@ -78,8 +79,8 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """Returns, for each column, the text of an edit before the value in `test`, and the text before the value in
-    `replace`.
+    """Returns, for each column, two parts of an edit's JSON: the text before the old value, which is in the `test`, and
+    the text between the old value and the new value, which is in the `replace`.
     """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]

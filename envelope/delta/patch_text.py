@@ -1,9 +1,9 @@
-"""Makes patches, as JSON text, from states, as JSON text. They are the patches that `changelog.envelope.delta` defines,
-but parts that did not change are not parsed.
+"""Makes patches from states; both are JSON text. The patches are those that `changelog.envelope.delta` defines, but the
+parts of the states that did not change are not parsed.
 
 Most states are flat objects in which a few columns changed. Their texts are cut at `,"`, and the pieces are compared as
 text. If pieces do not show the difference for certain, the objects are cut into their members. If two members differ
-and are not plain values, `changelog.envelope.delta.patch` compares them.
+and one of them is an object, an array or a text with an escape, `changelog.envelope.delta.patch` compares them.
 """
 
 import re

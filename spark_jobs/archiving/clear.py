@@ -35,9 +35,10 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted when the next manifest is older than `grace`: its readers then had this time to finish. A file
-    is deleted if no remaining manifest lists it and it is older than `grace`; it may be the file of a killed run. With
-    `log`, a file of this file log is deleted if every remaining manifest says that the archive replaces it.
+    A manifest is deleted when the next manifest is older than `grace`, because its readers then had this time to
+    finish. A file that no remaining manifest lists, such as the file of a killed run, is deleted if it is older than
+    `grace`. With `log`, a file of this file log is deleted if every remaining manifest says that the archive replaces
+    it.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
@@ -55,7 +56,7 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     ]
     paths_to_delete += [file.path for file in other_files if file.modified_s < expired_before_s]
     if log is not None:
-        # If the oldest manifest is young, readers that began before it may still read all files of the log.
+        # Readers that began before the oldest manifest was written may still read all files of the log.
         is_old = written_s[min(numbers_in_use)] < expired_before_s
         archived = min(readable[number].log.last for number in numbers_in_use) if is_old else 0
         paths_to_delete += [f"log/{log_file(log, file).name}" for file in sequences(log)[:-KEPT] if file <= archived]

@@ -22,7 +22,9 @@ from changelog.spark_jobs.reading.read import reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A position, and `ends`: by entity and partition, an offset before which the partition has every row up to the
+    """A position up to which an archive is to become complete.
+
+    `ends` has an offset for each entity and partition: before this offset, the partition has every row up to the
     position.
     """
 
@@ -40,14 +42,14 @@ class Goal:
         }
 
     def is_reached(self, prefix: str, offsets: Offsets) -> bool:
-        """Whether all entities are complete up to the position."""
+        """Returns whether all entities are complete up to the position."""
         return self.complete(prefix, offsets).keys() == self.ends.keys()
 
 
 def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
     """Returns the goal of a run that begins to read these entities after this call; None without a checkpoint.
 
-    Raises ChangelogError (CONNECTION) if rows of the checkpoint cannot be read for a minute.
+    Raises ChangelogError (CONNECTION) if rows up to the checkpoint cannot be read for a minute.
     """
     position = reached(log.checkpoint())
     if position is None:

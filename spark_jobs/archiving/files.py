@@ -34,8 +34,9 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
     """Commits the rows that were read from these spans, together with the spans' ends. Returns the number of rows.
 
     A span is a range of offsets in a partition of a topic. `rows` have the columns of
-    `changelog.envelope.columnar.batch.SCHEMA`; `partition` is Kafka's. For each entity that reaches `goal`, the goal's
-    position is recorded. Raises ChangelogError (IN_USE) if another run archived one of the spans at the same time.
+    `changelog.envelope.columnar.batch.SCHEMA`; their `partition` is that of Kafka. For each entity that reaches `goal`,
+    the goal's position is recorded. Raises ChangelogError (IN_USE) if another run archived one of the spans at the same
+    time.
     """
     with write_files(run, rows) as new_files:
         listed_files = [_landed(file, spans, prefix) for file in new_files]
@@ -86,8 +87,8 @@ def _landed(file: "WrittenFile", spans: Spans, prefix: str) -> ArchiveFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The result of a merge: the files before it (`files`) and after it (`into`), the rows before it, and the rows that
-    were dropped because they were repeats.
+    """The result of a merge: how many files were merged (`files`), into how many files (`into`), how many rows they
+    had, and how many rows were dropped because they were repeats.
     """
 
     files: int = 0

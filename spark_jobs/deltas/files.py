@@ -1,7 +1,8 @@
 """Writes deltas as files. Each run writes its own folder, which is valid once the newest manifest lists it.
 
-`<output>/manifest/<n>.json` lists the runs. For each entity and partition, it has the position that they reached; the
-next run continues there. A killed run leaves a folder that no manifest lists; a later run deletes it.
+The manifest `<output>/manifest/<n>.json` lists the runs. For each entity and partition, it has the position that the
+runs have reached; the next run continues there. A killed run leaves a folder that no manifest lists; a later run
+deletes this folder.
 """
 
 from collections.abc import Mapping
@@ -52,8 +53,10 @@ class DeltaRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRuns:
-    """The content of an output: the deltas of each partition up to its position in `through`, and those of all
-    partitions up to `floor`.
+    """The content of an output, as a manifest lists it.
+
+    The output has the deltas of each partition up to the partition's position in `through`. It also has the deltas of
+    all partitions up to `floor`.
     """
 
     format: int = FORMAT
@@ -69,7 +72,7 @@ class DeltaRuns:
 
 
 def newest(store: Store) -> DeltaRuns:
-    """Returns the content by the newest complete manifest; it is empty if there is no manifest.
+    """Returns the content that the newest complete manifest lists; it is empty if there is no manifest.
 
     Raises ChangelogError (MALFORMED) if there are manifests, but none is complete.
     """
@@ -95,8 +98,9 @@ def write(
 ) -> DeltaRun | None:
     """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it lacks none.
 
-    `ordered` says that all changes are after the floor, and that no change before them can appear in later runs. Raises
-    ChangelogError (IN_USE) if another run wrote to the output at the same time.
+    `old_record` is the content of the output so far. `ordered` says that all changes are after the floor, and that
+    later runs cannot find changes before them. Raises ChangelogError (IN_USE) if another run wrote to the output at the
+    same time.
     """
     new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))

@@ -1,8 +1,9 @@
 """Streams deltas from the changelog's topics to `<prefix>.<entity>.delta`.
 
-A micro-batch is written before Spark's checkpoint records it, so a run that was killed writes it again. Delivery is at
-least once, in order, with the same ids. The job stops if Kafka has lost messages: besides Spark's own check, it checks
-the offsets in Spark's checkpoint at its start and then every minute.
+A micro-batch is written before Spark's checkpoint records it, so after a run was killed, the next run writes it again.
+So each delta is delivered at least once, in order, and a repeated delta has the same id. The job stops if Kafka has
+lost messages. In addition to Spark's own check, the job checks the offsets in Spark's checkpoint, at its start and then
+every minute.
 """
 
 import json
@@ -91,7 +92,7 @@ class Topics:
 
 
 def committed(checkpoint: Store) -> kafka_offsets.Offsets:
-    """Returns the offsets at which the next micro-batch begins, by Spark's checkpoint; none if the checkpoint is new.
+    """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint; none if the checkpoint is new.
 
     The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a version, then a line of JSON
     for the batch, then one for each source.

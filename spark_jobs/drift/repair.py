@@ -40,7 +40,7 @@ def repair(config: Config, report: Mapping[str, Any], folder: Path) -> dict[str,
 
 
 def _signals(run: str, service: str, entity: str, do: str, keys: Path) -> Iterator[Signal]:
-    """Yields the signals for an entity. Their ids contain the run's id, so the service obeys a repeated signal once."""
+    """Yields the signals for an entity. Their ids contain the run's id, so the service never obeys a signal twice."""
     prefix = f"drift-{run}-{entity}"[:90]
     match do:
         case "republish":

@@ -2,8 +2,8 @@
 
 Two values are equal if their canonical forms are equal (docs/reference/types.md): members are compared by name, json by
 value, and numbers as they are written. Two differences are not drift. A column is *unknown* if the changelog has no
-value for it, because the log did not send the value (`unavailable`). A column is *schema changed* if the table's
-columns changed after the row was written, and this altered the value without a row event.
+value for it, because the database's log did not send the value (`unavailable`). A column is *schema changed* if the
+table's columns changed after the row was written, and this altered the value without a row event.
 """
 
 import struct
@@ -37,8 +37,8 @@ NULL: Final = b"null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of an entity's columns, as it affects the changelog's rows before `position`. If `position` is None, it
-    affects all rows.
+    """How a change of an entity's columns affects the changelog's rows before `position`. If `position` is None, the
+    change affects all rows.
 
     For these rows, the table has null in the `added` columns, and now has other values in the `restated` columns. The
     `gone` columns no longer exist.
@@ -54,8 +54,8 @@ class Step:
 class ColumnHistory:
     """An entity's present columns, and their history: `steps`, oldest first.
 
-    `stale` columns have other values in the table, and the service still has to read them again. `floats` are columns
-    whose values the database did not print itself, so they are compared by their bits.
+    `stale` columns have other values in the table than in the changelog, because the service has not read them again
+    yet. `floats` are columns whose values the database did not print itself, so they are compared by their bits.
     """
 
     columns: tuple[str, ...]
@@ -76,7 +76,7 @@ class ColumnHistory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowState:
     """The row of one side: the JSON token of each column. `json_null` names the columns whose null is JSON's null.
-    `unavailable` names the columns whose values the log did not send.
+    `unavailable` names the columns whose values the database's log did not send.
     """
 
     values: Mapping[str, bytes]

@@ -143,7 +143,7 @@ class _Compare:
                 progress.fence, progress.caught_up = self._fence(attempt, self.entities, deadline, progress)
                 if catch_up.unread(progress.caught_up.checkpoint, names) is None:
                     fences.enter_context(attempt.pop_all())
-                    break  # If a repair was requested before the fence, a later fence is taken, which shows its result.
+                    break  # If a repair was requested before the fence, a later fence shows its result.
         say(f"comparing {', '.join(names)} as of {progress.fence.place}")
         return self._under(progress.fence, progress.caught_up, None)
 

@@ -21,7 +21,8 @@ def resolve(
     """Converts `as_of` to a position: the last one to read.
 
     A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). A time gives the
-    position of the last change before the first transaction that committed later, or this end if no transaction did.
+    position of the last change before the first transaction that committed later. If no transaction committed later,
+    the time gives the end of the changelog, too.
 
     Raises ChangelogError: USAGE for a position beyond the end of the changelog or a time before its beginning,
     PRECONDITION if the changelog is empty.

@@ -31,8 +31,8 @@ _KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRegistry:
-    """A schema registry, which can be reached at each of `urls`. Executors read the files that are named here, so every
-    executor's machine must have these files.
+    """A schema registry, which can be reached at each of `urls`. Executors read the files that the attributes name, so
+    every executor's machine must have these files.
     """
 
     urls: tuple[str, ...]
@@ -68,7 +68,7 @@ class ExecutorRegistry:
         """Returns the schema with this id. Each process asks for an id once, because its schema never changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
-        the registry rejects the credentials, CONNECTION if it cannot be reached at any URL, or if it fails.
+        the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or fails.
         """
         return _fetched(self, id_)
 

@@ -1,4 +1,4 @@
-"""Translates options of librdkafka, which the configuration has, into those of the Java client, which Spark uses.
+"""Translates the options for librdkafka in the configuration into options for the Java client, which Spark uses.
 
 https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md · https://kafka.apache.org/41/configuration/
 """

@@ -87,7 +87,8 @@ def unread(
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
     """Cuts the spans into slices of about `rows_max` offsets, which are read one after another.
 
-    Empty spans are left out, except on a first run: a job that stores them can detect lost messages in its next run.
+    Empty spans are left out, except on a first run: a job that stores their ends can detect lost messages in its next
+    run.
     """
     remaining = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while remaining:

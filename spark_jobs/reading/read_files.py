@@ -35,8 +35,8 @@ _VERIFIED: Final = {"parquet.page.verify-checksum.enabled": "true"}
 def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position | None) -> list[str]:
     """Returns the paths of the archive's files, then of the log's files that are not archived yet.
 
-    If the newest file is incomplete, it is ignored. With `entities` and `after`, archive files are left out that cannot
-    have rows of these entities after this position, and log files that end at or before the position. Raises
+    If the newest file is incomplete, it is ignored. With `entities`, files of the archive are left out if they cannot
+    have rows of these entities. With `after`, all files are left out that end at or before this position. Raises
     ChangelogError: PRECONDITION if there is no changelog, USAGE for an unknown entity.
     """
     recovery = find_recovery(where.path)

@@ -52,14 +52,15 @@ def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
 def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | None) -> DataFrame:
     """Returns the rows (`ROWS`) of these entities' topics, or of all topics if `entities` is None.
 
-    They include all rows up to the checkpoint that is visible now.
+    The result includes all rows up to the checkpoint that is visible now.
     """
     known = _topics(where)
     refuse_unknown(where, entities or (), known)
     names = [name for name in (known if entities is None else entities) if name in known]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
-    kafka_log(where).complete_ends(names)  # Spark asks for the ends later, and they never go back.
+    # This waits until the topics' ends cover the checkpoint. Spark asks for the ends later, and they never go back.
+    kafka_log(where).complete_ends(names)
     options = kafka_options(where) | {
         **subscription(where, names),
         "startingOffsets": "earliest",
@@ -73,8 +74,8 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 def subscription(where: Kafka, entities: Sequence[str] | None) -> dict[str, str]:
     """Returns the option that subscribes to the topics of these entities, or of all entities if `entities` is None.
 
-    The pattern for all entities is anchored, because Spark accepts a match anywhere in a topic's name. It does not
-    match topics of deltas, because their names have one more dot.
+    The pattern for all entities is anchored, because Spark accepts a match anywhere in a topic's name. The pattern does
+    not match topics of deltas, because their names have one more dot.
     """
     if entities is not None:
         return {"subscribe": ",".join(f"{where.prefix}.{entity}" for entity in entities)}

@@ -43,8 +43,8 @@ def seconds(text: str) -> float:
 
 
 def path_or_uri(text: str) -> str:
-    """Returns a path or URI as it is. An empty text is refused, because it would mean the working directory: often it
-    comes from a shell variable that is not set.
+    """Returns a path or URI as it is. An empty text is refused: it would mean the working directory, but often comes
+    from a shell variable that is not set.
     """
     if not _SCHEME.sub("", text.strip(), count=1):
         raise argparse.ArgumentTypeError("is empty")

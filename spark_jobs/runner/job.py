@@ -1,4 +1,4 @@
-"""Runs a job: parses its arguments, opens the Spark session, prints an error as one line, and a summary on stdout.
+"""Runs a job: parses its arguments, opens the Spark session, and prints errors as one line and a summary on stdout.
 
 The exit codes are those of the `changelog` command: 0 done, 1 found something, 2 bad usage or configuration, 3 failed,
 4 severe drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary: `done`, `found`,
@@ -78,7 +78,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
             print(f"{job.name}: {summary['verdict']}: {summary['why']}", file=sys.stderr)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as error:  # noqa: BLE001, the top level: every error, even of Spark or a bug, becomes one line
+    except Exception as error:  # noqa: BLE001, the top level: errors of Spark and bugs become one line, too
         explained = explain(error)
         if arguments.verbose:
             traceback.print_exception(error, file=sys.stderr)

@@ -44,7 +44,7 @@ def read(store: Store, path: str) -> Manifest | None:
 
 
 def numbers(store: Store) -> dict[int, str]:
-    """Returns the path of each manifest by the manifest's number. It includes incomplete manifests."""
+    """Returns the path of each manifest by the manifest's number. Incomplete manifests are included."""
     numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in numbered if number is not None}
 
@@ -64,7 +64,7 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
 
     1. The newest complete manifest is read and changed.
     2. The manifest of the next number is created. If another run created it first, everything starts again from 1.
-    3. It is read back, because some stores cannot reliably refuse the second of two writers.
+    3. The new manifest is read back, because some stores cannot reliably refuse the second of two writers.
 
     `change` can be called several times, so each call must check its preconditions. Raises ChangelogError (IN_USE) if
     another run overwrote the manifest that this run created, or if other runs were first in all of `TRIES` tries.

@@ -1,4 +1,4 @@
-"""Numbered records in a store. In them, a job notes what it has written; an archive has a manifest instead."""
+"""Reads and adds numbered records, in which jobs note what they wrote to a store. An archive has manifests instead."""
 
 import secrets
 from datetime import UTC, datetime

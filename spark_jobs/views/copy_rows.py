@@ -1,4 +1,4 @@
-"""Copies a task's rows of a view into a table of PostgreSQL: Arrow batches as CSV, with exact values.
+"""Copies a task's rows of a view into a table of PostgreSQL. Arrow batches are sent as CSV, with exact values.
 
 Columns get the matching PostgreSQL type; `json` keeps its text. Arrays, maps, composites and nested documents become
 `jsonb`, with the JSON that is published (docs/reference/types.md).
@@ -94,7 +94,7 @@ def copier(
     """Returns a function that copies a task's batches into `table` and records the task in `parts`, in one transaction.
 
     `table` and `parts` are quoted names. If an earlier attempt of the task has copied the rows, the function copies
-    nothing. It yields one row of `COPIED`, and raises ChangelogError.
+    nothing. It yields one row of `COPIED`. It raises ChangelogError (STORAGE) if PostgreSQL reports an error.
     """
     finish = [_finish(column.type) for column in shape.columns]
 

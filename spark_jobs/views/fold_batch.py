@@ -147,8 +147,9 @@ def _of_form(form: str, to: pa.DataType) -> Finish:
 
 
 def _floats(to: pa.DataType) -> Finish:
-    """Takes doubles, which are rounded again for a narrower type. Because msgspec loses the sign of -0, a zero makes it
-    search the row's text for -0.
+    """Makes an array from doubles, which are rounded again if the array's type is narrower.
+
+    msgspec loses the sign of -0. So if a value is zero, the row's text is searched for -0.
     """
 
     def finish(values: Sequence[float | None], texts: Texts) -> tuple[pa.Array, Mask | None]:

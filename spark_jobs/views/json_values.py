@@ -33,7 +33,7 @@ _arrays = msgspec.json.Decoder(list[Raw])
 
 
 def reader(type_: ColumnType) -> Read:
-    """Returns the function that reads values of this type. Arrow can put its results into a column of the Spark type
+    """Returns the function that reads values of this type. Arrow can put these values into a column of the Spark type
     `changelog.schemas.spark.to_spark(type_)`.
     """
     match type_:

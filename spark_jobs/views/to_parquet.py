@@ -31,7 +31,8 @@ class View:
     """A view: its definition, the position up to which it goes, and its folder (`path`), relative to the output.
 
     A later view of the same definition can build on it. `before` is the folder of the view before it. `out_of_range`
-    counts values that are null because their type cannot hold them, `unavailable` those that no change had.
+    counts values that are null because the column's type cannot hold them; `unavailable` counts those that no change
+    had.
     """
 
     format: int = FORMAT

@@ -1,4 +1,4 @@
-"""Transforms changes into views: the typed last state of each key, as of a position, from selected changes.
+"""Transforms changes into views. A view has the last state of each key, with typed values, as of a position.
 
 Every function here maps DataFrames to DataFrames; none reads, writes or counts rows. DataFrames of changes have the
 columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
@@ -50,7 +50,7 @@ _UNCHANGED: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", 
 
 
 def until(changes: DataFrame, position: Position | None) -> DataFrame:
-    """Returns the changes up to and including `position`; all changes if it is None."""
+    """Returns the changes up to and including `position`; all changes if `position` is None."""
     return changes if position is None else changes.where(F.col("position") <= str(position))
 
 
@@ -137,7 +137,8 @@ def schema_of(columns: Sequence[Column], *, raw: bool = False) -> pa.Schema:
 
 
 def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> DataFrame:
-    """Returns the rows that no truncate removed. Truncates are looked for in `changes`, or in `rows` if it is None.
+    """Returns the rows that no truncate removed. Truncates are looked for in `changes`, or in `rows` if `changes` is
+    None.
 
     This costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
     """
@@ -148,7 +149,7 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
 
 
 def _newest(changes: DataFrame) -> DataFrame:
-    """Returns the newest changes of each key, back to the last one without unavailable values: usually only one."""
+    """Returns the newest changes of each key, back to the last one without unavailable values: usually one change."""
     gaps = _gaps(F.col("provenance"))
     lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
@@ -166,8 +167,8 @@ def _newest(changes: DataFrame) -> DataFrame:
 def _gaps(provenance: Expression) -> Expression:
     """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    Nearly all provenances end with the commit time, as their last bytes show; then they name neither. Only the others
-    are searched.
+    Nearly all provenances end with the commit time, which shows in their last bytes. They name no such values, so only
+    the other provenances are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)

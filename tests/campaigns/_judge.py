@@ -1,4 +1,4 @@
-"""Compares a changelog with the second reader, with itself, and with the tables."""
+"""Compares a changelog with the rows that `_oracle` expects, checks its order, and compares it with the tables."""
 
 import json
 import re
@@ -118,7 +118,7 @@ class Fold:
         self._last[row.entity, row.partition] = row.position
 
     def _truncate(self, row: Row) -> None:
-        """Clears the entity. The stamp of a campaign's truncate has the highest version before it."""
+        """Clears the entity. Campaigns put the highest version that precedes a truncate into the truncate's stamp."""
         _, _, floor = row.identifier.partition("floor-")
         self._floor[row.entity] = int(floor or 0)
         for (entity, _), state in self.states.items():
@@ -167,7 +167,7 @@ def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
 
 
 def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict) -> Verdict:
-    """Raises AssertionError unless the rows equal `expected`, are consistent in themselves, and fold into the tables.
+    """Raises AssertionError unless the rows equal `expected`, agree with each other, and end in the tables' states.
 
     `verdict` may already have faults that were found while the rows were read.
     """
@@ -228,7 +228,7 @@ def _compare_row(row: Row, expected: Expected, verdict: Verdict) -> None:
 
 
 def compare_tables(dsn: str, fold: Fold, verdict: Verdict) -> None:
-    """Compares the fold of the log with the tables, value by value, as the product's codecs define values."""
+    """Compares the last states in the log with the tables. The product's codecs convert the values of the tables."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         for name, value in SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, false)", [name, value])

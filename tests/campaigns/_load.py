@@ -1,8 +1,9 @@
-"""Full load: four tables, and threads that write to them.
+"""Four tables, and threads that write to them.
 
-Every row has a `version`, drawn from one sequence, that grows with each change of its key, and the `stamp` (the
-provenance identifier) of its last writer. All writers update all rows. Only the writer whose number matches the key
-inserts, deletes and renames a row, so that each version is drawn after all earlier versions of its key.
+Every row has a `version`, which is drawn from one sequence and grows with each change of the row's key. It also has the
+`stamp` (the provenance identifier) of its last writer. All writers update all rows. But only the writer whose number
+matches the key inserts or deletes a row, or changes its key. So each version is drawn after all earlier versions of its
+key.
 """
 
 import logging
@@ -94,7 +95,7 @@ def prepare(dsn: str, rows: int) -> None:
 
 
 def last_write(dsn: str) -> int:
-    """Writes a last change, and returns a position of the server's log before it and after all other changes.
+    """Writes a last change. Returns a position of the server's log that is before this change and after all others.
 
     A reader that has passed this position has all changes.
     """
@@ -110,8 +111,8 @@ def last_write(dsn: str) -> int:
 class Scale:
     """How the writers write: to keys below `universe`, and to `big` rows in one of `big_every` transactions.
 
-    The share `lingering` of the transactions stays open for up to `linger_s`. The share `held` becomes visible only
-    when the synchronous standby has it. Between two transactions, a writer pauses for `pause_s`.
+    Of the transactions, the share `lingering` stays open for up to `linger_s`, and the share `held` becomes visible
+    only when the synchronous standby has received it. Between two transactions, a writer pauses for `pause_s`.
     """
 
     universe: int
@@ -136,7 +137,7 @@ class Load:
     """`WRITERS` threads that write until `stop`. They survive lost connections, deadlocks and conflicts."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int) -> None:
-        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that cannot reach the server
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns if a rollback cannot reach the server
         self.counts = Counts()
         self._stopping = threading.Event()
         self._threads = [
@@ -229,7 +230,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Acts in a savepoint, which is rolled back half of the time, with its stamp."""
+        """Acts in a savepoint, which is rolled back half of the time, together with its stamp."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:

@@ -1,7 +1,7 @@
-"""A second reader of the same log, with its own slot. It computes which rows the changelog must have.
+"""Reads the server's log a second time, through a slot of its own, and computes which rows the changelog must have.
 
-While the campaign runs, it stores the raw frames of complete transactions in a file. Afterwards, it decodes them with
-the plain decoder. It shares the replication stream and `pgoutput.decode` with the product, and no later step.
+While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes
+them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, and no later step.
 """
 
 import json
@@ -65,7 +65,7 @@ class Expected:
 
 
 class Oracle:
-    """Copies the stream of its slot into `file`, from its creation until `stop`. It survives crashes of the server.
+    """Creates a slot, and copies its stream into `file` until `stop`. It survives crashes of the server.
 
     With `failover`, the slot is also kept on standbys.
     """
@@ -156,7 +156,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A row's change, and where its log record begins. `block` counts the messages that were logged before it."""
+    """A change, and where its log record begins. `block` counts the logical messages that were logged before it."""
 
     message: row_change.Insert | row_change.Update | row_change.Delete | messages.Truncate
     start: int
@@ -191,7 +191,7 @@ class _Transaction:
     def _message(self, message: messages.LogicalMessage) -> None:
         """Counts a message, and stamps the records that were logged after it, even if they were delivered earlier.
 
-        A message without a valid member leaves the previous stamp in force.
+        A message that has no identifier leaves the previous stamp in force.
         """
         self._ordinal += 1
         self._block += 1

@@ -1,4 +1,4 @@
-"""Plants drift: rows in the files of a log are altered, lost or made up, and the service does not notice."""
+"""Plants drift: alters, removes or makes up rows in the files of a log. The service does not notice this."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping

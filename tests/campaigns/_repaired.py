@@ -1,4 +1,4 @@
-"""A table under random writes and its changelog, which is spoilt while the service is stopped, repaired, and judged.
+"""A table with random writers, and its changelog, which campaigns spoil, let the service repair, and judge.
 
 Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state is older
 than an earlier one.
@@ -94,7 +94,7 @@ class Pair:
     def spoil(self, rng: random.Random) -> list[str]:
         """Appends forged rows to the log of a stopped service, and returns their keys.
 
-        They are keys that the table never had, older states, and deletes of live keys.
+        The rows are states of keys that the table never had, older states of its keys, and deletes of live keys.
         """
         alive = _fold(self.path)
         keys = rng.sample(sorted(alive), min(SPOILT, len(alive) // 4))
@@ -144,7 +144,7 @@ class Pair:
         return _orderly(self.path, after)
 
     def judge(self, after: Position) -> int:
-        """Like `orderly`. It also compares the log with the table, so all writes must be published."""
+        """Does what `orderly` does, and compares the log with the table. All writes must be published before."""
         alive = _fold(self.path)
         deleted = self.orderly(after)
         with psycopg.connect(self.dsn) as connection:
@@ -219,7 +219,7 @@ def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Loa
 
 
 class Load:
-    """Threads that insert, update, delete and move rows. Each has its own keys, by remainder; some pause in between."""
+    """Threads that insert, update, delete and move rows. Thread N has the keys whose remainder by WRITERS is N."""
 
     def __init__(self, dsn: str, rows: int, seed: int, pause_s: float) -> None:
         self._dsn, self._rows, self._pause_s = dsn, rows, pause_s

@@ -39,13 +39,13 @@ class Standby:
 
 @contextlib.contextmanager
 def standby_of(server: Server, folder: Path) -> Iterator[Standby]:
-    """Runs `pg_receivewal` as the standby, because a commit waits only for a receiver of the log."""
+    """Runs `pg_receivewal` as the standby, because a commit only waits until the standby has received the log."""
     received = folder / "received"
     received.mkdir()
     dsn = psycopg.conninfo.make_conninfo(server.dsn(), application_name=STANDBY)
     command = [str(server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous", "-d", dsn]
     with (folder / "standby.log").open("wb") as log:
-        # It has its own session, so that an interrupt does not end it before the rounds, whose commits wait for it.
+        # The standby has its own session, so that an interrupt does not end it while commits still wait for it.
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield Standby(process)

@@ -2,8 +2,8 @@
 
 Tables are added and repaired during the load. The changelog is judged by an oracle that shares no code with the
 product: triggers record every change, and a slot of `test_decoding` gives the order of the commits. Each row of the
-changelog must have the states, the stamp and the order of this record. No change may be missing, and the fold of the
-changelog must equal the tables.
+changelog must have the recorded states and stamp, and be in the recorded order. No change may be missing, and the last
+states in the changelog must equal the tables.
 """
 
 import os
@@ -35,12 +35,12 @@ DISK_MIB = 1_500
 
 
 def campaign() -> Campaign:
-    """A round is a fault. ROUNDS rounds share one load and one server."""
+    """A round is a fault. ROUNDS rounds share one server and its writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
 class Files:
-    """The sink of a file log, with its own part of `FAIL_POINTS`."""
+    """A sink that is a file log, with those of `FAIL_POINTS` that belong to it."""
 
     section = 'path = "changelog"\ncommit_rows = 500\ncommit_seconds = 0.1'
     fail_points = tuple(point for point in FAIL_POINTS if point.startswith("files:"))
@@ -59,7 +59,7 @@ class Files:
 
 
 class FilesBlock(Block):
-    """A block with rows that are too wide for topics. If the disk of its changelog is `small`, it can become full."""
+    """A block with rows that are too wide for Kafka. If the disk of its changelog is `small`, it can become full."""
 
     small = False
 

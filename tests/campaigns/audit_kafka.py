@@ -54,7 +54,7 @@ commit_seconds = 0.05
 
 
 def campaign() -> Campaign:
-    """A round is a fault. ROUNDS rounds share one load and their servers."""
+    """A round is a fault. ROUNDS rounds share their servers and writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
@@ -154,7 +154,7 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _fill_disk(self) -> None:
-        """Fills the broker's disk, so that the broker ends. Then frees it, and starts the broker. The service waits."""
+        """Fills the broker's disk, so that the broker ends. Frees it, and starts the broker. The service must wait."""
         self.done["broker disk full"] += 1
         assert self._disk is not None
         fill(self._disk)
@@ -165,7 +165,7 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _lose_topic(self) -> None:
-        """Deletes a topic, while the service runs or while it is stopped. We or the service create it again."""
+        """Deletes a topic, while the service runs or is stopped. Then the topic is created again, by us or by it."""
         name = self.rng.choice([*self.names, "schemas"])
         self.done["topic lost"] += 1
         self.service.stop()

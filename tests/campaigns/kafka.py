@@ -1,9 +1,10 @@
-"""Full write load, while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
+"""Threads write, while the service, the broker, PostgreSQL and the links to both fail, and while zombies wake.
 
 A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
 servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages
-must equal the rows that a second reader of PostgreSQL's log expects, with nothing lost, repeated or reordered. Their
-fold must equal the tables. Messages of aborted transactions are counted: faults that abort nothing would prove little.
+must equal the rows that a second reader of PostgreSQL's log expects, with nothing lost, repeated or reordered. The last
+states in them must equal the tables. Messages of aborted transactions are counted, because faults that abort nothing
+would prove little.
 """
 
 import os
@@ -76,7 +77,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign() -> Campaign:
-    """A round is a fault. BLOCK rounds share one load and their servers."""
+    """A round is a fault. BLOCK rounds share their servers and writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=BLOCK)
 
 
@@ -172,7 +173,7 @@ class _Block:
         }
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """One fault for each round, in random order. Fewer than BLOCK rounds skip the fault that may take minutes."""
+        """One fault for each round, in random order. With few rounds, the one that may take minutes is left out."""
         deck = [
             *[self._kill] * 3,
             *[self._crash] * 4,
@@ -227,7 +228,7 @@ class _Block:
         self._service.start()
 
     def _crash(self) -> None:
-        """Crashes the service between two steps. Half of the time, its client first sends its queued messages."""
+        """Crashes the service between two steps. Half of the time, its Kafka client first sends the queued messages."""
         if not self._points:
             self._points = self._rng.sample(FAIL_POINTS, len(FAIL_POINTS))
         point = self._points.pop()

@@ -1,4 +1,4 @@
-"""Full write load, while the service and PostgreSQL are killed and single sessions of the service hang.
+"""Threads write at full speed, while the service and PostgreSQL are killed and single sessions of the service hang.
 
 The service is killed at random moments and at fail points. At the end, the changelog is compared with a second reader
 of the same log (no change lost, repeated or reordered, and the same provenance). It is also compared with itself (each
@@ -41,7 +41,7 @@ listen = "127.0.0.1:0"
 
 
 def campaign(seconds: float = 15.0) -> Campaign:
-    """A round is a kill, about every `seconds`. Ten rounds share one load and one server."""
+    """A round is a kill, about every `seconds`. Ten rounds share one server and its writers."""
 
     def run_piece(piece: Piece) -> Figures:
         with (

@@ -1,8 +1,9 @@
 """A table is republished and rebuilt under random writes, while the service is killed at random moments.
 
 Before each round, forged rows are appended to the changelog while the service is stopped: keys that the table never
-had, older states, and deletes of live keys. At the end of a round, the fold of the changelog must equal the table.
-After the forged rows, no state of a key may be older than an earlier one, and a repair may delete only existing keys.
+had, older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the
+table. After the forged rows, no state of a key may be older than an earlier one, and a repair may delete only existing
+keys.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Edits that the server's log does not show (of the publication, of partitions, of keys), under load, with kills.
+"""Edits the publication, partitions and keys in ways that the server's log does not show, under load and with kills.
 
-The operator only corrects the edit and starts the service again. In the end, the fold of the changelog must equal the
-tables, and its positions must be in order.
+The operator only corrects the edit and starts the service again. In the end, the last states in the changelog must
+equal the tables, and its positions must be in order.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ class _Round:
         }
 
     def _edit(self, kind: str) -> None:
-        """Hides changes for a while, with the service running or down. A running one may be killed afterwards."""
+        """Hides changes for a while, with the service running or down. A running service may be killed afterwards."""
         hide, end = (statement.format(p=f'"{self._name}"') for statement in HIDING[kind])
         away = self._rng.random() < 0.3
         if away:

@@ -1,8 +1,8 @@
-"""Tables are read by the service while much happens to them.
+"""The service reads tables while much happens to them.
 
 There are random writes, long transactions, savepoints, moves, commits that are in the server's log long before they are
 visible, a rewrite, a TRUNCATE, and kills of the service. In the changelog, no state of a key may be older than an
-earlier one. The fold of the changelog must equal the tables, and no change may be lost or repeated.
+earlier one. The last states in the changelog must equal the tables, and no change may be lost or repeated.
 """
 
 import contextlib
@@ -179,7 +179,7 @@ class _Round:
         self._figures["rewrites"] += 1
 
     def _truncate(self, connection: psycopg.Connection) -> None:
-        """Truncates a table. The stamp has the highest version that the truncate removes."""
+        """Truncates a table. The stamp has a version that is higher than all versions that the truncate removes."""
         table = sql.Identifier(random.Random(self._rng.random()).choice(list(TABLES)))
         with connection.transaction():
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))

@@ -1,4 +1,4 @@
-"""The golden files: parsed, and written with their expectations."""
+"""Parses golden files, and writes them again with new expectations."""
 
 import json
 import tomllib
@@ -12,7 +12,7 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`text` is the lines as they stand, up to the statement's or the command's end; `expected` one JSON text each."""
+    """A statement or a command. `text` has its lines as they are in the file, `expected` the JSON texts it gives."""
 
     text: str
     sql: str | None
@@ -22,7 +22,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A golden file; `tail` is what stands after its last step."""
+    """A golden file. `tail` is the text after its last step."""
 
     config: dict[str, Any]
     steps: tuple[Step, ...]
@@ -30,8 +30,8 @@ class Script:
 
 
 def parse(text: str) -> Script:
-    """The script that `text` spells."""
-    lines = text.removesuffix("\n").split("\n")  # not at what else Unicode calls the end of a line
+    """Parses the text of a golden file."""
+    lines = text.removesuffix("\n").split("\n")  # `splitlines` would also split at U+2028 and others
     config = tomllib.loads("\n".join(line.removeprefix(CONFIG) for line in lines if line.startswith(CONFIG)))
     steps: list[Step] = []
     held: list[str] = []
@@ -54,7 +54,7 @@ def parse(text: str) -> Script:
 
 
 def render(script: Script, found: Sequence[Sequence[str]]) -> str:
-    """The file again, with what was found in the place of what was expected."""
+    """Returns the text of the file, with what was found in the place of what was expected."""
     parts = []
     for step, messages in zip(script.steps, found, strict=True):
         parts += [step.text, *(EXPECTED + message for message in messages)]
@@ -62,7 +62,7 @@ def render(script: Script, found: Sequence[Sequence[str]]) -> str:
 
 
 def message_text(members: Sequence[tuple[str, str]]) -> str:
-    """One JSON object of members whose values are JSON texts, broken between members where it is long."""
+    """Returns a JSON object as text. The values are given as JSON texts. A long object is broken between members."""
     lines = [""]
     for name, value in members:
         member = f"{json.dumps(name)}: {value}"

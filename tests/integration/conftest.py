@@ -7,5 +7,5 @@ from tests.integration.looks import Looks
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    """Lets a test hold back the services' looks at the catalogue. Request it before a service starts."""
+    """Lets a test keep services from reading the catalogue. Request this fixture before a service starts."""
     return Looks(monkeypatch)

@@ -1,6 +1,7 @@
-"""Lets a test hold back the services' looks at the catalogue, so that the test can act between two looks.
+"""Lets a test keep services from reading the catalogue, so that the test can act between two such reads.
 
-A service's `Watch` looks at the catalogue from time to time, to notice settings and tables that changed.
+A service's `Watch` reads the catalogue from time to time, to notice settings and tables that changed. Such a read is
+called a look.
 """
 
 import contextlib
@@ -33,6 +34,6 @@ class Looks:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While the body runs, no look is in progress and none begins."""
+        """While the body of the `with` statement runs, no look is in progress and none begins."""
         with self._turn:
             yield

@@ -1,4 +1,7 @@
-"""ALTER TYPE of a composite in an entity key gives every key a new text, and the rows of the old keys are deleted."""
+"""Tests ALTER TYPE of a composite type that is part of an entity key.
+
+Every key then has a new text. So the service reads the table again, and publishes a delete for each old key.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +30,9 @@ on_incompatible = "publish"
 RENAME = "ALTER TYPE co RENAME ATTRIBUTE x TO later"
 
 
-@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version's stream shows every transaction
+# PostgreSQL 14 also streams transactions without rows. So the service learns where an ALTER TYPE committed, which newer
+# versions do not show.
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])
 def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -> Iterator[Site]:
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
         new_site = Site(dsn, tmp_path)
@@ -37,7 +42,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -
 
 
 def key(number: int, name: str = "x") -> str:
-    """Returns the entity key of a row whose first attribute has this name."""
+    """Returns the entity key of a row. `name` is the name of the composite's first attribute."""
     return f'{{"{name}":"a","y":{number}}}' if name < "y" else f'{{"y":{number},"{name}":"a"}}'
 
 

@@ -1,7 +1,7 @@
 """ALTER TYPE of a composite writes nothing to the stream.
 
-These tests check which attribute names the rows have before it, after it, and where the service cannot know which names
-apply.
+These tests check which attribute names the rows have before an ALTER TYPE, after it, and where the service cannot know
+which names apply.
 """
 
 import json
@@ -47,7 +47,7 @@ TEXT = '(hello,9,"(1,q)")'
 Row = dict[str, Any]
 
 
-@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version's stream shows every transaction
+@pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])  # only the oldest version streams empty transactions
 def site(request: pytest.FixtureRequest, starts_servers: None, tmp_path: Path) -> Iterator[Site]:
     """A site in a fresh database of that version, with one table whose columns contain composites."""
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:
@@ -118,7 +118,7 @@ def deep(row: Row) -> Row:
 
 
 def check(composite: Any) -> None:
-    """The composite is either the text that the database prints, or has the attribute names of its time."""
+    """Checks that the composite is the text that the database prints, or has the attribute names of its time."""
     if isinstance(composite, str):
         assert composite.startswith("(")
     else:
@@ -128,7 +128,10 @@ def check(composite: Any) -> None:
 
 @pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
 def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
-    """The service knows where the new names begin if the stream shows the transaction. Before 15, it always does."""
+    """The service knows where the new names begin if the stream shows the transaction that alters the type.
+
+    The stream shows it before PostgreSQL 15, and later only if the event trigger writes a message.
+    """
     if triggered:
         site.sql(ddl.SCRIPT)
     with site.running() as service:
@@ -160,7 +163,7 @@ def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> No
 
 
 def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
-    """The stream describes both tables. The types of the old one's columns no longer matter."""
+    """The stream describes both tables. The types of the old table's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql("UPDATE item SET id = 1")

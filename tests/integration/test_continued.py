@@ -1,7 +1,8 @@
 """This version continues a changelog that an earlier version of the program stored.
 
-The version before `connectors/capture` existed wrote `stored/changelog`. In it, `photo` is partly read, and a repair of
-two keys of `item` is open. Its database cluster no longer exists, so the service continues it with another one.
+The last version before `connectors/capture` existed wrote `stored/changelog`. In this changelog, `photo` is partly
+read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists, so the service
+continues with another one.
 """
 
 import shutil

@@ -1,5 +1,5 @@
-"""A server that hangs: one backend of the service is stopped, or its answers are lost, or the whole server is
-unreachable.
+"""A server that hangs: the backend of one of the service's sessions is stopped, or the server's answers are lost, or
+the whole server is unreachable.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class HungSite(Site):
 
     @contextlib.contextmanager
     def running_with(self, reach: Reach = nowhere) -> Iterator[Running]:
-        """Like `running`, with fail points."""
+        """Does what `running` does, and calls `reach` at each fail point."""
         running = Running(Service(config.load(self.config, os.environ), reach=reach))
         try:
             yield running
@@ -138,7 +138,7 @@ class HungSite(Site):
 
     @contextlib.contextmanager
     def stopped(self, condition: str) -> Iterator[int]:
-        """Stops that backend with SIGSTOP while the body runs."""
+        """Stops the backend of the session that matches the condition, with SIGSTOP, while the body runs."""
         pid = self.pid(condition)
         os.kill(pid, signal.SIGSTOP)
         try:

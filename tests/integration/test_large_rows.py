@@ -140,7 +140,7 @@ def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
 
 
 def inside_a_page(site: Site) -> bool:
-    """Returns whether the page's first row is published and the others are not."""
+    """Returns whether some rows of a page are published and others are not."""
     checkpoint = read_checkpoint(site.log)
     if checkpoint is None:
         return False

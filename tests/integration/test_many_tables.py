@@ -34,7 +34,7 @@ ChangelogRead = tuple[Sequence[str], str | None]
 
 @pytest.fixture
 def changelog_reads(monkeypatch: pytest.MonkeyPatch) -> list[ChangelogRead]:
-    """The entities and the key of each read of its changelog by the service."""
+    """Lists the reads of the changelog by the service. Each has the entities that were read, and the key, if any."""
     read = StoredChangelog.rows
     reads: list[ChangelogRead] = []
 
@@ -115,7 +115,7 @@ def test_many_tables_are_compared_together_on_kafka(
 
 
 def test_only_the_entity_that_cannot_be_read_fails(database: str, broker: Broker, tmp_path: Path) -> None:
-    """The entities that were read together with it are read again without it."""
+    """The entities that were read together with the broken one are read again without it."""
     names = NAMES[:5]
     fill(database)
     site = of_kafka.Site(database, broker, tmp_path, tables=dict.fromkeys(names, 1))

@@ -1,4 +1,4 @@
-"""One table is altered in eleven ways under load.
+"""One table is altered in ten ways under load. Then its key is changed.
 
 The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
 """
@@ -40,7 +40,7 @@ ALTER TABLE item REPLICA IDENTITY FULL;
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """An alteration and its expected effects: the announced changes, the columns that are read again, and whether the
-    service stops first.
+    service stops at the alteration until an operator accepts it.
 
     `after` is a statement that runs after the alteration.
     """
@@ -149,7 +149,7 @@ class Load:
 
 @dataclass(slots=True)
 class Site:
-    """A database, and the configuration and the service over it."""
+    """A database, and the configuration of the service that publishes it."""
 
     dsn: str
     folder: Path
@@ -300,7 +300,7 @@ def change_key(site: Site, service: Running) -> Running:
     service = site.service(accept=True)
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     service.until(caught_up(site))
-    service.until(caught_up(site))  # the table is read again only after the first change is stored
+    service.until(caught_up(site))  # the first change after the restart must be stored before the table is read again
     assert site.table("code").items() <= site.state().items()
     return service
 

@@ -68,7 +68,7 @@ def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_byt
             assert encode(message, xid=_xid(payload, block)) == payload
             block = _block(message, block)
             kinds.add(chr(payload[0]))
-    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # 15 streams only large transactions
+    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # PostgreSQL 15 streams only large ones
 
 
 def work(dsn: str) -> int:
@@ -95,7 +95,9 @@ def peek(dsn: str, streaming: str) -> list[bytes]:
 
 
 def _xid(payload: bytes, block: int | None) -> int | None:
-    """Returns the id that a change inside a block carries: that of the transaction or of a subtransaction."""
+    """Returns the id at the start of a message of a streamed block: the id of the block's transaction or of one of its
+    subtransactions. Returns None outside a block, where messages have no id.
+    """
     return int.from_bytes(payload[1:5]) if block is not None else None
 
 

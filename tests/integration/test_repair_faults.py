@@ -1,5 +1,5 @@
-"""A repair under writes, whose service is killed at each fail point in turn. In the end, the repair is done exactly
-once.
+"""A repair of a table that is written to. The service is killed at each fail point in turn. In the end, the repair is
+done exactly once.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
@@ -95,7 +95,7 @@ def test_a_repair_is_completed_after_a_crash_at_each_fail_point(
 
 
 def test_a_sweep_does_not_delete_keys_that_a_truncate_has_removed(pair: Pair, seed: int) -> None:
-    """The TRUNCATE arrives after the sweep has read the changelog, and before it looks the keys up in the table."""
+    """The TRUNCATE arrives after the sweep has read the changelog and before the sweep looks up keys in the table."""
     pair.spoil(random.Random(seed))
     ids = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")

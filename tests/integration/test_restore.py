@@ -79,7 +79,7 @@ def restore(server: Server, copy: Path) -> None:
 
 
 def pass_end(site: Site, lsn: int, statement: str) -> None:
-    """Runs the statement, one transaction after the other, until the server's log has passed a position."""
+    """Repeats the statement, each time in a new transaction, until the server's log has passed a position."""
     reached = False
     while not reached:
         [(reached,)] = site.sql(statement, f"SELECT pg_current_wal_flush_lsn() > '{lsn_text(lsn)}'")
@@ -112,7 +112,7 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterward
     restore(restorable, copy)
     assert site.sql("SELECT id FROM orders") == [(1,)]
     pass_end(site, through_lsn(stored) + (1 << 16), statement)
-    for _ in range(3):  # as often as a supervisor may restart it
+    for _ in range(3):  # a supervisor may restart the service again and again
         line = site.refused()
         assert line.startswith("the server's log lacks the last transaction of the changelog (")
         assert "`changelog run --over-gap`" in line

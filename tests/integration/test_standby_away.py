@@ -65,8 +65,8 @@ def hold_back_for(site: Site, slot: str) -> None:
 
 
 def is_held_back(site: Site) -> bool:
-    """Returns whether the stream waits for a standby. It waits only if there is something to send, so this function
-    writes a message.
+    """Returns whether the stream waits for a standby. The stream waits only if there is something to send, so this
+    function writes a message.
     """
     site.sql("SELECT pg_logical_emit_message(true, 'probe', '')")
     return bool(site.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"))
@@ -97,7 +97,7 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Server
         hold_back_for(site, AWAY)
         site.sql("INSERT INTO guest VALUES (2)")
         running.until(reports(running, f"nobody reads slot {AWAY}"))
-        server.stop("fast")  # it ends the stream with an error that names the standby
+        server.stop("fast")  # the server ends the stream with an error that names the standby
         running.until(lambda: running.said("connection lost"))
         server.start()
         running.until(reports(running, f"nobody reads slot {AWAY}"))

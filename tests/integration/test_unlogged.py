@@ -1,6 +1,6 @@
 """Changes that the database's log does not show: edits of the publication, changes of keys, and tables that swap names.
 
-The service notices these by *looks* at the catalogue, at intervals and at some events of the stream.
+The service notices them when it reads the catalogue (a *look*), at intervals and at some events of the stream.
 """
 
 from pathlib import Path

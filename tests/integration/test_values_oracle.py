@@ -1,4 +1,4 @@
-"""The server is the oracle: it parses the JSON value of each value that it has printed, and gets the same value."""
+"""The server is the oracle: it prints values, our codec converts them to JSON, and the server reads them back equal."""
 
 import base64
 import json
@@ -106,7 +106,7 @@ def is_list(type_: PgType | None) -> bool:
 def literal(value: bytes, type_: PgType) -> str:
     """Returns the server's input text for a published value.
 
-    It is the inverse of the conversion under test, and was written independently of it.
+    This function is the inverse of the conversion under test, and was written independently of that conversion.
     """
     if type_.kind == "domain" and type_.base:
         return literal(value, type_.base)

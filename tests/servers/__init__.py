@@ -161,7 +161,7 @@ def drop_slots(admin: psycopg.Connection, database: str) -> None:
 def reload(dsn: str) -> None:
     """Makes the server reload its settings and pg_hba.conf. Waits until new sessions use them.
 
-    Processes that already run have been signalled then, and apply a setting a little later.
+    Processes that were already running have been signalled by then, but apply the settings a little later.
     """
     with psycopg.connect(dsn, autocommit=True) as admin:
         asked_at = admin.execute("SELECT clock_timestamp(), pg_reload_conf()").fetchone()

@@ -1,4 +1,4 @@
-"""A schema registry: Apicurio, which also offers Confluent's API, with its schemas in memory."""
+"""A schema registry: Apicurio, which also offers Confluent's API. It keeps its schemas in memory."""
 
 import time
 import urllib.error
@@ -14,9 +14,10 @@ START_TIMEOUT_S = 120.0
 
 
 class Registry(ServerProcess):
-    """A registry over the unpacked archive in `home`, empty at its start. Its output goes to a file in `folder`.
+    """A registry whose program is the unpacked archive in `home`. Its output goes to a file in `folder`.
 
-    Its compatibility level is NONE until a client sets another. It loses its schemas when it stops.
+    It has no schemas when it starts, and loses its schemas when it stops. Its compatibility level is NONE until a
+    client sets another.
     """
 
     def __init__(self, home: Path, folder: Path, *, heap: str = "384m") -> None:

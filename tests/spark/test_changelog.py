@@ -1,4 +1,4 @@
-"""A changelog in files, read by Spark: the same rows that the log's own reader returns, or an error of one line."""
+"""Spark reads a changelog in files, and gets the same rows as the log's own reader, or an error of one line."""
 
 import json
 import shutil

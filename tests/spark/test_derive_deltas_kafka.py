@@ -1,4 +1,4 @@
-"""The job with topics, which writes deltas to topics: killed and repeated runs, and bad input."""
+"""The job `derive_deltas` on topics writes deltas to topics: killed and repeated runs, and bad input."""
 
 import io
 import json
@@ -90,7 +90,7 @@ class Topics:
         return main(JOB, [*self.arguments, *arguments])
 
     def crash(self) -> None:
-        """Runs the job in its own process, which is killed after it sent a batch and before its checkpoint notes it."""
+        """Runs the job in its own process. It is killed after it sent a batch that its checkpoint does not yet have."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
         hasty = (
             f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'

@@ -1,4 +1,4 @@
-"""The job with a real database and the real service. Drift is planted by edits of the log's files."""
+"""The job `detect_drift` with a real database and the real service. Drift is planted by edits of the log's files."""
 
 import json
 import zlib
@@ -123,7 +123,7 @@ def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run,
 
 
 def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
-    """Covers masks, a row filter, a large value that the log does not repeat, and a truncate. Events are skipped."""
+    """Covers masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is skipped."""
     site.sql(
         "UPDATE doc SET n = 1 WHERE id = 2",
         "TRUNCATE emptied",

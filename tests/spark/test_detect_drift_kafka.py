@@ -1,4 +1,4 @@
-"""The job with a changelog on Kafka, in JSON and in Avro, and with its archive. Repairs go to the topics."""
+"""The job `detect_drift` with a changelog on Kafka, in JSON and in Avro, and with its archive. Topics are repaired."""
 
 from collections.abc import Callable
 from pathlib import Path

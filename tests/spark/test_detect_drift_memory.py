@@ -1,4 +1,4 @@
-"""The job with a database in memory: the service, the comparison and the repairs use only the façade of a database.
+"""The job `detect_drift` with a database in memory. The service, the comparison and the repairs use only `Database`.
 
 Drift is planted by edits of the tables that leave no trace in the log.
 """
@@ -128,7 +128,10 @@ def test_each_kind_of_drift_is_found_exactly_and_healed_by_signals(shop: Shop) -
 
 
 def test_commits_between_the_fence_and_its_scan_are_not_drift(shop: Shop) -> None:
-    """These commits are in the changelog before anything is compared. Earlier drift is found nevertheless."""
+    """The fence is the message up to which the changelog must be published before the job compares anything.
+
+    These commits are in the changelog by then. Earlier drift is found nevertheless.
+    """
     changed, deleted, drifted, *_ = shop.rows("item")
     free, made_up = shop.free("item")[:2]
     shop.edit_unlogged("item", {drifted: row(drifted, "unlogged"), made_up: row(made_up, "unlogged")})

@@ -1,4 +1,4 @@
-"""States that are read a batch at a time equal states that are read row by row, whatever their values are."""
+"""Reading states a batch at a time gives the same result as reading them row by row, whatever their values are."""
 
 import json
 from collections.abc import Mapping

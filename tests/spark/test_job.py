@@ -1,4 +1,4 @@
-"""The frame of every job: its exit codes, one line for an error, and one line of JSON as its summary."""
+"""What all jobs have in common: exit codes, one line for an error, and one line of JSON as the summary."""
 
 import argparse
 import json

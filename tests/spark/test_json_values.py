@@ -1,4 +1,4 @@
-"""Values of every type are read as Spark's values exactly, or refused."""
+"""Each JSON value is either converted exactly to Spark's value of its type, or refused."""
 
 import datetime as dt
 import math

@@ -195,7 +195,7 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's view of this machine. Its renames replace files; renames on a cluster do not."""
+    """Uses Hadoop's file system `viewfs` over a local folder. Its renames replace files; on a cluster, they do not."""
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
     committed = [commit(store, with_offset(offset), at=NOW) for offset in (12, 20)]
@@ -207,7 +207,7 @@ def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_store_through_hadoop(spark: SparkSession, tmp_path: Path) -> None:
-    """The same contract over Hadoop's own file system for this machine."""
+    """Hadoop's own file system for this machine fulfils the same contract."""
     store = hadoop(spark, f"file:{tmp_path}")
     assert list(store.files("manifest")) == []
     assert newest(store) is None

@@ -24,7 +24,7 @@ def record(
     unavailable: tuple[str, ...] = (),
     moved_to: Place | None = None,
 ) -> Record:
-    """A change of `order 42`, `commit` seconds after BEGIN."""
+    """Returns a change, by default of `order 42`. It was committed `commit` seconds after BEGIN."""
     source = Source(
         connector="postgres",
         name="booking",

@@ -1,4 +1,4 @@
-"""docs/alerts.yml as Prometheus reads it: when its alerts fire, and when they do not."""
+"""Prometheus reads docs/alerts.yml; its alerts fire when they should, and only then."""
 
 import re
 import subprocess
@@ -11,8 +11,8 @@ from tests.servers import promtool
 
 RULES = Path(__file__).parents[2] / "docs/alerts.yml"
 
-# A scrape every 15 s. The service `looping` fails 14 s after each start, so most scrapes reach it, but always another
-# process.
+# Prometheus scrapes each service every 15 s. The service `looping` fails 14 s after each start. Most scrapes reach it,
+# but each of them reaches a new process.
 SERIES = """
 rule_files: [{rules}]
 evaluation_interval: 15s

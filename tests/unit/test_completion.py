@@ -1,4 +1,4 @@
-"""The scripts of `changelog --completion`, in the shells that run them."""
+"""The scripts of `changelog --completion` complete words in the shells for which they are made."""
 
 import os
 import pty
@@ -108,7 +108,7 @@ def test_other_commands_do_not_load_the_maker_of_the_scripts() -> None:
 
 
 def _on_a_terminal(program: list[str], folder: Path, begin: str, typed: str, words: Sequence[str]) -> str:
-    """Types `begin` and `typed` into an interactive shell. Returns its output when that has all the words."""
+    """Types `begin` and `typed` into an interactive shell. Returns the shell's output once it has all the words."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Schema files as text, and the workflow and the hook with which other projects check their schema files."""
+"""Tests schema files as text, and the workflow and the hook with which other projects check their schema files."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Every page of docs/: commands parse; Python, TOML, JSON and YAML are well formed; imported names exist."""
+"""On every page of docs/, commands parse, Python, TOML, JSON and YAML are well formed, and imported names exist."""
 
 import ast
 import importlib
@@ -42,7 +42,7 @@ def blocks(language: str) -> list[Any]:
 
 
 def shown() -> Iterator[str]:
-    """All command lines of `changelog` in blocks of shell."""
+    """Yields all command lines of `changelog` in the shell blocks of the pages."""
     for page in PAGES:
         blocks_of_page = re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
         for line in re.findall(r"(?:^|bin/| )changelog ([a-z].*)", "".join(blocks_of_page), re.MULTILINE):
@@ -145,7 +145,7 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages of concepts name the tests that show their claims, and the classes whose broken rule a test must detect."""
+    """Pages of concepts name the tests that show their claims, and the classes that break a rule for such a test."""
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
     source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: without warnings, so every link is valid, and without files from other sites."""
+"""`make docs` builds the site without warnings, so every link is valid. The site loads no files from other sites."""
 
 import importlib.util
 import re

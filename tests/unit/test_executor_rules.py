@@ -1,4 +1,4 @@
-"""The code that Spark's workers import: the check of functions that are shipped to them, and what these import."""
+"""Tests the check of which functions are shipped to Spark's workers, and which modules the workers import."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""Checks of the checkout (randomness, lengths, locks of dependencies), and the entry point of the campaigns."""
+"""Checks the checkout (randomness, lengths, locks of dependencies), and tests the entry point of the campaigns."""
 
 import importlib.util
 import re
@@ -25,7 +25,7 @@ LEFT = "left==2.1 \\\n    --hash=sha256:00\n    # via changelog-publisher (pypro
 
 
 def script(name: str) -> ModuleType:
-    """A script of continuous integration."""
+    """Imports a script of continuous integration."""
     spec = importlib.util.spec_from_file_location(name, CHECKOUT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal
 
 
 def unseeded(path: Path) -> list[str]:
-    """Returns the lines of a file that use such values.
+    """Returns the lines of a file that use random values which the seed does not repeat.
 
     If the file does not import the module `random`, that name is a variable with a generator.
     """
@@ -75,7 +75,7 @@ LINES_MAX = 450
 
 
 def python_files() -> list[Path]:
-    """The Python files of the project, without those that make installed or built."""
+    """Returns the Python files of the project, without files that `make` has installed or built."""
     folders = [path for path in CHECKOUT.iterdir() if path.is_dir() and path.name not in {".venv", ".cache", "dist"}]
     return [file for folder in folders for file in folder.rglob("*.py")]
 

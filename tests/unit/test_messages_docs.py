@@ -35,7 +35,7 @@ def test_the_example_on_the_page_is_a_valid_message() -> None:
 
 
 def example_with(path: str, value: Any) -> dict[str, Any]:
-    """The example with another value at `path`, or without it if that is None."""
+    """Returns the example with `value` at `path`, or without the member at `path` if `value` is None."""
     message = json.loads(json.dumps(EXAMPLE))
     *parents, last = path.split(".")
     place = message

@@ -1,4 +1,4 @@
-"""The proxy of the fault tests, in front of a server that echoes."""
+"""Tests the proxy of the fault tests, in front of a server that sends back what it receives."""
 
 import contextlib
 import gc

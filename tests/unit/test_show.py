@@ -1,4 +1,4 @@
-"""Changes, shown for a person to read."""
+"""Changes are shown so that a person can read them."""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""Whether a service reads the slot. While a service opens its source again, it does not read for some seconds."""
+"""Commands find out whether a service reads the slot.
+
+While a service opens its source again, it does not read the slot for some seconds, but still counts as its reader.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

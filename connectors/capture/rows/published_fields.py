@@ -25,9 +25,10 @@ class PublishedFields:
 def published_fields(
     entity: Entity, table: str, names: Sequence[str], codec_of: Callable[[int], Codec], hmac_key: bytes
 ) -> PublishedFields:
-    """Returns the published columns of the table `table`, whose columns have these names, in the order of a tuple.
+    """Returns the published columns of the table `table`, in the order of `names`.
 
-    `codec_of` returns the codec of the column with an index. `hmac_key` is the secret of the `sha256` masks.
+    `names` has the names of all columns of the table; a column's index in `names` is its place in a tuple. `codec_of`
+    returns the codec of the column with the given index. `hmac_key` is the secret of the `sha256` masks.
     """
 
     def field(index: int, *, masked: bool) -> Field:

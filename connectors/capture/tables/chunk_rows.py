@@ -1,4 +1,4 @@
-"""The rows that were read from a table, as columns of texts, and as changelog rows at a position of the stream."""
+"""Keeps the rows that were read from a table as columns of texts, and turns them into changelog rows at a position."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +25,10 @@ _NONE = pa.array([], pa.utf8())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRows:
-    """The rows of a chunk: most of them as columns of texts, the few unusual ones as the server's values.
+    """The rows of a chunk.
 
-    `read_at` is when the rows were read, in microseconds since 1970.
+    `texts` has most of them as columns of texts. `unusual` has the few rows that `Template.texts` leaves out (`left`),
+    as the server's values. `read_at` is when the rows were read, in microseconds since 1970.
     """
 
     origin: Origin
@@ -42,7 +43,7 @@ class ChunkRows:
     def encode(
         cls, origin: Origin, bound: CompiledBinding, data: Data, columns: Columns, *, read_at: int
     ) -> "ChunkRows":
-        """Encodes rows whose values `columns` finds in `data`, which ends with the padding that `splice` needs."""
+        """Encodes rows. `columns` says where their values are in `data`, which ends with `INLINE` bytes of padding."""
         buffer = np.frombuffer(data, np.uint8)
         texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(columns.count, bool))
         unusual = [columns.row(data, number) for number in texts.left.tolist()]
@@ -58,7 +59,7 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The number of each row in `columns`, in the order of `keys`."""
+        """The number that each row had in the `columns` of `encode`, in the order of `keys`."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property
@@ -73,7 +74,7 @@ class ChunkRows:
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
-        """Returns the rows in the mask `keep`, at positions after `change`, as if its transaction had written them."""
+        """Returns the rows that `keep` selects, at positions after `change`, as if its transaction had written them."""
         transaction = replace(change.transaction, committed_at=self.read_at)
         usual = self.texts.size
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
@@ -105,7 +106,7 @@ def combined(parts: Sequence[pa.RecordBatch], binding: Binding) -> pa.RecordBatc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRows:
-    """The table's rows of the requested keys.
+    """The rows that a table has for the requested keys.
 
     `ghosts` holds, by key, the changelog's last rows of those requested keys that the table may no longer have.
     """
@@ -133,8 +134,8 @@ class KeyedRows:
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
         """See `windows.Rows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
-        If the table does have a row with the key of a ghost, no row is returned for it either, because the changelog
-        already has that row.
+        If the table does have a row with the key of a ghost, no row is returned for that key either, because the
+        changelog already has the row.
         """
         ordinary_keys = [key for key in self.requested.to_pylist() if key not in self.ghosts]
         ordinary = pc.is_in(self.keys, pa.array(ordinary_keys, pa.utf8())).to_numpy(zero_copy_only=False)

@@ -20,10 +20,10 @@ LOOKUP_KEYS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ghost:
-    """A key that its table may lack, with its partition, and the last row that the changelog has of it.
+    """A key that its table may lack, with its partition and the changelog's last row of this key.
 
-    `position` is the text of the row's position, and `current` its state. `unavailable`, `json_null` and `mask` are
-    those of `source` in the row's provenance.
+    `position` is the text of the row's position, and `current` the row's state. `unavailable`, `json_null` and `mask`
+    are those of `source` in the row's provenance.
     """
 
     key: str

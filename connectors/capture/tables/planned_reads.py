@@ -1,7 +1,8 @@
 """The table reads that one opening of a source plans: tables to read, keys to look up, sweeps.
 
 They are planned from a stored checkpoint and never change afterwards: if a signal changes the plan, the source opens
-again. So the stored changelog contains every row from before the opening, and a sweep can search it.
+again. Every row from before that checkpoint is stored. So a sweep, which searches the stored changelog, finds all rows
+from before the opening.
 """
 
 from collections.abc import Collection, Mapping, Sequence

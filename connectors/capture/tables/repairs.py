@@ -6,15 +6,16 @@ equal to its table again. It has up to three stages:
     signal ──▶ table ─────────────▶ sweep ─────────────────────────────▶ done
                the whole table       keys of the changelog from before `start`
                is read again         that the table lacks are deleted
-       └─────▶ keys ──────────────────┘  (only those of the signal's keys that the table lacked)
-               the signal's keys are looked up
+       └─────▶ keys ──────────────────┘  (after a signal with keys, the sweep deletes only
+               the signal's keys                 those of its keys that the table lacks)
+               are looked up
 
 **Why the sweep is exact.** Once the table is read, each of its rows has a row in the changelog at or after `start`. So
 if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
 Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, in a
 window like any other read of the table (`windows`). It is deleted if the table still lacks it.
 
-**Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and to read the
+**Why a crash does no harm.** Each opening of the source continues the stages from a stored checkpoint, and reading the
 same rows twice changes no state. The plan of a repair says which tables and keys to read. A new plan takes effect only
 when it is durable and the source is opened again; `revision` counts such plans. Reads by the old plan do not count as
 progress of the new one (`checkpointing`).
@@ -59,7 +60,7 @@ class Repair:
 
     @property
     def stage(self) -> Stage | None:
-        """The next stage; None if nothing is left to do. Keys are looked up while the table is read."""
+        """Returns the next stage; None if nothing is left to do. Keys are looked up while the table is read."""
         if self.table:
             return "table"
         if self.keys:
@@ -68,7 +69,7 @@ class Repair:
 
     @property
     def nbytes(self) -> int:
-        """The size of all its keys in UTF-8, in bytes."""
+        """Returns the size of all keys of this repair in UTF-8, in bytes."""
         return sum(len(key.encode()) for key in (*self.keys, *self.absent))
 
 
@@ -123,15 +124,16 @@ class Repairs:
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """Returns the repairs with `outcome` for these signals, and without all but the last ENDED_MAX outcomes."""
+        """Returns the repairs with `outcome` for these signals; only the last ENDED_MAX outcomes are kept."""
         ended = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(ended.items())[-ENDED_MAX:]))
 
     def progressed(self, windows: Windows, reached: "Reached") -> "Repairs":
         """Returns the repairs that remain after the progress of one opening of the source.
 
-        `windows` has the progress of tables, and `reached` that of the repairs. The repairs have a new revision if this
-        opening has nothing left to do and only another opening can continue a sweep.
+        `windows` has the progress of reading the tables, and `reached` has the progress of the repairs. A sweep can
+        begin only when the source opens. So if a sweep is left and this opening has nothing else to do, the result has
+        a new revision, which makes the service open the source again.
         """
         repairs = self
         for entity, old_repair in self.open.items():
@@ -148,13 +150,16 @@ class Repairs:
         return repairs
 
     def changed(self, before: "Repairs") -> frozenset[str]:
-        """Returns the entities whose repair differs from that in `before`, or which are paused in only one of them."""
+        """Returns the entities whose repair differs from that in `before`, or that are paused in only one of them."""
         entities = self.open.keys() | before.open.keys()
         changed_entities = {entity for entity in entities if self.open.get(entity) != before.open.get(entity)}
         return frozenset(changed_entities) | (self.paused ^ before.paused)
 
     def sweeps(self, windows: Windows) -> frozenset[str]:
-        """Returns the entities to sweep now: their next stage is the sweep, and their table is read and not paused."""
+        """Returns the entities to sweep now.
+
+        The sweep is their next stage, their table was read completely, and they are not paused.
+        """
         entities = (entity for entity, repair in self.open.items() if repair.stage == "sweep")
         return frozenset(entity for entity in entities if is_complete(windows.get(entity))) - self.paused
 
@@ -176,7 +181,7 @@ class Reached:
 
     `revision` is the revision of the repairs with which the source opened. `idle` says that this opening has nothing
     left to do. `looked_up` has the progress of key lookups by entity. `sweeping` has the entities that this opening
-    sweeps or has swept. `swept` has those that it has swept, each with whether another sweep must follow. For the
+    sweeps or has swept. `swept` says, for each entity that it has swept, whether another sweep must follow. For the
     entities in `failed`, the changelog could not be read.
     """
 
@@ -293,7 +298,8 @@ def _repaired(
         if _fits(repairs, entity, repair_of_keys):
             return replace(repairs, open={**repairs.open, entity: repair_of_keys}).anew(), windows
         sweeps = True
-    # The table is read from its start even if an earlier repair has read a part of it: the signal may have a new cause.
+    # The table is read from its start even if an earlier repair has read a part of it: rows of that part may have
+    # drifted again since, and the signal may have been sent because of them.
     repair = replace(old_repair, ids=ids, start=position, table=True, sweep=old_repair.sweep or sweeps)
     new_windows = {**windows, entity: _read_again(windows[entity])}
     if repair.sweep:
@@ -306,15 +312,15 @@ def read_again(
 ) -> tuple[Repairs, Windows]:
     """Returns the new repairs and the new progress of tables after changes of a table that are not in the log.
 
-    The changes were made before `start`. `part` is None if the whole table must be read again, and empty if nothing
-    must be. If only a part of the table must be read again, `part` has the members of an entry of `windows` that
-    describe this part. `sweep` says that keys that the table lacks are deleted.
+    The changes were made before `start`. `part` says what must be read again: None means the whole table, and an empty
+    `part` means nothing. Any other `part` has the members by which an entry of `windows` describes a part of a table,
+    such as `leaves`. `sweep` says whether keys that the table lacks are deleted.
     """
     old_repair, old_entry = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
     if part is None:
         new_entry = _read_again(old_entry)
     elif is_complete(old_entry):
-        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # because only a part is read
+        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # the rest keeps its stale columns
         new_entry = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else old_entry
     elif part and "leaves" in old_entry:  # keeps the progress in unchanged partitions
         new_entry = {

@@ -1,4 +1,4 @@
-"""`changelog schemas`: works with the schemas of what is published. Each of its verbs is a module."""
+"""`changelog schemas`: works with the schemas of published tables. Each of its verbs is a module."""
 
 import argparse
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""The options of `changelog schemas check` and `plan` for the format of the output."""
+"""Adds the options that choose the output format of `changelog schemas check` and `changelog schemas plan`."""
 
 import argparse
 from collections.abc import Iterable
 
 
 def add_format(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
-    """Adds `--format`, and `--json` as the short form of `--format json`; the attribute is `format`."""
+    """Adds `--format`, and `--json` as the short form of `--format json`. Both set the attribute `format`."""
     parser.add_argument(
         "--format", choices=tuple(formats), default="text", help="the format of the output; default: %(default)s"
     )

@@ -96,8 +96,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
     """Returns the name, the subject and the schema of each of the entities `names`, or of all if there are no names.
 
-    The schema is that of what the service publishes for the table as it is now. Raises ChangelogError (USAGE) if there
-    is no entity of one of the names.
+    The schema is that of the messages that the service publishes for the table as it is now. Raises ChangelogError
+    (USAGE) if one of the names is not that of an entity.
     """
     return [
         (

@@ -18,9 +18,10 @@ from changelog.schemas.types import Struct
 class DatabaseState:
     """The database as the service would see it. All mappings but `tables` are by entity.
 
-    `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the further tables that
-    [tables] in the configuration would make entities of. `shapes` has the published columns. `refused` has the errors
-    of entities that do not fit their tables. `findings` has the warnings and failures that `changelog check` reports.
+    `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the tables that match the
+    section [tables] of the configuration but have no entity yet. `shapes` has the published columns. `refused` has the
+    errors of entities that do not fit their tables. `findings` has the warnings and failures that `changelog check`
+    reports.
     """
 
     tables: Mapping[TableName, TableInfo]

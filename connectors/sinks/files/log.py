@@ -258,7 +258,8 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
         to_read = [sequence for sequence in live if sequence in marked]
     for sequence in to_read:
         file = log_file(path, sequence)
-        # Only the last position is needed: the checkpoint of many tables takes longer to parse than the rows to read.
+        # Only the last file's position is needed. If there are many tables, parsing a checkpoint for its position takes
+        # longer than reading the rows of its file.
         if sequence == to_read[-1]:
             read_to = _position(file)
         yield from _rows(file, selection)

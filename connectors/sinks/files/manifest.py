@@ -23,7 +23,7 @@ _DAY = re.compile(r"(?:^|/)day=([0-9-]+)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The log files that the archive's files replace, as their sequences: `first` to `last`, both included.
+    """The log files that the archive's files replace: those with the sequences `first` to `last`, both included.
 
     The archive replaces no log file if `last` is less than `first`.
     """
@@ -50,7 +50,7 @@ class ArchiveFile:
 
     @property
     def day(self) -> str:
-        """The day of the rows as the name of the file's folder has it (`2026-11-21`); empty if it has no day."""
+        """The day of the rows, taken from the name of the file's folder (`2026-11-21`); empty if that has no day."""
         match = _DAY.search(self.path)
         return match[1] if match else ""
 
@@ -60,8 +60,8 @@ class Manifest:
     """The content of the archive. The live log continues with the sequence after `log.last`.
 
     For an archive that is filled from Kafka, `offsets` maps topic and partition to the offset at which the next run of
-    the archiving job begins. `complete` maps each entity to a position up to which no row of it is missing. `at` is
-    when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job that made it.
+    the archiving job begins. `complete` maps each entity to a position up to which the archive has all rows of the
+    entity. `at` is when the manifest was made (ISO 8601, UTC). `writer` identifies the run of the job that made it.
     """
 
     format: int

@@ -49,7 +49,7 @@ class Insistence:
         self._thread: Thread | None = None
 
     def insist(self, doing: str, call: Callable[[float], object]) -> None:
-        """Repeats `call` until it returns, or until `patience_s` has passed. Its argument is a timeout in seconds.
+        """Repeats `call` until it returns, or until `patience_s` has passed. `call` receives a timeout in seconds.
 
         `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException if the time has
         passed, or at once if repeating the call cannot help.

@@ -1,4 +1,4 @@
-"""Takes a fence and holds it: an exported snapshot, and locks that prevent changes of the tables' definitions.
+"""Takes and holds a fence: an exported snapshot, together with locks that keep the tables' definitions as they are.
 
 A comparison reads the tables under the snapshot. From the changelog, it uses only the transactions that the snapshot
 shows. This needs a primary server: the snapshots of a standby do not list the transactions in progress.

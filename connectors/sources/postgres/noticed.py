@@ -1,4 +1,4 @@
-"""Reacts to unlogged changes of tables: those that the log does not show, but a look at the catalogue does.
+"""Reacts to *unlogged* changes of tables, which are not in the log and are noticed by comparing the catalogue.
 
 A *look* reads the catalogue and compares it with the previous look (`watch`). A look can show, for example, that a
 table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
@@ -158,8 +158,8 @@ class Noticed:
     def _is_logged(self, change: Unlogged) -> bool:
         """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
 
-        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between
-        them. If the change was made before this opening, when no looks were taken, it may have another cause.
+        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
+        TRUNCATE and the look. A change from before this opening, when no looks were taken, may have another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened <= change.since <= truncated <= change.until

@@ -198,9 +198,9 @@ def _untouched(before: Mapping[int, TableState], steps: Sequence[RehearsedStep])
 
 
 def _new_names(before: Mapping[TableName, int], steps: Sequence[RehearsedStep]) -> dict[TableName, int]:
-    """Returns the new names of tables, each with the line of the first statement that gave it.
+    """Returns the new names of tables, each with the line of the first statement that gave a table this name.
 
-    A name is new for a table if, before the script, no table or another table had this name.
+    A name is new for a table if, before the script, another table or no table had it.
     """
     lines: dict[TableName, int] = {}
     for step in steps:

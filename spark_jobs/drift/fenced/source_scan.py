@@ -12,7 +12,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts, in the range `keys` if it is given.
 
-    The first column of `batches` has the numbers of these parts in `parts`.
+    The first column of `batches` has the indexes of these parts in `parts`.
     """
     for batch in batches:
         for number in batch.column(0).to_pylist():

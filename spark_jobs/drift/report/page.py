@@ -48,7 +48,7 @@ def _ranked(report: Report) -> list[tuple[str, Entity]]:
 
 
 def _headline(report: Report) -> str:
-    """Returns the verdict in a word or two: "Schema changed" if the run is severe only because of that."""
+    """Returns the verdict in a word or two: "Schema changed" if only a changed schema made the run severe."""
     entities = report.entities.values()
     if report.verdict == "severe" and not any(entity.drifted for entity in entities):
         return "Schema changed"

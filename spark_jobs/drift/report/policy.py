@@ -71,7 +71,7 @@ def decide(entity: Mapping[str, Any], policy: Policy) -> Decision:
 
 
 def mismatched(entity: Mapping[str, Any]) -> bool:
-    """Whether the table's columns changed without row events, so that the changelog does not show it."""
+    """Returns whether the table's columns changed without row events, a change that the changelog does not show."""
     return bool(entity["schemaChanged"]) or entity["verdict"] == "schema changed"
 
 
@@ -80,7 +80,7 @@ def command(
 ) -> str | None:
     """Returns the command that carries out the decision; for a stop, the command that a person may choose to run.
 
-    None if nothing is to be done. `report` and `config` are the paths of the report and of the configuration.
+    Returns None if nothing is to be done. `report` and `config` are the paths of the report and of the configuration.
     """
     arguments = f"{name} --config {shlex.quote(str(config))}" if config else name
     if decision.do == "rebuild" or (decision.do == "stop" and mismatched(entity)):

@@ -42,7 +42,7 @@ KINDS = {
 
 
 def needs_section(entity: Entity) -> bool:
-    """Whether the entity needs a section beside its row in the table."""
+    """Returns whether the entity needs a section, in addition to its row in the table."""
     keys = entity.history.open + entity.history.republished + entity.history.verified
     notes = entity.why or entity.unknown or entity.sampled
     return entity.verdict not in ("clean", "skipped") or keys > 0 or bool(notes)

@@ -50,7 +50,7 @@ def seconds(duration_s: float) -> str:
 
 
 def moment(text: str | None) -> Markup:
-    """Formats a time: 21 Nov 2026, 03:10:01 UTC. Returns a text that is not a time unchanged."""
+    """Formats a time: 21 Nov 2026, 03:10:01 UTC. Any other text is returned unchanged."""
     if text is None:
         return together("–")
     try:
@@ -62,7 +62,7 @@ def moment(text: str | None) -> Markup:
 
 
 def day(text: str) -> str:
-    """Formats a time's day: 21 Nov. Returns a text that is not a time unchanged."""
+    """Formats a time's day: 21 Nov. Any other text is returned unchanged."""
     try:
         time = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:

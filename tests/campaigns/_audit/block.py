@@ -1,4 +1,4 @@
-"""Rounds of faults under one load, and the verdict on the resulting changelog, for any sink."""
+"""Makes faults while writers change the tables, and judges the resulting changelog, for any sink."""
 
 import re
 import time
@@ -27,7 +27,7 @@ _GIVEN_UP = re.compile(r'(?m)^.*(?:no answer for|has been silent for).*"connecti
 
 
 class Block(Faults):
-    """One database, one changelog and one load. A subclass adds the faults of its sink to `faults`."""
+    """One database, its changelog and the writers of its tables. A subclass adds the faults of its sink to `faults`."""
 
     def __init__(
         self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
@@ -117,7 +117,7 @@ def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Ga
     assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []
     for gap, most in zip(gaps, gap_limits, strict=True):
-        start = gap.start or most.through % BRANCH  # a gap has no start if no checkpoint was left
+        start = gap.start or most.through % BRANCH  # a gap has no start if the checkpoint was lost, too
         assert start == most.through % BRANCH, f"{gap} does not begin where the changelog ended: {most}"
         assert gap.end <= most.end % BRANCH, f"{gap} ends after the position from which the service continued: {most}"
         end = most.end // BRANCH * BRANCH + gap.end

@@ -32,7 +32,7 @@ class Faults(Outages):
         self._later = [name for name, entity in ENTITIES.items() if entity.later]
 
     def faults(self) -> list[Callable[[], None]]:
-        """The faults of one deck. A fault that is listed twice happens twice as often."""
+        """Returns a deck of faults. Each happens once, in random order. Some faults are in the deck several times."""
         return [
             *[self.kill] * 2,
             *[self._crash] * 2,
@@ -114,20 +114,20 @@ class Faults(Outages):
         deadline = time.monotonic() + CATCH_UP_S
         while self._notice_count(name) == notices:
             self._check_end()
-            if self.service.exit_code is not None:  # with many tables, it may notice the edit only now, and end
+            if self.service.exit_code is not None:  # with many tables, the service may end only now
                 self.service.start()
             time.sleep(0.1)
             assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"
 
     def _wait_while_hidden(self) -> None:
-        """Waits while changes are hidden. A service that notices it may stop, with the right error."""
+        """Waits while changes are hidden. A service that notices this may stop, with an error about the publication."""
         until = time.monotonic() + self.rng.uniform(*HIDDEN_S)
         while time.monotonic() < until:
             self._check_end()
             time.sleep(0.05)
 
     def _check_end(self) -> None:
-        """Raises AssertionError if the service ended for another reason than the publication."""
+        """Raises AssertionError if the service ended with an error that does not name the publication."""
         if self.service.exit_code is not None:
             assert NAME in self.last_line(), f"the service ended: {self.last_line()}"
 

@@ -1,4 +1,4 @@
-"""Faults that lose changes for good. Afterwards, the campaign runs exactly the command that the service names."""
+"""Faults that lose changes for good. After each, the campaign runs the very command that the service names."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ class GapLimits:
     """The widest gap that is allowed.
 
     It begins at `through`, where the changelog ended with the row at `last`, and ends at `end`, where the server's log
-    ended afterwards. `emptied` and `restored` are those of a `Gap`.
+    ended afterwards. `emptied` and `restored` mean the same as in a `Gap`.
     """
 
     through: int
@@ -92,7 +92,7 @@ class Losses(Site):
             self.end_service()
         self.link.stop()
         self.until_gone()
-        # The history has every transaction that the service may have published.
+        # The service has no session any more, so this history has every transaction that it may have published.
         restored = Restored(at=at, transactions=history(self.dsn))
         self.server.stop("immediate")
         shutil.rmtree(self.server.data_dir)
@@ -122,7 +122,7 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """Waits until the service stops, and runs the command that its last line names, with or without a crash.
+        """Waits until the service stops, and runs the command that its last line names. This command may crash first.
 
         `before` is the changelog's last checkpoint. It is given if the checkpoint can no longer be read.
         """
@@ -140,7 +140,7 @@ class Losses(Site):
         with self.without_migrations():
             self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
         emptied_entities: frozenset[str] | None = frozenset(emptied)
-        if point == "gap:slot-made" and before is None:  # the slot is after the changelog's end, as if rows were lost
+        if point == "gap:slot-made" and before is None:  # the slot begins after the changelog, as if rows were lost
             emptied_entities = None if restored is not None else frozenset(self.names)
         self.gap_limits.append(
             GapLimits(
@@ -174,11 +174,11 @@ class Losses(Site):
     def without_migrations(self) -> Iterator[None]:
         """Locks all tables, so that none is altered or truncated while PostgreSQL creates a slot.
 
-        When it begins to create a slot, PostgreSQL does not track commits. It would decode a table that was altered
-        then with the old columns, or would not find the table's file.
+        When PostgreSQL begins to create a slot, it does not track commits yet. If a table were altered or truncated
+        then, PostgreSQL would decode it with the old columns, or would not find its file.
         """
         tables = sql.SQL(", ").join(map(table_of, self.names))
-        with psycopg.connect(self.dsn) as connection:  # it writes nothing, so PostgreSQL does not wait for its end
+        with psycopg.connect(self.dsn) as connection:  # the slot waits only for transactions that write
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
             yield
 

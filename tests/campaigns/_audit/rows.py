@@ -41,11 +41,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A gap: changes were lost of the transactions whose commit records end after `start` and at or before `end`.
+    """A gap: the changelog may lack transactions whose commit records end after `start` and at or before `end`.
 
     `last` is the position of the last row before the gap, and `position` is that of the gap itself. If rows of the
-    changelog may be lost as well, consumers are told that the entities in `emptied` are empty. None means that either
-    all or none are emptied. After a gap by which a database was `restored`, positions in the server's log occur again.
+    changelog may be lost as well, consumers are told that the entities in `emptied` are empty. If `emptied` is None,
+    either all entities or none are emptied. If the database was `restored` in the gap, positions in the server's log
+    occur again after the gap.
     """
 
     last: str
@@ -91,7 +92,7 @@ def _place(lsn: str) -> int:
 
 
 def row_of(fields: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
-    """A row, from its envelope and from the fields outside the envelope, which are columns or headers."""
+    """Makes a row of its envelope and of the fields outside the envelope (columns of a file, headers of a message)."""
     provenance = envelope["provenance"]
     source = provenance["source"]
     assert (source["op"], source["position"], source["transaction"]) == (

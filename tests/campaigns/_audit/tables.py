@@ -1,4 +1,4 @@
-"""The tables of the audited campaigns, the triggers that record every change of them, and their configuration."""
+"""The audited campaigns' tables, the triggers that record every change of them, and their entities' configuration."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,9 @@
-"""The JSON of values, written from docs/reference/types.md alone.
+"""Converts recorded values to the JSON that the changelog must have for them.
 
-That page says what `to_jsonb` returns for a value, and how the changelog writes it. Numbers are kept as `Number`, the
-text of their token, so that nothing is rounded. A very long text is replaced by its beginning and its SHA-256, both in
-the audit and in the rows of the changelog, so that all rows fit into memory.
+The campaigns' triggers record rows with `to_jsonb`, which writes some types in another form than the changelog. The
+conversion was written from docs/reference/types.md alone. A number is kept as its text (`Number`), so that nothing is
+rounded. A very long text is replaced by its beginning and its SHA-256, both in the recorded rows and in the rows of
+the changelog, so that all rows fit into memory.
 """
 
 import base64
@@ -65,13 +66,20 @@ def documented(row: State, types: Mapping[str, str]) -> State:
 
 
 def printed(composite: str) -> list[str]:
-    """The sorted values of a composite, parsed from the database's text of it. A null and '' are both empty."""
+    """Parses the text that the database prints for a composite, such as `(7,"a b",)`.
+
+    Returns the texts of its values. They are sorted, because `to_jsonb` does not keep the order of the attributes. Both
+    null and '' become an empty text.
+    """
     parts = _PRINTED.findall(composite[1:-1])
     return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)
 
 
 def same(state: State, shown: State, composites: Container[str]) -> bool:
-    """Whether a `shown` row equals this state. The columns in `composites` may be the database's text instead."""
+    """Whether the changelog's row `shown` equals the expected `state`.
+
+    In the columns `composites`, `shown` may also hold the text that the database prints for the composite.
+    """
     return state.keys() == shown.keys() and all(
         shown[name] == value or (name in composites and _prints(shown[name], value)) for name, value in state.items()
     )
@@ -123,6 +131,9 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def key_text(row: State, columns: Sequence[str]) -> str:
-    """The text of a key of integers and texts: its only value, or a compact JSON array of texts."""
+    """The text of a row's key, whose columns hold integers or texts.
+
+    For a key of one column, it is the text of the value. For several columns, it is a compact JSON array of the texts.
+    """
     texts = [str(row[column]) for column in columns]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,6 @@
 """Hostile names of databases, tables, columns, roles and keys, and hostile values.
 
-Printed without escapes, such a name could act as SQL, TOML or a terminal control.
+If such a name were printed without escapes, it could act as SQL, TOML or a terminal control.
 """
 
 import json

@@ -12,7 +12,7 @@ HALF = """'"\\ud800"'"""
 
 @pytest.fixture
 def site_with_strange_json(site: Site) -> Site:
-    """A changelog in which such values were created, changed and deleted."""
+    """A changelog in which rows with such JSON were created, changed and deleted."""
     site.sql(
         "CREATE TABLE doc (id int PRIMARY KEY, value json, other json)",
         "ALTER TABLE doc REPLICA IDENTITY FULL",

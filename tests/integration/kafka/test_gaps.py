@@ -61,7 +61,7 @@ class World:
             connection.execute(statement.encode())
 
     def cross_gap(self, *crashes: str) -> Gap:
-        """Continues over the gap under load, and returns the gap.
+        """Continues over the gap while the writer writes, and returns the gap.
 
         The command `run --over-gap --yes` is killed at each of `crashes` and repeated. Then the service runs as usual.
         """

@@ -1,12 +1,12 @@
-"""Compares our verdicts with a real registry's, over random changes of random schemas, in every mode of the registry.
+"""Compares our verdicts on random changes of random schemas with a real registry's, in every mode of the registry.
 
 Apicurio uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
 - Registering a record in a map of itself overflows its stack. Such schemas are left out.
 - It answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - A schema that it has already is not a new version. So a history contains each schema once.
-- Its compatibility endpoint compares all versions or the last one, as the address says, whatever the mode is. Only a
-  registration follows the mode.
+- Its compatibility endpoint compares a schema with all versions or with the last one. The address decides which, not
+  the mode. Only a registration follows the mode.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A changelog on Kafka is repaired. The service reads its topics partition by partition, so in no order of positions.
+"""A changelog on Kafka is repaired. The service reads it partition by partition, so not in the order of positions.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """

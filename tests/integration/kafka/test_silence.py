@@ -1,4 +1,4 @@
-"""A broker that stops, or does not answer, during a call. Every wait for it ends."""
+"""A broker that stops, or does not answer, during a call. The service and the readers never wait for it forever."""
 
 import json
 import os

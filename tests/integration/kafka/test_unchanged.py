@@ -62,7 +62,7 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
-    """Writes a checkpoint past the service, like an operator who restores a copy of it."""
+    """Writes a checkpoint without the service, like an operator who restores a copy of an older checkpoint."""
     producer = Producer(settings.client.config())
     producer.produce(f"{settings.prefix}.positions", stored.to_json(), settings.name.encode(), 0)
     assert producer.flush(PATIENCE_S) == 0

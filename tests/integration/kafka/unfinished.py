@@ -1,5 +1,5 @@
-"""Imitates, with two transactions, a commit whose end is marked in `positions` and not yet in the partitions of its
-rows.
+"""Imitates a commit whose end Kafka has marked in `positions`, and not yet in the partitions of the rows. For this, the
+rows and the checkpoint are sent in two transactions.
 """
 
 import contextlib

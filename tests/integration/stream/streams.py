@@ -57,7 +57,7 @@ def take_until(open_stream: Stream, enough: Callable[[list[bytes]], bool]) -> li
 
 
 def take_first(open_stream: Stream, *, gather_s: float, gather_frames: int) -> list[bytes]:
-    """Returns the first non-empty list of frames. A keepalive may end a wait without any."""
+    """Returns the first non-empty list of frames. It may wait several times, because a keepalive ends a wait."""
     deadline = time.monotonic() + PATIENCE_S
     while not (frames := open_stream.take(30, gather_s, gather_frames)):
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def end_of_commit(frame: bytes) -> int:
 def cpu_s(slot: str) -> float:
     """Returns the CPU time of this thread and of the thread that receives the slot's stream.
 
-    Other threads may belong to earlier tests.
+    It does not return the CPU time of the whole process, because that includes threads left over from earlier tests.
     """
     [pump] = [thread for thread in threading.enumerate() if thread.name == f"stream-{slot}"]
     assert pump.ident is not None

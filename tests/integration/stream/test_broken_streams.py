@@ -1,4 +1,4 @@
-"""A stream ends: its link is cut or deaf, its server stops, or its publication is dropped."""
+"""A stream ends because its link is cut or deaf, its server stops, or its publication is dropped."""
 
 import contextlib
 import socket
@@ -150,7 +150,7 @@ def test_close_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
     start = time.monotonic()
     open_stream.close()
     open_stream.close()
-    open_stream.ask()  # must not write to a new file that has the closed waker's number
+    open_stream.ask()  # must not write to the closed waker, whose file descriptor may be reused
     assert time.monotonic() - start < 30  # close does not wait for the server's data
     with pytest.raises(ChangelogError, match="closed"):
         take_until(open_stream, lambda _: False)

@@ -40,7 +40,7 @@ def test_frames_come_in_order_and_are_confirmed(dsn: str, slot: str) -> None:
 
 
 def test_a_slot_is_free_once_its_stream_is_closed(dsn: str, slot: str) -> None:
-    """So the slot can be read or dropped at once."""
+    """Another program can then read or drop the slot at once."""
     active = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'"
     with psycopg.connect(dsn, autocommit=True) as connection:
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""Changes of the checkpoint while a source is open: when the source must open again, and what counts until then."""
+"""While a source is open, signals and progress change its checkpoint; some changes make the source open again."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows that are encoded in groups are the same as rows that are encoded one by one."""
+"""Encoding rows in groups gives the same result as encoding them one by one."""
 
 import zlib
 from dataclasses import replace
@@ -45,7 +45,7 @@ class Texts:
         self._random, self.data = random, bytearray()
 
     def columns(self, keys: list[int]) -> Columns:
-        """Random rows with these keys."""
+        """Adds random rows with these keys to the buffer, and returns where their values are."""
         columns = Columns.empty(len(COLUMNS), len(keys))
         for number, key in enumerate(keys):
             for place, text in enumerate((str(key), self._text(), self._text())):
@@ -60,7 +60,7 @@ class Texts:
 
 
 def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> list[RowGroup]:
-    """Random rows, each in the group of its table and op."""
+    """Returns random rows, with a group for each table and op."""
     kinds = [
         (random.choice(entities), random.choice([Op.CREATE, Op.UPDATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE]))
         for _ in range(rows)
@@ -85,7 +85,7 @@ def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> l
 
 
 def spans(random: Random, rows: int) -> list[Span]:
-    """Transactions of random sizes, some with a stamp, the first with rows that were published before."""
+    """Returns transactions of random sizes. Some have a stamp; some rows of the first may be published already."""
     result: list[Span] = []
     left = rows
     while left:

@@ -1,4 +1,4 @@
-"""Reports as the job passes them to `finish`, and runs that are written into a folder."""
+"""Makes reports as the drift job passes them to `finish`, and writes whole runs into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,10 @@ PROVENANCE = {
 
 
 def entity(**fields: Any) -> JSON:
-    """An entity that was compared and is clean, except for `fields`, from which the sums and the verdict follow."""
+    """Returns the report of an entity that was compared, without drift except for what `fields` says.
+
+    The number of drifted keys, its share (`ppm`) and the verdict are computed.
+    """
     members: JSON = {
         "table": "public.orders",
         "key": ["id"],
@@ -55,13 +58,13 @@ def entity(**fields: Any) -> JSON:
 
 
 def skipped(**fields: Any) -> JSON:
-    """An entity that was not compared."""
+    """Returns the report of an entity that was not compared."""
     unknown = dict.fromkeys(("sourceRows", "changelogRows", "missing", "extra", "changed", "seconds"))
     return entity(verdict="skipped", **{**unknown, **fields})
 
 
 def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **fields: Any) -> JSON:
-    """The report of a night in November, on the day `run`."""
+    """Returns the report of one night: the day `run` of November 2026."""
     day = f"2026-11-{run:02}"
     return {
         "format": 1,
@@ -94,7 +97,7 @@ def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **fields: A
 
 
 def put_keys(folder: Path, run_report: Mapping[str, Any], keys: Iterable[tuple[str, str]]) -> None:
-    """Writes the run's drifted keys into its folder, in this order."""
+    """Writes the drifted `keys` (entity and key) of a run into the run's folder, in the given order."""
     run = folder / run_report["run"]["id"]
     run.mkdir(parents=True)
     lines = [

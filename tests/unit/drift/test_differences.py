@@ -1,4 +1,7 @@
-"""Comparing two rows of a key, column by column: drift, unknown values, and differences due to a changed schema."""
+"""The table's row and the changelog's row of a key are compared column by column.
+
+A different column is drift, unless its value is unknown or a change of the schema explains the difference.
+"""
 
 from typing import Any
 
@@ -76,7 +79,7 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
-        # … or has its default in them, although no rows were written for it
+        # … or has its default in earlier rows, although the changelog got no rows with the default
         ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
         # the values of a retyped column are written differently
@@ -85,7 +88,7 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         # the table has no values of a dropped column
         ([step("5", gone={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
         ([step("5", gone={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
-        # changes after the last row
+        # the schema changed after the last row of the changelog
         ([step(None, added={"b"}, restated={"b"})], "9", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("3"), step(None, gone={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
     ],

@@ -1,4 +1,4 @@
-"""The history of drifted keys over several runs: open, republished, verified."""
+"""The history of drifted keys over several runs: a key is open, then republished, then verified to be equal."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_repair_that_did_not_hold_is_open_again(tmp_path: Path) -> None:
 def test_first_seen_is_that_of_the_oldest_key_that_still_drifts(tmp_path: Path) -> None:
     night(tmp_path, drift(1, 1), [A])
     night(tmp_path, drift(2, 2), [B, C])
-    finished = night(tmp_path, drift(3, 2), [A, C])  # A did not drift in run 2, so this is a new drift
+    finished = night(tmp_path, drift(3, 2), [A, C])  # A did not drift in run 2, so its drift began in run 3
     assert key_counts(finished) == (2, 0, 1)
     assert finished["entities"]["order"]["history"]["firstSeen"] == "2026-11-02T03:10:00Z"
 

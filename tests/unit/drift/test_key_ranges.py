@@ -1,4 +1,4 @@
-"""Key ranges, as a user writes them and as conditions in SQL. The tests in tests/spark run these conditions."""
+"""A key range that a user writes becomes a condition in SQL. The tests in tests/spark run such conditions."""
 
 import pytest
 

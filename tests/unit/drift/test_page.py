@@ -1,4 +1,4 @@
-"""The page as text: texts from outside are never markup, and two values that differ never look the same."""
+"""The text of a drift report's page: texts from outside never become markup, and different values look different."""
 
 from html.parser import HTMLParser
 from pathlib import Path

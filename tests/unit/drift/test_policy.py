@@ -1,4 +1,4 @@
-"""The action for each kind of drift, and the verdicts."""
+"""For each kind of drift, the report gives the right action and the right verdict."""
 
 from pathlib import Path
 from typing import Any

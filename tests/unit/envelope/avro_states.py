@@ -1,4 +1,4 @@
-"""Random JSON states of a shape, as sources write them: compact, and with the columns in order."""
+"""Draws random JSON states with the columns of a shape, as sources write them: compact, and with columns in order."""
 
 import base64
 import copy
@@ -62,7 +62,7 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """JSON values of a type, including values that its Avro type cannot hold, such as NaN for a decimal."""
+    """JSON values of a column type, including those that Avro's type for it cannot hold, such as NaN for a decimal."""
     match type_:
         case Primitive():
             return _TOKENS[type_]
@@ -96,7 +96,7 @@ def states(draw: st.DrawFn, shape: Struct, key: str) -> tuple[bytes, tuple[str, 
 
 @st.composite
 def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
-    """A change of an entity of that shape."""
+    """Draws a random change of a row with the columns of `shape`."""
     op = draw(st.sampled_from(Op))
     current, unavailable = draw(states(shape, key))
     original, unavailable_original = draw(states(shape, key))
@@ -145,7 +145,7 @@ def before_contexts(schema: Schema) -> Schema:
 
 
 def written_before_contexts(body: bytes, schema: Schema) -> bytes:
-    """The same message as a version without contexts wrote it."""
+    """Encodes the content of a message again, as versions without contexts did."""
     out = io.BytesIO()
     datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
     fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)

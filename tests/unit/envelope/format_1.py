@@ -1,4 +1,4 @@
-"""The code that reads checkpoints in the last version that knew only format 1."""
+"""Loads the module that read checkpoints in the last version that knew only format 1."""
 
 from pathlib import Path
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""Avro: a round trip returns the same canonical text, and encoding by rows or by columns gives the same bytes."""
+"""Values survive Avro with the same canonical text, and encoding them by rows or by columns gives the same bytes."""
 
 import io
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def codec_of(shape: Struct) -> AvroCodec:
 
 
 def check(shape: Struct, expected: list[Record]) -> None:
-    """Checks that both encoders give the same bytes, and that our decoder and fastavro can read them."""
+    """Checks that encoding by rows and by columns gives the same bytes, which our decoder and fastavro can read."""
     schema = avro.value_schema("order", shape, [shape.fields[0][0]], "booking")
     codec, parsed = AvroCodec(schema), fastavro.parse_schema(schema)
     bodies = [codec.encode(row.envelope) for row in expected]
@@ -124,7 +124,7 @@ def _with_context(row: Record, identifier: str, context: str | None, table: str 
 
 
 def test_older_versions_and_this_one_read_each_others_messages() -> None:
-    """The older provenance has no context, and readers with the older schema skip the context that we write."""
+    """The provenance of older versions has no context. Readers with their schema skip the context that we write."""
     shape = Struct(fields=(("id", P.LONG),))
     new_schema = avro.value_schema("order", shape, ["id"], "booking")
     old_schema = before_contexts(new_schema)

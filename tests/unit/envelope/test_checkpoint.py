@@ -1,4 +1,4 @@
-"""Checkpoints as JSON: those of this version, and those of older versions."""
+"""Checkpoints are read from JSON that this version or an older version wrote."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`members`, which splits a JSON object without recursion. Where nesting is not too deep, it must agree with `json`."""
+"""`members` splits a JSON object without recursion. If `json` can read the object too, their results must be equal."""
 
 import json
 

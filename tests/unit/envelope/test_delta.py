@@ -80,7 +80,7 @@ def test_the_patch_of_each_kind_of_change(envelope: Envelope, patch: str) -> Non
 
 
 def text_from(envelope: Envelope) -> str:
-    """The same patch, made from the JSON texts of the states."""
+    """Returns the patch of a change, made directly from the JSON texts of its states."""
     source = envelope.provenance.source
     current, original = (
         None if isinstance(state, Missing | None) else bytes(state) for state in (envelope.current, envelope.original)
@@ -106,7 +106,7 @@ flat = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=Fals
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Two states that differ in a few columns, as JSON texts that may differ in escapes and blanks."""
+    """Draws two states that differ in a few columns, as JSON texts, which may also differ in their escapes."""
     before = draw(st.dictionaries(names, flat | values, max_size=5))
     after = dict(before)
     for name in draw(st.lists(names | st.sampled_from([*before, "a"]), max_size=3)):
@@ -179,7 +179,7 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 
 def test_columns_report_which_pairs_are_plain() -> None:
-    """If no pair were plain, the test above would compare nothing."""
+    """`patch_columns` makes patches only for plain pairs. Without such pairs, the test above would compare nothing."""
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
         ('{"a":1,"long name":"x\\n"}', '{"a":1,"long name":"x"}', False),
@@ -233,13 +233,13 @@ def test_a_change_without_its_state_is_refused(op: Op) -> None:
             make(message(op))
 
 
-# Random histories of one key, with the row after each change as far as a reader can know it.
+# The next tests use random histories of one key: each change with the row after it, as far as readers can know the row.
 columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[Envelope, Any]]:
-    """Messages of one key in their order, each with the row after it."""
+    """Draws the messages of one key in order, each with the row as the message leaves it."""
     history: list[tuple[Envelope, Any]] = []
     row: Any = MISSING
     for commit in range(1, draw(st.integers(2, 9))):
@@ -402,7 +402,7 @@ def test_an_unpaired_surrogate_is_preserved() -> None:
 
 
 def test_changes_before_a_row_was_read_are_left_out() -> None:
-    """Deletions before that are left out too. After the first whole state, nothing is left out."""
+    """`foldable` leaves out everything before the first whole state, also deletions, and nothing after it."""
     after = [message(Op.READ, '{"a":2}', commit=3), message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=4)]
     before_read = [message(Op.UPDATE, '{"a":2}', '{"a":1}', commit=1), message(Op.DELETE, None, '{"a":9}', commit=2)]
     deltas = [delta_of(envelope) for envelope in [*before_read, *after]]

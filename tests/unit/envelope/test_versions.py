@@ -60,7 +60,7 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*looks: Struct, **accepted: Position) -> Versions:
-    """The versions of a changelog that had these columns one after another, even if they were incompatible."""
+    """Returns the versions of a changelog whose entity had these columns one after another, compatible or not."""
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in looks]
     return _versions(known, **accepted)
@@ -299,10 +299,10 @@ def test_an_accepted_change_passes_at_its_position() -> None:
 @pytest.mark.parametrize(
     ("accepted", "commit", "ordinal", "op"),
     [
-        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # after it: nobody has accepted this change
+        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # after the accepted change; nobody has accepted this one
         (Position(1, 9, 4), 10, 4, Op.UPDATE),
         (Position(1, 9, 4), 8, 4, Op.UPDATE),
-        (Position(2, 9, 4), 9, 4, Op.UPDATE),  # of another epoch
+        (Position(2, 9, 4), 9, 4, Op.UPDATE),  # the accepted change is in another epoch
         (Position(1, 9, 4), 9, 2, Op.READ),
     ],
 )
@@ -316,7 +316,7 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
 
 
 def test_two_changes_of_one_transaction_pass_if_the_second_is_accepted() -> None:
-    """An earlier run stopped at the first change, which was accepted before the second one."""
+    """An earlier run stopped at the first change, and an operator accepted it. Only the last acceptance is stored."""
     versions = _after(OLDEST, order=Position(1, 9, 8))
     assert _announce(versions, NEWER, first=_first(commit=9, ordinal=4)).version.number == 2
     assert _announce(versions, NEWEST, first=_first(commit=9, ordinal=8)).version.number == 3

@@ -1,4 +1,4 @@
-"""docs/reference/kafka.md says what the code does: the settings of topics, and commands that parse."""
+"""docs/reference/kafka.md gives the settings of topics as the code has them, and commands that can be parsed."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Rows as Kafka messages: `json_codec` encodes the values, and a message is read back as its record."""
+"""Rows become Kafka messages, with values as `json_codec` encodes them. Reading a message gives the same record."""
 
 import json
 

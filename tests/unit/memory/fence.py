@@ -1,4 +1,4 @@
-"""A consistent cut through a `World`: `changelog.connectors.sources.fences.Fence`."""
+"""Implements `changelog.connectors.sources.fences.Fence`, a consistent cut, for a `World` (a database in memory)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reads of the tables of a `World`, in ranges of keys and by key."""
+"""Reads the tables of a `World` (a database in memory), in ranges of keys or by single keys."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
 
 
 class RangeTask:
-    """The key ranges of a table that are still to be read: a `TableTask` of the windows."""
+    """The key ranges of a table that are not read yet. Implements `TableTask` of the module `windows`."""
 
     generation = 0
 
@@ -128,10 +128,10 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """Rows that were read and only lack their position in the log: `Rows` of the windows.
+    """Rows that were read from a table and have no position yet. Implements `Rows` of the module `windows`.
 
-    `requested` holds the keys that were looked up, None for a range of keys. `ghosts` holds keys that the changelog
-    still has; if the table lacks such a key, the changelog gets a deletion.
+    `requested` holds the keys that were looked up; it is None if a range of keys was read. `ghosts` holds keys that the
+    changelog still has; if the table lacks such a key, the changelog gets a deletion.
     """
 
     origin: Origin

@@ -1,4 +1,4 @@
-"""The publish loop, windows, lookups, sweeps and repairs over a source in memory, into the real file log.
+"""Tests the publish loop, windows, lookups, sweeps and repairs with a source in memory and the real file log.
 
 The source imports nothing of PostgreSQL, so these tests show that the shared capture core suits a second database. The
 changes are random, and the process crashes at random failpoints of the loop, the source and the sink. Two oracles check
@@ -153,7 +153,7 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Inserts some ghosts into their table before the message about them, and deletes some of these again."""
+        """Inserts some ghosts (keys that the table lacks) before the message about them, and deletes some again."""
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -180,7 +180,7 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """The change that each edit in the log must give: position, op, key, current and the stamp's identifier."""
+    """Returns what must be published for each edit in the log: position, op, key, current, the stamp's identifier."""
     changes = []
     for logged in world.transactions():
         identifier = ""
@@ -227,9 +227,9 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes wrong deletions by sweeps: the changelog did not have the key, or had it with another state.
+    """Describes each deletion by a sweep that is wrong: the changelog lacked the key, or had it with another state.
 
-    A comparison with the tables does not find these errors, because a key that is deleted twice is gone as well.
+    A comparison with the tables does not find these errors: after a wrong second deletion, the key is absent too.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}
@@ -290,7 +290,7 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, messages: bool, tmp_
 def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_place(
     seed: int, messages: bool, tmp_path: Path
 ) -> None:
-    """A sweep looks up rows that were lost without a trace. Some of them come back before the delete's place."""
+    """A sweep looks up rows that were lost without a trace. Some come back before the position of their deletion."""
     shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6, messages=messages)
     shop.run()
     check(shop)

@@ -1,4 +1,4 @@
-"""Replication streams for tests, frame by frame as a server would send them, and an assembler to feed them to."""
+"""Makes replication streams for tests, frame by frame as a server would send them, and assemblers that read them."""
 
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -64,7 +64,10 @@ TYPES[50_004] = in_doubt(TYPES[50_003])
 
 
 def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
-    """The messages as XLogData frames with the positions of their log records; by default, each has its own record."""
+    """Returns the messages as XLogData frames.
+
+    `lsns` are the positions of the messages' log records. By default, each message has a record of its own.
+    """
     return [
         struct.pack("!cQQq", b"w", lsn, lsn, 0) + encode(message)
         for message, lsn in zip(messages, lsns or range(1000, 1000 + len(messages)), strict=True)
@@ -72,7 +75,7 @@ def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> li
 
 
 def transaction(commit: int, changes: Sequence[Decoded], *, xid: int = 700, at: int = 0) -> list[Decoded]:
-    """The messages of a transaction with these changes, whose commit is at `commit` and ends one byte later."""
+    """Returns the messages of a transaction with these changes. Its commit is at `commit` and ends one byte later."""
     return [
         Begin(final_lsn=commit, committed_at=at, xid=xid),
         *changes,
@@ -92,7 +95,7 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """A relation, by default `public.orders (id int4, status text)`, whose changes carry the whole old row."""
+    """Returns a relation: by default `public.orders (id int4, status text)`. Its changes carry the whole old row."""
     return Relation(
         relid=relid,
         namespace="public",

@@ -1,4 +1,4 @@
-"""Random tables, and random transactions on them as PostgreSQL would send them, drawn by Hypothesis."""
+"""Draws random tables with Hypothesis, and random transactions on these tables as PostgreSQL would send them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -153,7 +153,7 @@ class _Writer:
         return [message]
 
     def _altered(self, relation_: Relation) -> Relation:
-        """The same table with another last column."""
+        """Returns the same table with one more column at the end."""
         added = relation(
             columns={f"added{len(relation_.columns)}": self._draw(st.sampled_from([TEXT, 1114, 114]))}
         ).columns
@@ -169,7 +169,7 @@ class _Writer:
         return tuple(self._value(relation_, column) for column in relation_.columns)
 
     def _value(self, relation_: Relation, column: RelationColumn) -> Value:
-        """A random value or NULL. In columns of key and partition, NULL is rare, because it stops the stream."""
+        """Draws a value or NULL. In columns of the key or the partition, NULL is rare, because it stops the stream."""
         one_in = 60 if column.name in self._placing[relation_.relid] else 5
         null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
         return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()
@@ -222,7 +222,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _placed(draw: st.DrawFn, messages: Sequence[Decoded]) -> tuple[list[Decoded], list[int]]:
-    """Adds log positions. Some rows share a log record, and some stamps come after the rows that they are for."""
+    """Adds log positions. Some rows share a log record. Some stamps have the position of the row before them."""
     placed: list[Decoded] = []
     lsns: list[int] = []
     for message in messages:

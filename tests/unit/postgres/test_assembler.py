@@ -1,4 +1,4 @@
-"""Assembling a stream: positions, transaction ids, stamps, rows that cross partitions, and malformed streams."""
+"""Tests assembled streams: positions, transaction ids, stamps, rows that cross partitions, and malformed streams."""
 
 import gc
 import json
@@ -134,7 +134,7 @@ def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
 def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
     between: list[Decoded], rows_max: int
 ) -> None:
-    """The server describes a partition between the two if it has not yet described it in this session."""
+    """Between the delete and the insert, the server describes the new partition if it has not done so before."""
     sent = frames(transaction(100, [relation(), insert(9), delete(1), *between, insert(1, "MOVED"), insert(8)]))
     for cut in range(len(sent)):
         stream = assembler(partitioned=["orders"], rows_max=rows_max)
@@ -182,7 +182,7 @@ def test_a_stray_stream_abort_is_ignored() -> None:
 
 
 def test_an_update_with_only_its_old_key() -> None:
-    """Values that the server did not send may be filled only from a whole old row."""
+    """The server sent no other old values, so these are unavailable. They must not be filled from the new row."""
     keyed = relation(identity="d")
     row = Update(relid=20_000, old_kind="K", old=(b"1", None), new=(b"2", b"PAID"))
     rows = table(assembler().feed(frames(transaction(100, [keyed, row])))).to_pylist()

@@ -1,4 +1,4 @@
-"""Where a stream is cut into pieces, and how it is resumed after any piece."""
+"""Tests where a stream is cut into pieces, and how the stream is resumed after any piece."""
 
 from itertools import pairwise
 
@@ -67,7 +67,10 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """Otherwise the position of an idle database would not advance, and its slot would keep more and more log."""
+    """If a transaction stayed open, the position of an idle database would not advance.
+
+    Then the database's slot would keep more and more log.
+    """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
     [begin, *rest] = frames(transaction(200, [insert(2)]))
@@ -123,7 +126,7 @@ ORDER = entity(on_truncate="publish", partitions=2)
 def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
     sent: list[Decoded], rows_max: int, data: st.DataObject
 ) -> None:
-    """After a crash, any piece may be the last one stored. The server then sends again from a transaction's begin."""
+    """After a crash, any piece may be the last one stored. The server then begins again with a whole transaction."""
     expected = table(assembler([ORDER], partitioned=["orders"]).feed(frames(sent)))
     stream = assembler([ORDER], partitioned=["orders"], rows_max=rows_max)
     stored = table()
@@ -154,7 +157,7 @@ def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
 
 
 def _from_a_begin(data: st.DataObject, sent: list[Decoded], published: Position | None) -> list[Decoded]:
-    """The messages of a new session: all from a random transaction on, which is not after that of `published`."""
+    """Returns the messages of a new session. It begins with the transaction of `published`, or with an earlier one."""
     begins = [number for number, message in enumerate(sent) if isinstance(message, Begin)]
     candidates = [number for number in begins if published is None or _commit(sent[number]) <= published.commit]
     first = data.draw(st.sampled_from(candidates)) if candidates and published is not None else begins[0]

@@ -1,4 +1,4 @@
-"""The relations that rows are decoded with, the calls that a listener gets, and the shapes that batches carry."""
+"""Tests the relations that rows are decoded with, the calls that a listener gets, and the shapes of batches."""
 
 from dataclasses import dataclass, field, replace
 
@@ -84,7 +84,7 @@ def test_a_relation_that_is_described_again_changes_nothing() -> None:
 
 @dataclass(slots=True)
 class _Listener:
-    """Records its calls. `signal` returns the rows `brings`."""
+    """Records how it is called. Its method `signal` returns the rows in `brings`."""
 
     calls: list[object] = field(default_factory=list)
     brings: pa.RecordBatch | None = None

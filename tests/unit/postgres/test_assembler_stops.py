@@ -1,4 +1,4 @@
-"""The changes that stop a stream, where it stops, and the decisions that let it pass."""
+"""Tests which changes stop a stream, where the stream stops, and which decisions let it continue."""
 
 from hypothesis import given
 from hypothesis import strategies as st

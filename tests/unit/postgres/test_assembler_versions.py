@@ -1,4 +1,4 @@
-"""Versions of columns in the stream: their positions, no repetitions, and stops at incompatible versions."""
+"""A stream announces each version of a table's columns once, before its first row, or stops if it is incompatible."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -242,7 +242,7 @@ def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
     sent = [
         *transaction(100, [relation(), insert(1)]),
         *transaction(200, [other, insert(2, relid=40_000)]),
-        *transaction(300, [relation(), insert(3)]),  # nothing was written to it while it had another name
+        *transaction(300, [relation(), insert(3)]),  # the first table has its name again
         *transaction(400, [renamed, insert(4), other, insert(5, relid=40_000)]),
     ]
     assembled = _feed(sent)
@@ -320,7 +320,7 @@ def test_an_accepted_version_is_published() -> None:
 
 
 def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> None:
-    """This also holds after the transaction's end, when no transaction is open."""
+    """The query may come after the end of the row's transaction. The stop still has the position of the row."""
 
     def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
         raise ChangelogError(Kind.CONNECTION, "the connection was lost")

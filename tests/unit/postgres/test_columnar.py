@@ -1,4 +1,7 @@
-"""The fast path returns the same rows as the plain path, however the frames are cut, and refuses the same bytes."""
+"""The fast path (`columnar`) returns the same rows as the plain path (`row_records`), and refuses the same bytes.
+
+How the stream is cut into calls of `feed` makes no difference.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +127,7 @@ def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.D
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_null_is_invented(data: st.DataObject) -> None:
-    """A partition may log fewer columns than its table with replica identity FULL. Rows do not name their partition.
+    """A table may log whole rows while one of its partitions logs fewer columns. Rows do not name their partition.
 
     So a column that the partition did not log must be unavailable; it must not be published as null.
     """
@@ -200,7 +203,7 @@ def _are_json(rows: pa.Table) -> None:
 
 
 def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
-    """Checks that with other cuts, at most the begin of the transaction that stops is returned in addition."""
+    """Checks that other cuts change nothing, except that rows before the stop in its transaction may be returned."""
     assert cut.stop == expected.stop
     assert cut.through == expected.through
     assert cut.rows.slice(0, len(expected.rows)).equals(expected.rows)
@@ -223,7 +226,7 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """The offsets of the bytes of a row message that belong neither to its relation nor to a value."""
+    """Returns the offsets of the bytes of a row message, without those of the relation's OID and of the values."""
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)

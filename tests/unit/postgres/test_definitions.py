@@ -1,6 +1,6 @@
-"""A type that counts as certain is the type at the time when the row was written.
+"""If `Definitions` calls a row's type certain, then it is the type at the time when the row was written.
 
-A look (one reading of the catalogue) takes several queries, and anything may happen between these.
+A look (one reading of the catalogue) takes several queries, and anything may happen between these queries.
 """
 
 import random
@@ -18,7 +18,10 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE, whose lock is held until others see the change. It names the attribute after its transaction."""
+    """One ALTER TYPE, which renames the attribute so that it has the transaction's id in its name.
+
+    Its lock is held until others see the change.
+    """
 
     xid: int
     begun: int
@@ -37,7 +40,7 @@ class Transaction:
 
 
 class Database:
-    """A database with a log and one composite type. `meanwhile` is called between two queries and can change it."""
+    """A database with a log and one composite type. `meanwhile` is called between queries, to change the database."""
 
     def __init__(self, meanwhile: Callable[["Database"], None]) -> None:
         self.lsn, self.xid = 1000, 700
@@ -52,7 +55,7 @@ class Database:
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Does the next step of an alteration: it begins, commits, or becomes visible. There is only one at a time."""
+        """Begins an alteration, commits the one that has begun, or makes the committed one visible."""
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1
@@ -168,7 +171,7 @@ def do_nothing(_: Database) -> None:
 
 
 def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """Writes a row. Returns the attribute's name that it is read with, and whether its type is certain."""
+    """Writes a row. Returns the attribute's name with which the row is read, and whether the type is certain."""
     database.write(lasts=lasts)
     transaction = database.stream[-1]
     definitions.enter(transaction.xid, transaction.first, transaction.commit)

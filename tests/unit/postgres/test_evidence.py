@@ -1,4 +1,4 @@
-"""Comparing two looks (readings of the catalogue), and the log positions of the statements that made a change."""
+"""Tests the comparison of two looks (readings of the catalogue), and between which log positions a change was made."""
 
 from dataclasses import replace
 

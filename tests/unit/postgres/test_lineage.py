@@ -1,4 +1,4 @@
-"""Epochs of commits before and after a fork (where a timeline branches off), gaps, and divergence."""
+"""Tests the epochs of commits before and after a fork (where a timeline branches off), and gaps and divergence."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ THIRD = System(system_identifier="77", timeline=3, wal_end=0x5000)
 def refusal(stored: Checkpoint, system: System, *history: tuple[int, int], confirmed: int = 0) -> ChangelogError:
     with pytest.raises(ChangelogError) as caught:
         Lineage.trace(stored, system, history, confirmed)
-    assert caught.value.position is None  # no remedy needs one
+    assert caught.value.position is None  # no remedy needs a position
     assert caught.value.hint is not None
     return caught.value
 

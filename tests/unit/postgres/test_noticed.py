@@ -1,4 +1,7 @@
-"""Pieces of the stream that wait for a look (a reading of the catalogue). No look comes: the watch is not started."""
+"""Tests which pieces of the stream wait for a look (a reading of the catalogue).
+
+No look comes in these tests, because they do not start the watch, which takes the looks.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The decoder of pgoutput, on random messages, on captured messages of a server, and on malformed bytes."""
+"""Tests the decoder of pgoutput on random messages, on captured messages of a server, and on malformed bytes."""
 
 import random
 from pathlib import Path

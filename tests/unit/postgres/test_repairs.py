@@ -1,4 +1,4 @@
-"""Repairs: how signals change the plan of what to read, and how the progress of an opening completes it."""
+"""Tests how signals change the plan of repairs, and how the progress of a source completes the planned repairs."""
 
 from typing import Any
 
@@ -164,7 +164,7 @@ def test_reading_a_whole_table_removes_stale_columns_and_cancelling_restores_the
 
 
 def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
-    """For example, if a partition is attached, only its rows are read, and the rows of the others remain stale."""
+    """For example, if a partition is attached, only its rows are read. The rows of the other partitions stay stale."""
     part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
     assert after_signal("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]

@@ -1,4 +1,4 @@
-"""Splitting a file of SQL into statements, and refusing those that cannot be rehearsed."""
+"""A file of SQL is split into statements. Those that cannot be rehearsed (run and then rolled back) are refused."""
 
 import pytest
 from hypothesis import given, settings

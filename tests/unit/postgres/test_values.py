@@ -1,4 +1,4 @@
-"""The JSON of each text that the server prints. `test_values_oracle.py` compares the same with a server."""
+"""Each text that the server prints becomes the right JSON. `test_values_oracle.py` tests this with a server."""
 
 import contextlib
 import json

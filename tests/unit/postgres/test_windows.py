@@ -65,7 +65,7 @@ class _DoesNotWait(Windows):
 
 
 class _ForgetsTooMuch(Windows):
-    """Forgets the keys that the latest snapshot sees, although chunks with older snapshots wait for their message."""
+    """Forgets keys whose changes the latest snapshot sees, although chunks with older snapshots are not published."""
 
     def _forget(self) -> None:
         waiting = [chunk for chunk in self._chunks.values() if chunk.rows is not None]

@@ -1,4 +1,4 @@
-"""How windows divide a table into chunks, publish these one by one, and start again."""
+"""Tests how windows divide a table into chunks, publish the chunks one by one, and start again."""
 
 import json
 from itertools import count, pairwise
@@ -191,7 +191,7 @@ def test_rows_that_cannot_be_published_are_read_again() -> None:
 
 
 def test_a_chunk_that_is_too_large_is_divided() -> None:
-    """It is divided down to the slot of a single row, which cannot be divided."""
+    """The chunk is divided down to the slot of a single row, which cannot be divided."""
     windows, progress = _windows()
     for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
         nonce, range_ = _take(windows)
@@ -207,7 +207,7 @@ def test_a_chunk_that_is_too_large_is_divided() -> None:
 
 
 def test_a_table_that_grew_beyond_its_planned_end_is_divided_there_too() -> None:
-    """For example, a transaction that ran when the table was planned filled it later."""
+    """For example, a transaction that was running when the reading was planned filled the table later."""
     windows, _ = _windows(pages=1)
     for first in (0, 1536, 1920, 2016, 2040, 2046, 2047):
         while (part := _take(windows))[1].end is not None:

@@ -1,4 +1,4 @@
-"""Random schemas, random changes of them, and values of each kind that a schema allows."""
+"""Draws random schemas and random changes of schemas, and makes values of each kind that a schema allows."""
 
 import copy
 import os
@@ -93,7 +93,10 @@ def values(schema: Schema) -> list[Any]:
 
 
 def valid(schema: Schema) -> Schema:
-    """Repairs a schema after a change: each type is defined once and first, unions are flat, and defaults are valid."""
+    """Repairs a schema after a change.
+
+    Then each type is defined once, at its first use, unions are flat, and defaults are valid.
+    """
     schema = _ordered(copy.deepcopy(schema), dict(_definitions(schema)), set())
     document = Document(schema)
     for _, type_, _ in document.walk():
@@ -108,7 +111,7 @@ def valid(schema: Schema) -> Schema:
 
 
 def is_finite(schema: Schema) -> bool:
-    """Whether each of its types has a value."""
+    """Returns whether a value is possible for each type in the schema."""
     return all(_values(type_, ()) for _, type_, _ in Document(schema).walk())
 
 
@@ -286,7 +289,7 @@ def _resized(draw: DrawFn, names: Names, fixed: dict[str, Any]) -> Schema:
 
 
 def _slots(container: Any, key: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields every schema in `container[key]`, each as its container and its key there."""
+    """Yields where every schema in `container[key]` is: the container that holds it, and its key in that container."""
     yield container, key
     match container[key]:
         case [*branches] as union:
@@ -355,7 +358,7 @@ _ENDLESS = object()
 
 
 def _default(type_: Type, depth: int) -> Any:
-    """A default in JSON. That of a union is of its first branch, which every version of Avro accepts."""
+    """Returns a default in JSON. A union gets a default of its first branch, which every version of Avro allows."""
     match type_.kind:
         case "union":
             return _default(type_.of_union()[0], depth)

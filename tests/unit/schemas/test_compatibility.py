@@ -1,4 +1,4 @@
-"""Compatibility: the verdicts of Avro's own tests and of Confluent's documentation, and our stricter rules."""
+"""We judge compatibility as Avro's own tests and Confluent's documentation do, and by stricter rules of our own."""
 
 from collections.abc import Sequence
 

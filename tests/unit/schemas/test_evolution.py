@@ -1,4 +1,4 @@
-"""The changes between two versions of an entity's columns, and the columns that stored rows no longer have."""
+"""Tests the changes between two versions of an entity's columns, and which stored columns they make outdated."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Spark's types: each mapping of docs/reference/types.md, in both directions."""
+"""Column types become Spark's types, and Spark's types become column types, as docs/reference/types.md says."""
 
 import re
 from pathlib import Path

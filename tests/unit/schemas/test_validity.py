@@ -1,4 +1,4 @@
-"""Valid and invalid Avro schemas, compared with the schemas that fastavro accepts and refuses."""
+"""`faults` finds nothing in valid Avro schemas. It finds all faults that fastavro refuses, and some that it accepts."""
 
 import json
 from typing import Any

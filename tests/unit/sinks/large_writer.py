@@ -1,7 +1,7 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
-Prints how much the resident memory grew at its peak, in MiB: for a first commit, including its rows, and for a second
-one, after the log was verified as at each start.
+Makes two such commits, and verifies the log after each of them, as a service does when it starts. For each commit, it
+prints the peak of the resident memory, in MiB above the memory before the first one. This includes the commit's rows.
 """
 
 import os

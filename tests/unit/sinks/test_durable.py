@@ -1,4 +1,4 @@
-"""Making folders that survive a crash."""
+"""Tests `make_folder`, which makes folders that survive a crash."""
 
 import threading
 from pathlib import Path

@@ -151,7 +151,7 @@ def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -
 
 
 def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], last: int) -> None:
-    """Writes archive files, and a manifest that replaces the log files up to number `last` by these."""
+    """Writes archive files, and a manifest by which they replace the log files up to number `last`."""
     entries = []
     for name, rows in files.items():
         file = path / "archive" / name
@@ -175,7 +175,7 @@ def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], la
 
 @pytest.fixture
 def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
-    """Writes five commits of two entities, the first three into an archive sorted by key. Returns all rows."""
+    """Writes five commits of two entities, and an archive of the first three, sorted by key. Returns all rows."""
     rows = [row(Position(1, n, 0), entity=("guest", "order")[n % 2], key=f"{9 - n}") for n in range(10)]
     for start in range(0, 10, 2):
         _publish(sink, rows[start : start + 2])
@@ -209,7 +209,7 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """A file of the archive may hold millions of rows, and so may the next file, which covers the same time."""
+    """Files of the archive may have millions of rows of the same time, too many to hold in memory and sort together."""
 
     def position(change: dict[str, Any]) -> str:
         return str(change["position"])
@@ -225,7 +225,7 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, no file after the archive has a version. So only the archive says how far versions were read."""
+    """At first, only the archive has a version. So how far the reader has come is known from the archive alone."""
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -291,7 +291,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses the footer of a file as well as the resume record, and changes nothing."""
+    """The older version refuses the footer of a log file as well as the resume record, and changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -356,7 +356,7 @@ def test_rows_are_the_same_however_they_are_divided_into_commits(
 
 
 def _versions(number: int) -> list[pa.RecordBatch]:
-    """The rows of a commit, the first of them a version of columns."""
+    """Returns the rows of a commit. The first row is a version of columns."""
     return [batch([row(Position(1, number, 0), entity=SCHEMAS, key="order")]), *commit(number)[1:]]
 
 
@@ -374,7 +374,7 @@ def _commits_with_versions(path: Path) -> list[int]:
 
 
 def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp_path: Path) -> None:
-    """The files themselves say which files have versions."""
+    """The checkpoint in each file of the log says which files have versions."""
     path, copy = tmp_path / "changelog", tmp_path / "copy"
     _store_versions(path)
     shutil.copytree(path / "log", copy / "log")

@@ -22,7 +22,7 @@ def delta_topic(prefix: str, entity: str) -> str:
 
 
 def positions_topic(prefix: str) -> str:
-    """Returns the topic of checkpoints. Their key is the name of the source. The topic has one partition."""
+    """Returns the topic of checkpoints, which has one partition. A checkpoint's key is the name of its source."""
     return f"{prefix}.{POSITIONS}"
 
 

@@ -101,7 +101,7 @@ def record(
 
 
 def _header(name: str, column: pa.StringArray) -> Iterator[tuple[str, bytes]]:
-    """Yields one header for each row, from the row's value in `column`. Rows with the same value share the object."""
+    """Yields one header for each row, from the row's value in `column`. Rows with the same value share one header."""
     distinct = column.cast(_BINARY).dictionary_encode()
     pairs = [(name, value) for value in distinct.dictionary.to_pylist()]
     return map(pairs.__getitem__, distinct.indices.tolist())

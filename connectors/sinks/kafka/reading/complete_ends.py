@@ -1,4 +1,4 @@
-"""Finds the offsets up to which a reader has to read, so that it gets all rows up to the checkpoint that it has read.
+"""Finds the offsets up to which a reader has to read in order to get all rows up to the changelog's checkpoint.
 
 Kafka answers a commit as soon as its outcome is decided. Only then does Kafka mark the end of the transaction, in one
 partition after the other. Readers of committed messages see the rows of a partition only once the end is marked there.
@@ -59,7 +59,10 @@ def complete_ends(
 
 
 def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Position) -> Mapping[Part, int]:
-    """Returns the offset after the last row of the source `name` up to `last`, for each span that has such a row."""
+    """Finds, in each span, the last row of the source `name` at or before the position `last`.
+
+    Returns the offset after that row, by partition. Leaves out partitions whose span has no such row.
+    """
     needed = {}
     with closing(client.reader(open_too=True)) as consumer:
         for messages in messages_in(consumer, hidden):

@@ -47,8 +47,8 @@ class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
-    are stored when they read; `follow` also sorts the `last` rows. Otherwise only the rows of messages that are read at
-    once are sorted.
+    are stored at that moment; `follow` also sorts the `last` rows. Otherwise, messages are read in groups, and only
+    the rows of each group are sorted.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
@@ -287,7 +287,7 @@ class KafkaLog:
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:
-    """Returns an event that was published without a position, with `position`, which was made from its offset."""
+    """Returns an event with `position`, which was made from its offset. The event was published without a position."""
     provenance = envelope.provenance
     return replace(envelope, provenance=replace(provenance, source=replace(provenance.source, position=position)))
 

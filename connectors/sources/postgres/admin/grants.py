@@ -1,4 +1,4 @@
-"""Writes the SQL that creates a setup role and a least-privilege run role."""
+"""Writes the SQL that creates a role for setting the service up, and a role with few rights for running it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -35,10 +35,10 @@ class Assembler:
     """Keeps the state between two calls of `feed`: relations, the open transaction, and what is already published.
 
     `epoch` returns the epoch of a commit position. `published` is the position up to which rows are already published;
-    `partial` says that it is inside a transaction. `partitioned` names the partitioned tables. `versions` knows which
-    columns the changelog has; without it, no changes of columns are announced. `definitions` knows how composite types
-    were defined earlier; without it, composite types count as never altered. `rows_max` and `bytes_max` limit how much
-    of one transaction is held.
+    `partial` says that this position is inside a transaction. `partitioned` names the partitioned tables. `versions`
+    knows which columns the changelog has; without it, no changes of columns are announced. `definitions` knows how
+    composite types were defined earlier; without it, composite types count as never altered. `rows_max` and `bytes_max`
+    limit how much of one transaction is held.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""pgoutput's messages, one frozen dataclass for each kind; `pgoutput` decodes them.
+"""The messages of the output plugin pgoutput, one frozen dataclass for each kind. The module `pgoutput` decodes them.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """

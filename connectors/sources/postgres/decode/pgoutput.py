@@ -1,4 +1,4 @@
-"""Decodes pgoutput's messages one at a time: takes bytes and returns one of `messages`.
+"""Decodes messages of the output plugin pgoutput, one at a time, from bytes to the dataclasses of `messages`.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """

@@ -1,4 +1,4 @@
-"""Keeps the relations that the stream has described, each bound to its entity with the current description."""
+"""Keeps the stream's latest description of each relation, and the binding of the relation to its entity."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,8 +74,8 @@ class Relations:
         """Makes `relation` the description of the rows that follow; returns None if no entity has this table.
 
         If the columns of an entity's table differ from the previous description, calls `changed` with the previous
-        description, even if `relation` cannot be bound. Raises ChangelogError: ALTERED if the type of a key column is
-        being altered, and the errors of reading the catalogue.
+        description, even if `relation` cannot be bound afterwards. Raises ChangelogError: ALTERED if the type of a key
+        column is being altered, and any error that occurs when the catalogue is read.
         """
         last, self._last = self._last, relation.relid
         entity = self._entities.get((relation.namespace, relation.name))

@@ -119,7 +119,7 @@ FROM pg_namespace AS n WHERE {_OURS} AND nspname <> 'public'
 """
 
 # If the empty server lacks an extension, the substitute creates its types as domains over text, because values of these
-# types are published as text (except hstore).
+# types are published as text. For the type hstore, this is only an approximation: its values are published as objects.
 _EXTENSIONS = """
 SELECT 'extension ' || x.extname, format('CREATE EXTENSION IF NOT EXISTS %I SCHEMA %I CASCADE', x.extname, n.nspname), (
     SELECT string_agg(format('CREATE DOMAIN %I.%I AS text', m.nspname, t.typname), '; ')
@@ -295,7 +295,7 @@ _DEFINITIONS = (
     _TRIGGERS,
 )
 
-# Columns that older servers lack are read through to_jsonb, which does not have to name them.
+# Columns that older servers lack are read from the row as JSON (to_jsonb): a query that names them would fail there.
 _PUBLICATION = """
 SELECT puballtables, concat_ws(
     ', ',

@@ -47,7 +47,7 @@ NO_LIMIT = Patience(silence_s=None)
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that closes itself, raising OperationalError, if its server is silent for longer than `patience`.
+    """A connection that closes itself and raises OperationalError if its server exceeds the limits of `patience`.
 
     Later calls, such as those at the end of a transaction or a cursor, find the connection closed and do not wait.
     """

@@ -44,8 +44,9 @@ def _standby(name: str, exists: bool, active: bool) -> str:
 class SlotCreationWait:
     """Decides whether the server may stay silent while it creates a slot.
 
-    It may stay silent while it waits for transactions. Each call that finds such a wait calls `alive`. Without such a
-    wait, the server may be silent for `answer_s` seconds.
+    Calling the object asks the server whether it waits for a transaction. If so, it may stay silent, and the call also
+    calls `alive`. When the server waits for nothing that we know of, it may stay silent for `answer_s` seconds more.
+    Returns whether it may still stay silent.
     """
 
     def __init__(

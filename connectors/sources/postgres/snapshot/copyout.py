@@ -113,9 +113,10 @@ def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
 
 
 def parse_copy(data: bytearray, width: int) -> Columns:
-    """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which is under 2 GiB.
+    """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which must be under 2 GiB.
 
-    Pads `data` for `splice`. Raises ChangelogError (MALFORMED) if a row does not have `width` columns.
+    Unescapes values in place, and adds `INLINE` bytes of padding to `data`, which `splice` requires. Raises
+    ChangelogError (MALFORMED) if a row does not have `width` columns.
     """
     length = len(data)
     is_complete = data.endswith(b"\n") or not data

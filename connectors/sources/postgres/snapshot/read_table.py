@@ -1,4 +1,4 @@
-"""How a table is read, and the rows of a chunk from the output of COPY."""
+"""Says how a table is read, and encodes the rows of a chunk from the output of COPY."""
 
 from dataclasses import dataclass
 

@@ -192,7 +192,7 @@ def _snapshot(connection: Connection) -> Snapshot:
 
 
 def read_table(entities: Mapping[str, Entity], hmac_key: bytes, connection: Connection, name: str) -> ReadTable:
-    """Returns how to read an entity's table now. Its binding is the one that streamed rows with these columns have.
+    """Returns how to read an entity's table now. The rows get the same binding as streamed rows with these columns.
 
     Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION as `bind_table` does.
     """

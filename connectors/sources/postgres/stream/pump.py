@@ -25,9 +25,15 @@ _RECEIVE_BYTES = 1024 * 1024
 _XLOG_DATA = ord("w")
 _DATA_START = struct.Struct("!xQ")
 _KEEPALIVE = struct.Struct("!xQq?")  # 'k': end of log, clock, whether a reply is requested
-_REPEAT_S = 0.05  # a server that is shutting down repeats its request at once until everything is confirmed
-_BUSY_S = 300.0  # for a server without a timeout: it may spend a long time decoding changes of other tables
-_GATHER_S = 0.002  # the server writes small pieces: reading each one separately takes twice the CPU
+# A server that is shutting down requests a reply again and again until everything is confirmed. Unless we have more to
+# confirm, we leave at least this time between two replies.
+_REPEAT_S = 0.05
+# Stands in for `wal_sender_timeout` if the server has none. Such a server may stay silent for twice this time, because
+# decoding changes of tables that we do not publish may keep it busy for minutes.
+_BUSY_S = 300.0
+# The pause after each read. Without it, each of the small pieces that the server writes would be read separately, which
+# takes twice the CPU.
+_GATHER_S = 0.002
 
 
 class Stream:

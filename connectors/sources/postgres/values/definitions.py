@@ -32,9 +32,9 @@ _COMMITS_MAX = 4096
 class CompositeLook:
     """One reading of some composites in the catalogue.
 
-    `rows` identifies the attributes; altering any attribute changes it. `makers` holds the transactions that wrote the
-    attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
-    `pending` says that a transaction is altering one of the composites at this moment. If it is false, the look
+    `rows` identifies the attributes; altering any attribute changes `rows`. `makers` holds the transactions that wrote
+    the attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
+    `pending` says that a transaction is altering one of the composites at this moment. If `pending` is false, the look
     includes every alteration that committed before the log position `before`.
     """
 

@@ -49,7 +49,7 @@ def record(text: bytes) -> list[bytes | None]:
 def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
     """Returns the lower bound, the upper bound, and the bound types such as `[)`, or `empty` for an empty range.
 
-    A bound is None if the range is unbounded on that side, and if the range is empty.
+    A bound is None if the range is unbounded on that side. Both bounds are None if the range is empty.
     """
     if text == b"empty":
         return None, None, text

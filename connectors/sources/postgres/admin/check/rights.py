@@ -48,7 +48,7 @@ def read(connection: psycopg.Connection[Any], tables: Sequence[Table]) -> dict[i
 
 
 def access(name: str, table: Table, relations: Mapping[int, RelationRights], role: str) -> Iterator[Finding]:
-    """Yields findings on whether our role can read all rows of entity `name`, and whether the log has their changes."""
+    """Yields a finding if our role cannot read all rows of entity `name`, or if the log lacks changes of these rows."""
     for oid in dict.fromkeys((table.oid, *(leaf.oid for leaf in table.leaves))):
         if oid in relations:
             yield from _access(name, relations[oid], role)

@@ -1,4 +1,4 @@
-"""Checks whether tables were changed in ways that the log does not show, and how exactly the service notices this."""
+"""Checks whether tables were changed in ways that the log does not show; says how the service notices such changes."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ COMPARED = "edits are noticed by comparing the catalogue; for exact log position
 def findings(
     connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, stored: Checkpoint | None
 ) -> Iterator[Finding]:
-    """Yields findings on the changes that the service will notice when it next looks at the catalogue.
+    """Yields a finding that says how changes are noticed, then one for each change that will be noticed next.
 
     `stored` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
     """
