@@ -127,6 +127,7 @@ ORDER = Entity(
     masks={},
     default_stamp=Stamp(api_version="", service_name="shop", identifier=""),
 )
+OLD = "time(3) /* mariadb-5.3 */"
 TABLE = Table(
     schema="shop",
     name="orders",
@@ -158,6 +159,11 @@ TABLE = Table(
             replace(TABLE, versioned=True),
             MARIADB.version,
             "shop.orders has system versioning: the log has its old rows, too, with the same key",
+        ),
+        (
+            replace(TABLE, columns=(*TABLE.columns, TableColumn(name="at", not_null=True, declared=OLD))),
+            MARIADB.version,
+            "column at of shop.orders has an old layout, whose size the log does not have",
         ),
         (
             replace(TABLE, cascades=("fk_guest",)),

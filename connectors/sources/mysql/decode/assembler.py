@@ -1,0 +1,141 @@
+"""Turns events of the binary log into rows of the changelog. Pure.
+
+The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together. A
+transaction's commit, in positions, is the coordinate of its GTID event.
+
+Nothing is written to the server. So the rows of table reads are published between two transactions, where the log has
+reached the place at which it ended when they were read:
+
+    … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
+from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.assembly.row_groups import encode_groups
+from changelog.connectors.capture.rows.render_rows import Span
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.sources.mysql.decode.cutting import cut
+from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
+from changelog.connectors.sources.mysql.decode.log_state import LogState
+from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
+from changelog.connectors.sources.mysql.decode.rows.tables import Tables
+from changelog.connectors.sources.mysql.decode.transactions import TransactionReader
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import Versions
+
+Due = Callable[[int], Iterable[bytes]]
+"""Takes a coordinate between two transactions. Returns the nonces of the table reads to publish there."""
+
+
+class Assembler:
+    """Keeps the state between two calls of `feed`.
+
+    `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
+    rows are already published; `partial` says that it is inside a transaction. `through` is the coordinate up to which
+    the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of columns are
+    announced. `due` is asked at each place between two transactions.
+    """
+
+    def __init__(
+        self,
+        *,
+        origin: Origin,
+        tables: Tables,
+        entities: Mapping[tuple[str, str], Entity],
+        state: LogState,
+        published: Position | None,
+        partial: bool,
+        through: int,
+        listener: Listener | None,
+        due: Due,
+        versions: Versions | None = None,
+    ) -> None:
+        self._origin, self._tables, self.state, self._due = origin, tables, state, due
+        self._assembly = Assembly(
+            entities=entities, published=published, partial=partial, listener=listener, versions=versions
+        )
+        self._events = EventReader()
+        self._tail: list[bytes] = []
+        self._end = through
+        at_end = published is not None and published.commit == through - 1
+        self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
+
+    @property
+    def between(self) -> bool:
+        """Whether no transaction is open."""
+        return self._assembly.open is None and self.state.begun is None and not self._tail
+
+    @property
+    def through(self) -> str:
+        """The place in the log up to which everything is delivered, as a `Checkpoint.through`."""
+        return commit_text(self._end)
+
+    @property
+    def stop(self) -> ChangelogError | None:
+        """The error that the source raises after everything that `feed` has returned; None if there is none."""
+        return self._assembly.stop
+
+    def feed(self, events: Sequence[bytes]) -> Assembled:
+        """Returns the complete transactions in the events so far, and a part of a transaction only if it is large.
+
+        Raises ChangelogError (MALFORMED) for bytes that are no events. Errors of other kinds are not raised but kept in
+        `stop`; after such an error, nothing more is returned.
+        """
+        if self.stop is not None:
+            return Assembled()
+        self._tail += events
+        del events  # so that a large event is not held twice while it is decoded
+        count = cut(self._tail)
+        block, self._tail = self._tail[:count], self._tail[count:]
+        texts, stop = RowTexts(), None
+        run = AssemblyRun(self._assembly, _Encoder(self._origin, texts).encode)
+        reader = TransactionReader(self.state, self._tables, run, texts, self._origin)
+        try:
+            self._publish_reads(run)
+            for packet in block:
+                for event in self._events.read(packet):
+                    if reader.read(event):
+                        self._publish_reads(run)
+            run.flush()
+        except ChangelogError as error:
+            if error.kind is Kind.MALFORMED:
+                raise
+            run.fail(error)
+            stop = None if error.position is None else error.position.commit
+        self.state.end_block(stop)
+        return run.result()
+
+    def _publish_reads(self, run: AssemblyRun) -> None:
+        """Publishes the rows of table reads whose place this is, between two transactions."""
+        place = self.state.place
+        if self._assembly.open is not None or self.state.begun is not None or not place.known:
+            return
+        if place.end > self._end:
+            self._end, self._ordinal = place.end, 0
+        for nonce in self._due(place.end):
+            commit = self._end - 1
+            transaction = Transaction(
+                xid=commit,
+                name=coordinate_text(self._end),
+                epoch=self.state.epoch,
+                commit=commit,
+                committed_at=0,
+            )
+            change = Change(transaction=transaction, ordinal=self._ordinal, stamp=None)
+            self._ordinal = run.between(nonce, change, self._end).ordinal
+
+
+class _Encoder:
+    """Encodes the rows of one block. It must not refer to the run; `AssemblyRun` says why."""
+
+    def __init__(self, origin: Origin, texts: RowTexts) -> None:
+        self._origin, self._texts = origin, texts
+
+    def encode(self, _first: int, _end: int, spans: Sequence[Span]) -> EncodedRows:
+        groups, data = self._texts.take()
+        return encode_groups(self._origin, groups, data, spans)

@@ -1,0 +1,46 @@
+"""Divides the stream into blocks that end with a transaction, without decoding it."""
+
+from collections.abc import Sequence
+
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+
+BLOCK_BYTES_MAX = 4 << 20
+"""From this size on, a transaction that has not ended is divided. Decoding takes several times this memory."""
+
+_EVENTS_MAX = 4096
+
+_TYPE_OFFSET = 4
+_ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
+_OPENING = (b"BEGIN", b"XA START", b"XA END", b"SAVEPOINT", b"ROLLBACK TO")
+_BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROTATE, EventType.FORMAT_DESCRIPTION})
+
+
+def portion(events: Sequence[bytes]) -> int:
+    """Returns how many of the events are decoded at once: at least one if there are any, and then so many that neither
+    their number nor their size is large.
+    """
+    total = 0
+    for count, event in enumerate(events[:_EVENTS_MAX], start=1):
+        total += len(event)
+        if total >= BLOCK_BYTES_MAX:
+            return count
+    return min(len(events), _EVENTS_MAX)
+
+
+def cut(events: Sequence[bytes]) -> int:
+    """Returns how many of the events make a block: all up to the end of the last transaction that ended.
+
+    If no transaction ended, it returns 0, or the number of all events once they have `BLOCK_BYTES_MAX` bytes. The
+    result need not be exact: a transaction may also be published in parts.
+    """
+    for count in range(len(events), 0, -1):
+        if _is_end(events[count - 1]):
+            return count
+    return len(events) if sum(map(len, events)) >= BLOCK_BYTES_MAX else 0
+
+
+def _is_end(event: bytes) -> bool:
+    kind = event[_TYPE_OFFSET] if len(event) > _TYPE_OFFSET else 0
+    if kind == EventType.QUERY:
+        return not any(word in event for word in _OPENING)
+    return kind in _ENDS or kind in _BETWEEN

@@ -1,0 +1,1 @@
+"""The events of the binary log: bytes become frozen dataclasses."""

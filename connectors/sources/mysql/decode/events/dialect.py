@@ -1,0 +1,38 @@
+"""In which points the table maps of servers differ that describe the same table."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+_YEAR_WITHOUT_SIGN = (8, 0, 20)
+_YEAR_WITH_SIGN = (8, 0, 24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """For which types a table map contains some optional fields.
+
+    - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
+    - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned, as in MariaDB and in newer versions of
+      MySQL. None if it is not known: MySQL began with this after 8.0.20, in 2020, and 8.0.29 does it.
+    """
+
+    geometry_has_collation: bool
+    year_has_sign: bool | None
+
+    @classmethod
+    def of(cls, server_version: str) -> Self:
+        """Returns the dialect of the server that wrote a format description with this version."""
+        if "mariadb" in server_version.lower():
+            return cls(geometry_has_collation=True, year_has_sign=True)
+        return cls(geometry_has_collation=False, year_has_sign=_year_has_sign(server_version))
+
+
+def _year_has_sign(server_version: str) -> bool | None:
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", server_version)
+    if match is None:
+        return None
+    version = tuple(map(int, match.groups()))
+    if version <= _YEAR_WITHOUT_SIGN:
+        return False
+    return True if version >= _YEAR_WITH_SIGN else None

@@ -1,0 +1,339 @@
+"""The events of the binary log, one frozen dataclass for each kind; `event_reader` decodes them.
+
+Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from uuid import UUID
+
+from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
+from changelog.connectors.sources.mysql.decode.events.header import Header
+from changelog.connectors.sources.mysql.decode.events.table_description import TableDescription, describe
+from changelog.connectors.sources.mysql.values.columns import Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotate:
+    """The log continues in another file, at an offset. The server also sends this before the first event of a file."""
+
+    header: Header
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatDescription:
+    """The first event of a file, which says how the others are stored.
+
+    `has_checksums` says that each event ends with a CRC32. `header_sizes` are the sizes of the fixed part after the
+    header, by type from 1 on.
+    """
+
+    header: Header
+    server_version: str
+    created_s: int
+    has_checksums: bool
+    header_sizes: bytes
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the server writes table maps."""
+        return Dialect.of(self.server_version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlGtid:
+    """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`, which may be empty.
+
+    `original_commit_us` and `immediate_commit_us` say when it was committed by the server that first ran it, and by the
+    server that sends it, in microseconds since 1970 UTC. `transaction_bytes` is its size in the log, with this event.
+    These three are None if the server does not write them.
+    """
+
+    header: Header
+    server_uuid: UUID
+    tag: str = ""
+    number: int
+    original_commit_us: int | None
+    immediate_commit_us: int | None
+    transaction_bytes: int | None
+
+    @property
+    def text(self) -> str:
+        """The id as the server prints it."""
+        return ":".join(part for part in (str(self.server_uuid), self.tag, str(self.number)) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnonymousGtid:
+    """A transaction of MySQL without an id begins; the server writes this while `gtid_mode` is not ON."""
+
+    header: Header
+    original_commit_us: int | None
+    immediate_commit_us: int | None
+    transaction_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XaId:
+    """The id of an XA transaction."""
+
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+
+class AlterPhase(Enum):
+    """The part of a two-phase ALTER of MariaDB that a transaction is (`binlog_alter_two_phase`)."""
+
+    START = "start"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MariadbGtid:
+    """A transaction of MariaDB begins, with the id `domain_id`-`server_id`-`sequence`.
+
+    - `standalone`: the transaction is the next event alone, and no event ends it.
+    - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
+    - `ddl`: it is a statement that changes definitions.
+    - `xa_prepare`, `xa_complete`: it prepares the XA transaction `xa_id`, or commits it or rolls it back.
+    - `alter`: which part of a two-phase ALTER it is. `alter_start` is, for the second part, the sequence of the first.
+    - `commit_id`: the same for transactions that were committed together.
+    """
+
+    header: Header
+    domain_id: int
+    sequence: int
+    standalone: bool
+    transactional: bool
+    ddl: bool
+    xa_prepare: bool = False
+    xa_complete: bool = False
+    xa_id: XaId | None = None
+    alter: AlterPhase | None = None
+    alter_start: int | None = None
+    commit_id: int | None = None
+
+    @property
+    def server_id(self) -> int:
+        """The server that first ran the transaction."""
+        return self.header.server_id
+
+    @property
+    def text(self) -> str:
+        """The id as the server prints it."""
+        return f"{self.domain_id}-{self.server_id}-{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousGtids:
+    """The transactions of all earlier files of MySQL, as a set in the server's binary form."""
+
+    header: Header
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GtidList:
+    """The last transactions of all earlier files of MariaDB: domain id, server id and sequence of each."""
+
+    header: Header
+    gtids: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A statement. `sql` is in the character set of `client_collation`, the id of a collation; None if it is not known.
+
+    `database` is the one that the session used. `sql_mode` are the server's bits, None if it is not known.
+    `microseconds` are to be added to the header's timestamp.
+    """
+
+    header: Header
+    thread_id: int
+    error_code: int
+    database: str
+    sql: bytes
+    sql_mode: int | None = None
+    client_collation: int | None = None
+    microseconds: int | None = None
+
+    @property
+    def ansi_quotes(self) -> bool:
+        """Whether double quotes are around names, and not around texts."""
+        return bool((self.sql_mode or 0) & 1 << 2)
+
+    @property
+    def no_backslash_escapes(self) -> bool:
+        """Whether a backslash in a text is an ordinary character."""
+        return bool((self.sql_mode or 0) & 1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """A transaction committed. `number` is the server's internal one."""
+
+    header: Header
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XaPrepare:
+    """An XA transaction is prepared; with `one_phase`, it is committed at once."""
+
+    header: Header
+    xa_id: XaId
+    one_phase: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMap:
+    """Describes the rows of `table_id` up to the end of the statement.
+
+    Names are decoded with the event, but the columns only when they are asked for. So a table that nobody publishes
+    cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and columns.
+    Each property raises ChangelogError (MALFORMED) if the columns cannot be decoded.
+    """
+
+    header: Header
+    table_id: int
+    flags: int
+    schema: str
+    table: str
+    body: bytes
+    dialect: Dialect
+
+    @property
+    def description(self) -> TableDescription:
+        """Everything that the event says of the table. Equal tables have the same object, as long as it is cached."""
+        return describe(self.body, self.dialect)
+
+    @property
+    def columns(self) -> tuple[Column, ...] | None:
+        """The columns; None if the server does not log their names (`binlog_row_metadata` is not FULL)."""
+        return self.description.columns
+
+    @property
+    def primary_key(self) -> tuple[int, ...]:
+        """The indexes of the primary key's columns, in the order of the key; empty if there is none."""
+        return self.description.primary_key
+
+
+class Operation(StrEnum):
+    """What happened to rows."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
+
+    - `width`: the number of columns of the table. `before` and `after` are bitmaps of the columns that the old and the
+      new rows contain, column 0 in the lowest bit of byte 0; None if there are no old or new rows. Unused bits are 0.
+    - `partial`: new rows can contain JSON diffs (`PARTIAL_UPDATE_ROWS`).
+    - `body`: the rows, decompressed if they were compressed. `offset`: where the body, maybe compressed, begins in the
+      event.
+    - `ends_statement`: it is the statement's last event of rows, and the table maps are no longer valid.
+    """
+
+    header: Header
+    table_id: int
+    operation: Operation
+    flags: int
+    width: int
+    before: bytes | None
+    after: bytes | None
+    partial: bool
+    body: memoryview
+    offset: int
+
+    @property
+    def ends_statement(self) -> bool:
+        """Whether it is the last event of rows of a statement."""
+        return bool(self.flags & 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsQuery:
+    """The text of the statement whose rows follow: `ROWS_QUERY` of MySQL, `ANNOTATE_ROWS` of MariaDB."""
+
+    header: Header
+    sql: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The server has sent everything up to this place, and is waiting for new events."""
+
+    header: Header
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The server could not log something, so that the log may lack changes."""
+
+    header: Header
+    number: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The server shut down; the log continues in another file."""
+
+    header: Header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementContext:
+    """A value that the next statement needs (`INTVAR`, `RAND`, `USER_VAR`); so that statement changes rows."""
+
+    header: Header
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """An event that changes rows in a form that `binlog_format = ROW` excludes, such as those of LOAD DATA."""
+
+    header: Header
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """An event that means nothing for changes. `name` is its type, or its number if the type is not known."""
+
+    header: Header
+    name: str
+
+
+Event = (
+    Rotate
+    | FormatDescription
+    | MysqlGtid
+    | AnonymousGtid
+    | MariadbGtid
+    | PreviousGtids
+    | GtidList
+    | Query
+    | Xid
+    | XaPrepare
+    | TableMap
+    | Rows
+    | RowsQuery
+    | Heartbeat
+    | Incident
+    | Stop
+    | StatementContext
+    | Unsupported
+    | Other
+)

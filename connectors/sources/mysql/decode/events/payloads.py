@@ -1,0 +1,82 @@
+"""Decompresses the events of a whole transaction of MySQL (`binlog_transaction_compression`).
+
+Source: MySQL's source documentation, "Transaction_payload_event": fields with a type and a size, up to a type of 0, and
+then the events without checksums, compressed by zstd.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
+from changelog.connectors.sources.mysql.decode.events.header import EVENT_BYTES_MAX, HEADER_BYTES
+
+_PIECE_BYTES = 1 << 20
+_END, _SIZE, _ALGORITHM, _UNCOMPRESSED_SIZE = range(4)
+_ZSTD = 0
+_SIZE_OFFSET = 9
+
+
+def payload_events(cursor: Cursor) -> Iterator[bytes]:
+    """Yields the events of a TRANSACTION_PAYLOAD, with their headers, as they are decompressed.
+
+    Only one event and one piece of a mebibyte are in memory, whatever sizes the payload says. Raises ChangelogError
+    (MALFORMED) if the payload is not complete, or has more or other bytes than it says.
+    """
+    begin = cursor.at
+    fields = _fields(cursor)
+    if fields.get(_SIZE) != cursor.left:
+        raise cursor.malformed(f"a compressed transaction of {cursor.left} bytes that says another size", begin)
+    if fields.get(_ALGORITHM) != _ZSTD or _UNCOMPRESSED_SIZE not in fields:
+        raise cursor.malformed("a transaction whose compression is not known", begin)
+    stream = _Stream(cursor, fields[_UNCOMPRESSED_SIZE])
+    while head := stream.read(HEADER_BYTES):
+        size = int.from_bytes(head[_SIZE_OFFSET : _SIZE_OFFSET + 4], "little")
+        if not HEADER_BYTES <= size <= EVENT_BYTES_MAX:
+            raise stream.malformed(f"an event of {size} bytes")
+        yield head + stream.read(size - HEADER_BYTES)
+    stream.finish()
+
+
+def _fields(cursor: Cursor) -> dict[int, int]:
+    fields: dict[int, int] = {}
+    while (kind := cursor.length()) != _END:
+        field = cursor.part(cursor.length())
+        if kind in (_SIZE, _ALGORITHM, _UNCOMPRESSED_SIZE):
+            fields[kind] = field.length()
+            field.finish("a field of a compressed transaction")
+    return fields
+
+
+class _Stream:
+    """Decompresses the rest of `cursor`, which should become `size` bytes."""
+
+    def __init__(self, cursor: Cursor, size: int) -> None:
+        self._cursor, self._begin, self._left = cursor, cursor.at, size
+        self._stream = pa.CompressedInputStream(pa.BufferReader(cursor.rest()), "zstd")
+
+    def malformed(self, problem: str) -> Exception:
+        return self._cursor.malformed(f"a compressed transaction with {problem}", self._begin)
+
+    def read(self, size: int) -> bytes:
+        """Returns the next `size` bytes, or nothing at the end."""
+        pieces = []
+        missing = min(size, self._left)
+        while missing and (piece := self._piece(min(missing, _PIECE_BYTES))):
+            pieces.append(piece)
+            missing -= len(piece)
+        content = b"".join(pieces)
+        if len(content) not in (0, size):
+            raise self.malformed(f"only {len(content)} of {size} bytes of an event")
+        self._left -= len(content)
+        return content
+
+    def _piece(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except (OSError, pa.ArrowException):
+            raise self.malformed("bytes that zstd cannot decompress") from None
+
+    def finish(self) -> None:
+        if self._left or self._piece(1):
+            raise self.malformed("another uncompressed size than it says")

@@ -1,0 +1,49 @@
+"""Tracks where the stream is in the binary log.
+
+Events have the offset of their end, but only 32 bits of it, and inside a transaction MariaDB's events have none.
+"""
+
+from changelog.connectors.sources.mysql.decode.events.header import Header
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.envelope.errors import ChangelogError, Kind
+
+_FOUR_GIB = 1 << 32
+
+
+class LogPlace:
+    """The place after the last event. Raises ChangelogError (MALFORMED) if events come before any file's name."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._offset = 0
+
+    def enter(self, file: str, offset: int) -> None:
+        """Records that the next events are in a file, at an offset."""
+        _, self._file = parse_file_name(file)
+        self._offset = offset
+
+    def pass_event(self, header: Header) -> None:
+        """Records that an event was read."""
+        if header.artificial or not header.end_log_pos:
+            return
+        offset = self._offset - self._offset % _FOUR_GIB + header.end_log_pos
+        self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
+
+    def begin_of(self, header: Header) -> int:
+        """Returns the coordinate at which the event that was read last begins."""
+        return self._coordinate(self._offset - header.size)
+
+    @property
+    def end(self) -> int:
+        """The coordinate after the last event whose offset is known."""
+        return self._coordinate(self._offset)
+
+    @property
+    def known(self) -> bool:
+        """Whether the stream has named a file."""
+        return self._file is not None
+
+    def _coordinate(self, offset: int) -> int:
+        if self._file is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream sent an event before the name of its file")
+        return coordinate(self._file, offset)

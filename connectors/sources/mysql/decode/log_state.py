@@ -1,0 +1,154 @@
+"""Where the stream of the binary log is, which transactions it has delivered, and what it knows of the open one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from changelog.connectors.sources.mysql.decode.events import events as log
+from changelog.connectors.sources.mysql.decode.log_place import LogPlace
+from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
+from changelog.envelope.model import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A transaction whose GTID was read.
+
+    `commit` is its coordinate. `seen` says that it was delivered earlier. `stamp` is the one that its GTID carries.
+    `takes_effect` is false if it only begins an ALTER of MariaDB that has two phases, or rolls it back.
+    """
+
+    gtid: str
+    commit: int
+    committed_at: int
+    seen: bool
+    stamp: Stamp | None = None
+    takes_effect: bool = True
+
+
+class LogState:
+    """Where the stream is, and which transactions it has delivered.
+
+    `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
+    again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
+    GTID of each transaction, before its rows are assembled. `half` is the GTID of the transaction of which a part was
+    published, and the epoch and the commit of these rows: its other rows get the same, even if they come from another
+    server.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        received: Gtids,
+        resume: Gtids,
+        database: str,
+        delivered: Callable[[int, str], None] = lambda *_: None,
+        half: tuple[str, int, int] | None = None,
+        lower_case_table_names: int = 0,
+    ) -> None:
+        self.lower_case_table_names = lower_case_table_names
+        self.epoch, self.database, self.half = epoch, database, half
+        self.delivered = delivered
+        self.place = LogPlace()
+        self.prepared = Prepared()
+        self.begun: Begun | None = None
+        self.opened = False
+        """Whether the rows of the transaction may follow. A statement that comes before is a transaction of its own."""
+        self.holding: tuple[log.XaId, Held] | None = None
+        """The XA transaction that is being prepared."""
+        self.maps: dict[int, log.TableMap] = {}
+        self.signal_numbers: dict[int, int] = {}
+        """By the commit of its transaction, the number of the row that has a signal: the signature covers it."""
+        self.unlogged: list[tuple[str, str]] = []
+        """The entities whose rows have changed without being in the log, each with the reason: their tables must be
+        read. The source empties the list.
+        """
+        self._received = received
+        self._resume: Gtids | None = resume
+        """Set while the server may still send prepared transactions once more; these come before all new ones."""
+        self._gtids, self._sent = received.builder(), resume.builder()
+        self._ended: list[Begun] = []
+        self._completed: list[tuple[int, log.XaId, Held]] = []
+        self._unlogged: list[tuple[int, str, str]] = []
+
+    @property
+    def gtids(self) -> Gtids:
+        """The transactions that are delivered completely, and those before, up to the end of the last block."""
+        return self._gtids.build()
+
+    @property
+    def resume(self) -> Gtids:
+        """The transactions that the server need not send after a restart: without prepared XA transactions.
+
+        MariaDB's positions have no holes, so it sends everything after the first prepared transaction again.
+        """
+        if self._resume is not None:
+            return self._resume
+        held = self.prepared.held
+        if not held:
+            return self.gtids
+        gtids = self.gtids
+        if isinstance(gtids, GtidSet):
+            prepared = GtidSet(intervals={}).builder()
+            for transaction in held:
+                prepared.add(transaction.gtid)
+            return gtids.minus(prepared.build())
+        return held[0].before
+
+    def is_seen(self, gtid: str) -> bool:
+        """Returns whether a transaction was delivered before this opening."""
+        return self._received.contains(gtid)
+
+    def begin(self, begun: Begun) -> None:
+        """Records that the GTID of a transaction was read."""
+        self.begun = begun
+        if not begun.seen:
+            self._resume = None
+
+    def end(self, begun: Begun) -> None:
+        """Records that a transaction has ended."""
+        self._ended.append(begun)
+        self.begun, self.holding, self.opened = None, None, False
+        self.maps.clear()
+
+    def hold(self, xa_id: log.XaId, begun: Begun) -> None:
+        """Begins to hold the rows of an XA transaction, whose PREPARE has the GTID that was read."""
+        before = self._sent.build().builder()
+        for ended in self._ended:
+            before.add(ended.gtid)
+        self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before.build())
+
+    def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
+        """Returns the rows of a prepared transaction, which the transaction with this commit ends; None if unknown."""
+        held = self.prepared.take(xa_id)
+        if held is not None:
+            self._completed.append((commit, xa_id, held))
+        return held
+
+    def miss(self, entity: str, commit: int, reason: str) -> None:
+        """Records that the log lacks rows of an entity that the transaction with this commit changed."""
+        self._unlogged.append((commit, entity, reason))
+
+    def end_block(self, stop: int | None) -> None:
+        """Ends a block. If the changelog stopped, `stop` is the commit of the transaction of the stop.
+
+        Everything from that transaction on is then forgotten, because it will be delivered once more.
+        """
+        for ended in self._ended:
+            if stop is None or ended.commit < stop:
+                self._sent.add(ended.gtid)
+                if not ended.seen:
+                    self._gtids.add(ended.gtid)
+        for commit, xa_id, held in self._completed:
+            if stop is not None and commit >= stop:
+                self.prepared.hold(xa_id, held)
+        if stop is not None:
+            self.prepared.forget_from(stop)
+        self.unlogged += [
+            (entity, reason) for commit, entity, reason in self._unlogged if stop is None or commit < stop
+        ]
+        self._ended.clear()
+        self._completed.clear()
+        self._unlogged.clear()

@@ -1,0 +1,91 @@
+"""Holds the rows of prepared XA transactions until they are committed or rolled back.
+
+A prepared transaction survives its session, and even a restart of the server. Its rows are in the log where it was
+prepared, but they are visible, and published, only where it is committed. So the service holds them in memory. After a
+restart, the service asks the server for the prepared transactions once more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap, XaId
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+
+HELD_BYTES_MAX = 256 << 20
+"""The most bytes of rows of prepared transactions that are held in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """The stamp of the next rows, from the comment of their statement; None if they have none."""
+
+    stamp: Stamp | None
+
+
+HeldEvent = TableMap | Rows | Signed
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """The rows of one prepared transaction. `gtid` and `commit` are the GTID of its PREPARE and the coordinate of that;
+    `before` are the transactions that had been sent before it.
+    """
+
+    gtid: str
+    commit: int
+    before: Gtids
+    events: list[HeldEvent] = field(default_factory=list)
+    nbytes: int = 0
+    stamp: Stamp | None = None
+
+    def sign(self, stamp: Stamp | None) -> None:
+        """Sets the stamp of the next rows."""
+        if stamp != self.stamp:
+            self.stamp = stamp
+            self.events.append(Signed(stamp=stamp))
+
+
+class Prepared:
+    """The prepared transactions whose end has not been delivered."""
+
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._held: dict[XaId, Held] = {}
+        self._bytes_max = bytes_max
+        self._nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """The prepared transactions, in the order in which they were prepared."""
+        return sorted(self._held.values(), key=lambda held: held.commit)
+
+    def hold(self, xa_id: XaId, held: Held) -> None:
+        """Adds a transaction, when it is complete. After a restart, it may be delivered a second time.
+
+        Raises ChangelogError (LIMIT) if the rows of all prepared transactions take too much memory.
+        """
+        self.take(xa_id)
+        self._held[xa_id] = held
+        self._nbytes += held.nbytes
+        if self._nbytes > self._bytes_max:
+            raise ChangelogError(
+                Kind.LIMIT,
+                f"the rows of prepared XA transactions take more than {self._bytes_max >> 20} MiB",
+                hint="XA RECOVER on the server lists them; commit them or roll them back",
+            )
+
+    def forget_from(self, commit: int) -> None:
+        """Forgets the transactions that were prepared at or after this coordinate: they will be delivered again."""
+        for xa_id in [xa_id for xa_id, held in self._held.items() if held.commit >= commit]:
+            self.take(xa_id)
+
+    def take(self, xa_id: XaId) -> Held | None:
+        """Removes and returns a transaction, because it has ended; None if it is not known."""
+        held = self._held.pop(xa_id, None)
+        if held is not None:
+            self._nbytes -= held.nbytes
+        return held

@@ -1,0 +1,1 @@
+"""The rows of events: their values become texts, and the texts rows of the changelog."""

@@ -1,0 +1,117 @@
+"""Converts the rows of many events of one table together, column by column. `row_texts` defines what is correct."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from changelog.connectors.capture.assembly.row_groups import RowGroup
+from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.sources.mysql.decode.events.events import Rows
+from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable, Print
+from changelog.connectors.sources.mysql.decode.rows.row_layout import Values
+from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints, RawColumn
+from changelog.envelope.columnar.splice import Bytes, Pool
+from changelog.envelope.model import Op
+
+BODY_BYTES_MAX = 1 << 20
+"""The size of an event from which on its rows are large, and converted one by one so that there are fewer copies."""
+
+
+@dataclass(slots=True)
+class RowBatch:
+    """The rows of events of one table and with one op, which contain all columns.
+
+    `bodies` are the rows of each event, `counts` their numbers, and `first_places` the place in the block of the first
+    row. `starts` has where each row begins in its event; an update has two: the old row, and the new one.
+    """
+
+    table: BoundTable
+    op: Op
+    bodies: list[bytes] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    first_places: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def add(self, event: Rows, first_place: int) -> int:
+        """Adds the rows of an event. Returns their number; 0 if they are unusual, and nothing was added."""
+        if not self._is_usual(event):
+            return 0
+        body = bytes(event.body)
+        assert self.table.layout is not None
+        starts = self.table.layout.starts(body)
+        if len(starts) % self._images:
+            return 0
+        count = len(starts) // self._images
+        if count:
+            self.bodies.append(body)
+            self.counts.append(count)
+            self.first_places.append(first_place)
+            self.starts += starts
+        return count
+
+    @property
+    def _images(self) -> int:
+        """The number of stored rows for each change."""
+        return 2 if self.op is Op.UPDATE else 1
+
+    def _is_usual(self, event: Rows) -> bool:
+        if self.table.layout is None:
+            return False
+        width = len(self.table.columns)
+        bitmaps = [int.from_bytes(bitmap, "little") for bitmap in (event.before, event.after) if bitmap is not None]
+        has_all = all(bitmap == (1 << width) - 1 for bitmap in bitmaps)
+        return has_all and event.width == width > 0 and not event.partial and len(event.body) < BODY_BYTES_MAX
+
+    def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
+        """Returns the rows. `octets` begins `pool`, which gets texts, and has the bodies from `begin` on."""
+        counts = np.array(self.counts)
+        sizes = np.array([len(body) for body in self.bodies])
+        rows = np.repeat(begin + np.cumsum(sizes) - sizes, counts * self._images) + np.array(self.starts)
+        places = np.repeat(np.array(self.first_places) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        sides = [_columns(self.table, octets, rows[side :: self._images], pool) for side in range(self._images)]
+        return RowGroup(
+            bound=self.table.bound,
+            op=self.op,
+            places=places,
+            before=None if self.op is Op.CREATE else sides[0],
+            after=None if self.op is Op.DELETE else sides[-1],
+        )
+
+
+def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> Columns:
+    columns = Columns.empty(len(table.columns), len(rows))
+    columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
+    assert table.layout is not None
+    for place, values in enumerate(table.layout.values(octets, rows)):
+        if place in table.column_printers and values.raw.count:
+            _print(table, place, values, columns, pool)
+    return columns
+
+
+def _print(table: BoundTable, place: int, values: Values, columns: Columns, pool: Pool) -> None:
+    """Prints the values of one column that are not null, and puts the places of their texts into `columns`."""
+    raw, present = values.raw, slice(None) if values.null is None else ~values.null
+    columns.null[place, present] = False
+    print_column = table.column_printers[place]
+    if print_column is None:
+        starts, lengths, left = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64), np.arange(raw.count)
+    else:
+        printed = print_column(raw)
+        starts, lengths = printed.starts, printed.lengths
+        if printed.data is not None:
+            starts = starts + pool.add(printed.data)
+        left = np.flatnonzero(printed.left) if printed.left is not None else np.arange(0)
+    if len(left):
+        starts, lengths = _one_by_one(dict(table.printers)[place], raw, left, pool, (starts, lengths))
+    columns.starts[place, present], columns.lengths[place, present] = starts, lengths
+
+
+def _one_by_one(printer: Print, raw: RawColumn, left: Ints, pool: Pool, texts: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Prints the values whose numbers are in `left`, and returns the starts and lengths of all texts."""
+    starts, lengths = (part.copy() for part in texts)
+    begins, ends = raw.starts[left], raw.starts[left] + raw.lengths[left]
+    stored = raw.octets.data
+    printed = [printer(stored[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    sizes = np.array([len(text) for text in printed], np.int64)
+    starts[left], lengths[left] = pool.add(b"".join(printed)) + np.cumsum(sizes) - sizes, sizes
+    return starts, lengths

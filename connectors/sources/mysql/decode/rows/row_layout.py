@@ -1,0 +1,117 @@
+"""Finds the rows of an event, and the values of many rows, without a Python object for each value.
+
+A row is a bitmap of its nulls, then the values that are not null, one after another:
+
+    │ nulls │ id: 8 bytes │ 5 │ "hello" │ …          the length is before a value whose size differs
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from changelog.connectors.sources.mysql.decode.rows.value_framing import Framing, framing
+from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints, Mask, RawColumn
+from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.envelope.columnar.splice import Bytes
+from changelog.envelope.errors import ChangelogError
+
+Scan = Callable[[bytes, Callable[[int], None]], bool]
+"""Calls the function with the place of each row in the rows of an event. Returns false if they are not usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """The values of one column: `raw` has those that are not null. The mask `null` is None if none is null."""
+
+    raw: RawColumn
+    null: Mask | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """How the rows of a table are stored that contain all of its columns."""
+
+    frames: tuple[Framing, ...]
+    nullable: tuple[bool, ...]
+    scan: Scan
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> "RowLayout | None":
+        """Returns the layout of a table; None if it has a column whose values are never in rows, such as an array."""
+        try:
+            frames = tuple(framing(column) for column in columns)
+        except ChangelogError:
+            return None
+        nullable = tuple(column.nullable for column in columns)
+        return cls(frames=frames, nullable=nullable, scan=_compiled(frames, nullable))
+
+    def starts(self, body: bytes) -> list[int]:
+        """Returns where each row of an event begins.
+
+        Returns no rows if they have to be read by `row_images`: they are malformed, or a column that is not nullable
+        has a null.
+        """
+        starts: list[int] = []
+        try:
+            return starts if self.scan(body, starts.append) else []
+        except IndexError:
+            return []
+
+    def values(self, octets: Bytes, rows: Ints) -> Iterator[Values]:
+        """Yields the values of each column. `octets` has rows that `starts` found; they begin at `rows`."""
+        begins = rows + (len(self.frames) + 7) // 8
+        for place, (frame, nullable) in enumerate(zip(self.frames, self.nullable, strict=True)):
+            null = (octets[rows + place // 8] >> place % 8 & 1).astype(bool) if nullable else None
+            if null is not None and not null.any():
+                null = None
+            present = None if null is None else np.flatnonzero(~null)
+            starts = begins if present is None else begins[present]
+            raw = _framed(octets, starts, frame)
+            yield Values(raw=raw, null=null)
+            if present is None:
+                begins = raw.starts + raw.lengths
+            else:
+                begins[present] = raw.starts + raw.lengths
+
+
+def _framed(octets: Bytes, starts: Ints, frame: Framing) -> RawColumn:
+    if not frame.prefix:
+        return RawColumn(octets=octets, starts=starts, lengths=np.full(len(starts), frame.size, np.int64))
+    lengths = RawColumn(octets=octets, starts=starts, lengths=starts).unsigned(frame.prefix).astype(np.int64)
+    return RawColumn(octets=octets, starts=starts + frame.prefix, lengths=lengths)
+
+
+def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
+    """Compiles a function that finds the rows of one table.
+
+    Each row begins where the one before it ends, so nothing but a loop finds them. The loop consists of what this table
+    needs: a single addition for all columns of a fixed size that are not nullable, and a few for each other column.
+    """
+    null_bytes = (len(frames) + 7) // 8
+    never = sum(1 << place for place, can in enumerate(nullable) if not can)
+    lines, fixed = [], null_bytes
+    for place, (frame, can) in enumerate(zip(frames, nullable, strict=True)):
+        if not frame.prefix and not can:
+            fixed += frame.size
+            continue
+        length = " + ".join(f"(body[at + {fixed + byte}] << {8 * byte})" for byte in range(frame.prefix))
+        step = f"at += {frame.prefix} + {length}" if frame.prefix else f"at += {frame.size}"
+        lines.append(f"if not nulls & {1 << place}: {step}" if can else step)
+    bitmap = " | ".join(f"body[at + {byte}] << {8 * byte}" for byte in range(null_bytes))
+    source = "\n".join(
+        [
+            "def scan(body, found):",
+            "    at, end = 0, len(body)",
+            "    while at < end:",
+            "        found(at)",
+            f"        nulls = {bitmap}",
+            f"        if nulls & {never}: return False",
+            *(f"        {line}" for line in lines),
+            f"        at += {fixed}",
+            "    return at == end",
+        ]
+    )
+    namespace: dict[str, Scan] = {}
+    exec(source, namespace)
+    return namespace["scan"]

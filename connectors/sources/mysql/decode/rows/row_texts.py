@@ -1,0 +1,145 @@
+"""Collects the rows of a block as texts, in groups of the same table and op, until they are encoded.
+
+Usual events are converted together (`row_batches`). `add` is the plain path, which converts value by value.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from changelog.connectors.capture.assembly.row_groups import RowGroup
+from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.capture.rows.row_change import UNCHANGED
+from changelog.connectors.sources.mysql.decode.events.events import Rows
+from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
+from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch
+from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson
+from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES
+from changelog.connectors.sources.mysql.values.documents.json_diff import apply_diffs
+from changelog.envelope.columnar.splice import Pool
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+
+
+@dataclass(slots=True)
+class _Side:
+    """The old or the new rows of a group: for each needed value its offset and its length, or -1 for a null."""
+
+    starts: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def columns(self, table: BoundTable, count: int) -> Columns:
+        width, printed = len(table.columns), [place for place, _ in table.printers]
+        columns = Columns.empty(width, count)
+        columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
+        if printed:
+            lengths = np.array(self.lengths, np.int32).reshape(count, len(printed)).T
+            columns.starts[printed] = np.array(self.starts, np.int32).reshape(count, len(printed)).T
+            columns.null[printed] = lengths < 0
+            columns.lengths[printed] = np.maximum(lengths, 0)
+        return columns
+
+
+@dataclass(slots=True)
+class _Group:
+    table: BoundTable
+    op: Op
+    places: list[int] = field(default_factory=list)
+    before: _Side = field(default_factory=_Side)
+    after: _Side = field(default_factory=_Side)
+
+
+class RowTexts:
+    """The rows that were added since the last `take`, numbered from 0."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._groups: dict[tuple[int, Op], _Group] = {}
+        self._batches: dict[tuple[int, Op], RowBatch] = {}
+        self._count = 0
+
+    def add_event(self, table: BoundTable, op: Op, event: Rows) -> int:
+        """Adds the rows of an event, and returns their number. It is 0 if they are unusual, and must go through `add`.
+
+        Whether their values are valid is only known when they are taken.
+        """
+        batch = self._batches.get((id(table), op))
+        if batch is None:
+            batch = self._batches[id(table), op] = RowBatch(table, op)
+        count = batch.add(event, self._count)
+        self._count += count
+        return count
+
+    def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
+        """Adds a row, which must have all needed columns. Raises ChangelogError (MALFORMED) for an invalid value."""
+        group = self._groups.get((id(table), op))
+        if group is None:
+            group = self._groups[id(table), op] = _Group(table, op)
+        group.places.append(self._count)
+        self._count += 1
+        if before is not None:
+            self._print(table, group.before, before, before)
+        if after is not None:
+            self._print(table, group.after, after, before)
+
+    def truncate(self, table: BoundTable) -> None:
+        """Adds a row that says that the table was emptied."""
+        group = self._groups.setdefault((id(table), Op.TRUNCATE), _Group(table, Op.TRUNCATE))
+        group.places.append(self._count)
+        self._count += 1
+
+    def leave_out(self) -> None:
+        """Counts a row that is not published."""
+        self._count += 1
+
+    def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
+        """Adds the texts of a row's values. Makes a value that the row lacks, or only has as a change, of `before`."""
+        data, starts, lengths = self._data, side.starts, side.lengths
+        for place, print_value in table.printers:
+            value = image[place]
+            if value is UNCHANGED and before is not None:
+                value = before[place]
+            starts.append(len(data))
+            if value is None:
+                lengths.append(-1)
+                continue
+            assert value is not UNCHANGED, "the caller has checked that no value is absent"
+            text = _patched(before, place, value) if isinstance(value, PartialJson) else print_value(value)
+            lengths.append(len(text))
+            data += text
+
+    def take(self) -> tuple[Sequence[RowGroup], bytes]:
+        """Removes and returns the rows, and the data that their texts are in, which is padded for `splice`.
+
+        Raises ChangelogError (MALFORMED) for an invalid value of an event that was added as a whole.
+        """
+        data, groups, batches = self._data, self._groups.values(), self._batches.values()
+        self._data, self._groups, self._batches, self._count = bytearray(), {}, {}, 0
+        stored = b"".join([data, *(body for batch in batches for body in batch.bodies), bytes(PADDING_BYTES)])
+        octets, pool, begin = np.frombuffer(stored, np.uint8), Pool(stored), len(data)
+        row_groups = [_row_group(group) for group in groups]
+        for batch in batches:
+            if batch.bodies:
+                row_groups.append(batch.row_group(octets, begin, pool))
+                begin += sum(map(len, batch.bodies))
+        return row_groups, pool.data()
+
+
+def _patched(before: Image | None, place: int, value: PartialJson) -> bytes:
+    """Returns the text of a JSON value of which the log has only the differences."""
+    old = None if before is None else before[place]
+    if not isinstance(old, memoryview):
+        raise ChangelogError(Kind.MALFORMED, "a row has changes of a JSON value, and not the value before them")
+    return apply_diffs(old, value.diffs)
+
+
+def _row_group(group: _Group) -> RowGroup:
+    count = len(group.places)
+    return RowGroup(
+        bound=group.table.bound,
+        op=group.op,
+        places=np.array(group.places, np.int64),
+        before=group.before.columns(group.table, count) if group.op in (Op.UPDATE, Op.DELETE) else None,
+        after=group.after.columns(group.table, count) if group.op in (Op.CREATE, Op.UPDATE) else None,
+    )

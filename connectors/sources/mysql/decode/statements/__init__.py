@@ -1,0 +1,1 @@
+"""What the statements in the binary log do to tables and transactions."""

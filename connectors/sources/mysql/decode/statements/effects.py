@@ -1,0 +1,139 @@
+"""What a logged statement does to tables and transactions."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from changelog.connectors.sources.mysql.decode.events.events import XaId
+
+
+class TableName(NamedTuple):
+    """The name of a table. The schema is empty if the statement names none, and its session has no current database."""
+
+    schema: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """A table was created. `if_missing`: the statement changes nothing if the table exists."""
+
+    table: TableName
+    if_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """The columns, keys or options of a table may have changed."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """A table has a new name, or is in another database. Where a statement renames several, the order matters."""
+
+    table: TableName
+    new: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A table was removed, if it existed. The name may be that of a view."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseDropped:
+    """All tables of a database were removed."""
+
+    schema: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """A table lost all of its rows."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTruncated:
+    """A table lost all rows of some partitions; the partitions may be gone, too."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionExchanged:
+    """Rows moved between a partition of a table and another table, which the statement may have created or removed."""
+
+    table: TableName
+    other: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """The rows of a table were removed with their file, or came with another file (DISCARD or IMPORT TABLESPACE)."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dml:
+    """The statement changed rows, and the log has no images of them.
+
+    `tables` has the table, or all names in the statement that could be it; it is None if that can be any table.
+    Triggers and foreign keys can have changed other tables.
+    """
+
+    tables: frozenset[TableName] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsure:
+    """The statement may have changed a table, or any table (None), in any way."""
+
+    table: TableName | None
+
+
+class Verb(Enum):
+    """What a statement does to a transaction."""
+
+    BEGIN = auto()
+    COMMIT = auto()
+    ROLLBACK = auto()
+    SAVEPOINT = auto()
+    ROLLBACK_TO = auto()
+    RELEASE = auto()
+    XA_START = auto()
+    XA_END = auto()
+    XA_PREPARE = auto()
+    XA_COMMIT = auto()
+    XA_ROLLBACK = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactional:
+    """A step of a transaction. Those of savepoints have a `savepoint`, and those of XA transactions an `xa_id`."""
+
+    verb: Verb
+    savepoint: str = ""
+    xa_id: XaId | None = None
+
+
+Effect = (
+    Created
+    | Altered
+    | Renamed
+    | Dropped
+    | DatabaseDropped
+    | Truncated
+    | PartitionTruncated
+    | PartitionExchanged
+    | Replaced
+    | Dml
+    | Unsure
+    | Transactional
+)

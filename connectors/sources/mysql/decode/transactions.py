@@ -1,0 +1,448 @@
+"""Follows the transactions of the binary log, and passes their content to the assembly of the capture core.
+
+    GTID ── QUERY "BEGIN" ── TABLE_MAP ── ROWS ── TABLE_MAP ── ROWS ── XID        a transaction
+    GTID ── QUERY "ALTER TABLE …"                                                 a change of a definition
+    GTID ── QUERY "XA START …" ── TABLE_MAP ── ROWS ── XA_PREPARE                 held (`prepared`), until
+    GTID ── QUERY "XA COMMIT …"                                                   this GTID, to which its rows belong
+
+MariaDB has no QUERY at the begin of a transaction: its GTID event says what kind of transaction begins.
+"""
+
+from changelog.connectors.capture.assembly.assembly import AssemblyRun
+from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.sources.mysql.decode.events import events as log
+from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
+from changelog.connectors.sources.mysql.decode.prepared import Held, Signed
+from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
+from changelog.connectors.sources.mysql.decode.rows.message_rows import message_rows
+from changelog.connectors.sources.mysql.decode.rows.row_images import images
+from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
+from changelog.connectors.sources.mysql.decode.rows.tables import Tables, column_changes
+from changelog.connectors.sources.mysql.decode.statements import statements
+from changelog.connectors.sources.mysql.decode.statements.effects import (
+    Altered,
+    Created,
+    Dml,
+    Dropped,
+    Effect,
+    PartitionExchanged,
+    PartitionTruncated,
+    Renamed,
+    Replaced,
+    TableName,
+    Transactional,
+    Truncated,
+    Unsure,
+    Verb,
+)
+from changelog.connectors.sources.mysql.decode.statements.statement_stamps import comment_stamp, tag_stamp
+from changelog.connectors.sources.mysql.decode.statements.statement_text import statement_text
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from changelog.envelope.signal import FENCE_PREFIX
+from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
+from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.envelope.versions import Look
+
+STAMP_TABLE = "changelog_stamp"
+SIGNAL_TABLE = "changelog_signal"
+"""A row inserted into one of these tables is a message to the service: its column `content` has the text."""
+
+SKIP = "changelog accept POSITION --as skip"
+"""The command by which an operator continues after a stop, with the position of the stop."""
+
+_OPS = {
+    log.Operation.INSERT: Op.CREATE,
+    log.Operation.UPDATE: Op.UPDATE,
+    log.Operation.DELETE: Op.DELETE,
+}
+
+
+class TransactionReader:
+    """Reads the events of one block. `run` assembles them, and `texts` collects the rows that the run takes."""
+
+    def __init__(self, state: LogState, tables: Tables, run: AssemblyRun, texts: RowTexts, origin: Origin) -> None:
+        self._state, self._tables, self._run, self._texts, self._origin = state, tables, run, texts, origin
+
+    def read(self, event: log.Event) -> bool:
+        """Handles the next event. Returns whether it is between two transactions now.
+
+        Raises ChangelogError; for all kinds except MALFORMED, the rows before the error are encoded.
+        """
+        self._state.place.pass_event(event.header)
+        self._handle(event)
+        return self._state.begun is None
+
+    def _handle(self, event: log.Event) -> None:
+        match event:
+            case log.Rows():
+                self._rows(event)
+            case log.TableMap():
+                self._table_map(event)
+            case log.MysqlGtid():
+                self._mysql_gtid(event)
+            case log.MariadbGtid():
+                self._mariadb_gtid(event)
+            case log.Xid():
+                self._end()
+            case log.Query():
+                self._query(event)
+            case log.RowsQuery():
+                self._sign(event)
+            case log.XaPrepare():
+                self._prepare(event)
+            case log.Rotate():
+                self._state.place.enter(event.file, event.position)
+            case log.AnonymousGtid() | log.Incident() | log.StatementContext() | log.Unsupported():
+                self._refuse(event)
+
+    # The begin of a transaction
+
+    def _mysql_gtid(self, event: log.MysqlGtid) -> None:
+        committed_at = event.original_commit_us or event.header.timestamp_s * 1_000_000
+        self._begin(event.text, event, committed_at)
+
+    def _mariadb_gtid(self, event: log.MariadbGtid) -> None:
+        self._begin(event.text, event, event.header.timestamp_s * 1_000_000)
+        if event.xa_prepare and event.xa_id is not None:
+            self._hold(event.xa_id)
+        elif not event.standalone and not event.xa_complete:
+            self._open()
+
+    def _begin(self, gtid: str, event: log.MysqlGtid | log.MariadbGtid, committed_at: int) -> None:
+        state = self._state
+        if state.begun is not None:
+            raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
+        state.begin(
+            Begun(
+                gtid=gtid,
+                commit=state.place.begin_of(event.header),
+                committed_at=committed_at,
+                seen=state.is_seen(gtid),
+                stamp=None if isinstance(event, log.MariadbGtid) else tag_stamp(event.tag),
+                takes_effect=isinstance(event, log.MysqlGtid) or event.alter in (None, log.AlterPhase.COMMIT),
+            )
+        )
+
+    def _open(self) -> None:
+        """Begins the transaction in the assembly, unless it was delivered earlier."""
+        begun, state = self._begun(), self._state
+        state.opened = True
+        if begun.seen:
+            return
+        epoch, commit = state.epoch, begun.commit
+        if state.half is not None and state.half[0] == begun.gtid:
+            _, epoch, commit = state.half
+        state.delivered(begun.commit, begun.gtid)
+        self._run.begin(
+            Transaction(xid=begun.commit, name=begun.gtid, epoch=epoch, commit=commit, committed_at=begun.committed_at)
+        )
+        self._run.sign(begun.stamp)
+
+    def _begun(self) -> Begun:
+        if self._state.begun is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
+        return self._state.begun
+
+    # The end of a transaction
+
+    def _end(self) -> None:
+        begun = self._begun()
+        if not begun.seen:
+            self._run.commit(self._state.place.end)
+        self._state.end(begun)
+
+    def _hold(self, xa_id: log.XaId) -> None:
+        self._state.hold(xa_id, self._begun())
+
+    def _prepare(self, event: log.XaPrepare) -> None:
+        """Keeps the rows of a prepared transaction; a transaction with one phase is committed here."""
+        state = self._state
+        if state.holding is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
+        _, held = state.holding
+        if event.one_phase:
+            self._open()
+            self._replay(held)
+            self._end()
+            return
+        state.prepared.hold(event.xa_id, held)
+        state.end(self._begun())
+
+    def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
+        """Publishes the rows of a prepared transaction that is committed now, or forgets them.
+
+        If its rows are unknown, it may have changed any table: it was prepared before the changelog began. Or it has no
+        rows; MySQL logs only the COMMIT of such a transaction if the server crashed in between.
+        """
+        begun = self._begun()
+        held = self._state.complete(xa_id, begun.commit)
+        self._open()
+        if held is not None and commit:
+            self._replay(held)
+        elif commit and not begun.seen:
+            for table in self._tables.names:
+                self._missed(table, "the log has only the commit of an XA transaction")
+        self._end()
+
+    def _replay(self, held: Held) -> None:
+        if self._begun().seen:
+            return
+        for event in held.events:
+            match event:
+                case log.TableMap():
+                    self._state.maps[event.table_id] = event
+                case log.Rows():
+                    self._publish(event)
+                case Signed(stamp=stamp):
+                    self._run.sign(stamp or self._begun().stamp)
+
+    # Rows
+
+    def _sign(self, event: log.RowsQuery | log.Query) -> None:
+        """Applies the stamp in the comment of a statement to the statement's rows."""
+        stamp = comment_stamp(event.sql)
+        if self._state.holding is not None:
+            self._state.holding[1].sign(stamp)
+        elif self._run.is_open:
+            self._run.sign(stamp or self._begun().stamp)
+
+    def _table_map(self, event: log.TableMap) -> None:
+        state = self._state
+        state.maps[event.table_id] = event
+        if state.holding is not None and self._is_read(event):
+            state.holding[1].events.append(event)
+
+    def _rows(self, event: log.Rows) -> None:
+        state = self._state
+        if state.holding is not None:
+            if self._is_read(self._map(event)):
+                held = state.holding[1]
+                held.events.append(event)
+                held.nbytes += event.header.size
+            if event.ends_statement:
+                state.holding[1].sign(None)
+        elif not self._begun().seen:
+            self._publish(event)
+
+    def _map(self, event: log.Rows) -> log.TableMap:
+        table_map = self._state.maps.get(event.table_id)
+        if table_map is None:
+            raise ChangelogError(Kind.MALFORMED, "the stream sent rows of a table that it did not describe")
+        return table_map
+
+    def _is_read(self, table_map: log.TableMap) -> bool:
+        return self._tables.entity(table_map) is not None or table_map.table in (STAMP_TABLE, SIGNAL_TABLE)
+
+    def _publish(self, event: log.Rows) -> None:
+        """Gives the rows of an event to the assembly, or the messages in them."""
+        table_map = self._map(event)
+        entity = self._tables.entity(table_map)
+        if entity is not None:
+            table = self._described(entity, table_map)
+            if table is not None:
+                self._take(table, table_map, event)
+        elif event.operation is log.Operation.INSERT:
+            if table_map.table == STAMP_TABLE:
+                self._messages(STAMP_PREFIX, table_map, event)
+            elif (table_map.schema, table_map.table) == (self._state.database, SIGNAL_TABLE):
+                self._messages(SIGNAL_PREFIX, table_map, event)
+        if event.ends_statement:
+            self._run.sign(self._begun().stamp)
+
+    def _described(self, entity: Entity, table_map: log.TableMap) -> BoundTable | None:
+        """Returns the table that the rows belong to; None if the rows are to be skipped, because nothing names their
+        columns. Tells the assembly if the columns are new.
+        """
+        present = self._tables.present(table_map)
+        if present is not None:
+            return present
+        run = self._run
+        run.flush()
+        if table_map.columns is None:
+            self._stop_or_skip(
+                f"the binary log has no names of the columns of {table_map.schema}.{table_map.table}",
+                f"SET GLOBAL binlog_row_metadata = FULL; `{SKIP}`, then `changelog rebuild {entity.name}`",
+            )
+            return None
+        before, table = self._tables.describe(entity, table_map)
+        binding = table.bound.binding
+        if before is not None and before.bound.binding.shape != binding.shape:
+            run.alter(entity.table, column_changes(before, table, run.here()))
+        look = Look(columns=binding.shape, relation=binding.relid)
+        (run.look if binding.lost is not None else run.describe)(entity, look)
+        return table
+
+    def _take(self, table: BoundTable, table_map: log.TableMap, event: log.Rows) -> None:
+        op, texts, taken = _OPS[event.operation], self._texts, 0
+        usual = texts.add_event(table, op, event)
+        if usual:
+            self._run.take(usual)
+            return
+        for before, after in images(table_map, event):
+            absent = table.absent(before, after)
+            if absent:
+                self._run.take(taken)
+                taken = 0
+                self._lacks(table, absent)
+                texts.leave_out()
+            else:
+                texts.add(table, op, before, after)
+            taken += 1
+        self._run.take(taken)
+
+    def _lacks(self, table: BoundTable, absent: list[str]) -> None:
+        """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
+        columns = ", ".join(absent)
+        self._stop_or_skip(
+            f"a row of {table.bound.binding.table} lacks {columns}: its session had another binlog_row_image than FULL",
+            f"`{SKIP}`, then `changelog rebuild {table.entity.name}`",
+        )
+
+    def _messages(self, prefix: str, table_map: log.TableMap, event: log.Rows) -> None:
+        """Passes the texts of inserted rows on. Keeps the number of a signal's row, because its signature covers it."""
+        for number, content in message_rows(table_map, event):
+            if prefix == SIGNAL_PREFIX and not content:
+                self._run.message(FENCE_PREFIX, b"")
+                continue
+            if prefix == SIGNAL_PREFIX:
+                self._state.signal_numbers[self._begun().commit] = number
+            self._run.message(prefix, content)
+
+    # Statements
+
+    def _query(self, event: log.Query) -> None:
+        effects = statements.effects(
+            statement_text(event, self._tables.charsets),
+            event.database,
+            ansi_quotes=event.ansi_quotes,
+            no_backslash_escapes=event.no_backslash_escapes,
+            lower_case_table_names=self._state.lower_case_table_names,
+        )
+        steps = [effect for effect in effects if isinstance(effect, Transactional)]
+        if steps:
+            self._step(steps[0])
+            return
+        own = not self._state.opened  # a statement outside a transaction is a transaction of its own
+        if own:
+            self._open()
+        if not self._begun().seen and self._begun().takes_effect:
+            self._sign(event)
+            for effect in effects:
+                self._apply(effect)
+        if own:
+            self._end()
+
+    def _step(self, step: Transactional) -> None:
+        match step.verb:
+            case Verb.BEGIN:
+                self._open()
+            case Verb.COMMIT:
+                self._end()
+            case Verb.XA_START if self._state.holding is None and step.xa_id is not None:
+                self._hold(step.xa_id)
+            case Verb.XA_COMMIT | Verb.XA_ROLLBACK if step.xa_id is not None:
+                self._complete(step.xa_id, commit=step.verb is Verb.XA_COMMIT)
+            case Verb.ROLLBACK | Verb.ROLLBACK_TO:
+                self._roll_back(ends=step.verb is Verb.ROLLBACK)
+
+    def _roll_back(self, *, ends: bool) -> None:
+        """Refuses a rollback in the log. It is there only if a transaction also wrote to a table that has none."""
+        if not self._begun().seen:
+            self._stop_or_skip(
+                "the log has a transaction that was rolled back, after it changed a table whose engine cannot do that",
+                "use InnoDB for all tables that are changed together with published ones; "
+                f"`{SKIP}` publishes its changes, then `changelog rebuild` of these tables corrects them",
+            )
+        if ends:
+            self._end()
+
+    def _apply(self, effect: Effect) -> None:
+        """Handles what a statement did to a published table."""
+        match effect:
+            case Truncated(table=table):
+                self._truncate(table)
+            case Altered(table=table) | Dropped(table=table):
+                self._altered(table)
+            case Unsure(table=table):
+                for unsure in self._tables.names if table is None else [table]:
+                    self._altered(unsure)
+            case Renamed(table=table, new=new):
+                self._altered(table)
+                self._replaced(new)
+            case Created(table=table, if_missing=False) | PartitionTruncated(table=table) | Replaced(table=table):
+                self._replaced(table)
+            case PartitionExchanged(table=table, other=other):
+                self._replaced(table)
+                self._replaced(other)
+            case Dml(tables=tables):
+                self._refuse_statement(tables)
+
+    def _truncate(self, table: TableName) -> None:
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._altered(table)
+            self._texts.truncate(self._tables.bound(entity))
+            self._run.take(1)
+
+    def _altered(self, table: TableName) -> None:
+        """Makes table reads that are under way start again, and the next table map describe the table."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._run.discard(entity.table)
+            self._tables.forget(entity)
+
+    def _replaced(self, table: TableName) -> None:
+        """Records that another table has taken the name of a published one: it will be read."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._altered(table)
+            self._missed(table, "another table has taken the name of its table")
+
+    def _missed(self, table: TableName, reason: str) -> None:
+        """Records that the log lacks rows of a published table: it will be read."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._run.discard(entity.table)
+            self._state.miss(entity.name, self._begun().commit, reason)
+
+    def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
+        """Refuses a statement that changed rows, if one of them can be published; None means that it can be any."""
+        published = sorted(table for table in tables or () if self._tables.named(table) is not None)
+        if tables is None or published:
+            names = ", ".join(".".join(table) for table in published) or "an unknown table"
+            self._stop_or_skip(
+                f"the log has a statement that changed {names}, and not the rows",
+                f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
+            )
+
+    def _refuse(self, event: log.AnonymousGtid | log.Incident | log.StatementContext | log.Unsupported) -> None:
+        """Raises an error for an event after which the changelog would not be exact."""
+        match event:
+            case log.AnonymousGtid():
+                raise self._stop("a transaction has no GTID", "set gtid_mode = ON on the server; see `changelog check`")
+            case log.Incident(number=number):
+                raise self._stop(f"the server could not log all changes (incident {number})", OVER_GAP, kind=Kind.GAP)
+            case log.StatementContext(name=name) | log.Unsupported(name=name):
+                if not self._begun().seen:
+                    self._stop_or_skip(
+                        f"the log has an event {name}, which belongs to a statement that is not logged as rows",
+                        f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
+                    )
+
+    def _stop_or_skip(self, message: str, hint: str) -> None:
+        """Raises a stop at this place, unless an operator has decided to skip what is here."""
+        stop = self._stop(message, hint)
+        if stop.position is None or self._origin.decisions.at(stop.position) != "skip":
+            raise stop
+
+    def _stop(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
+        """Returns an error, after encoding the rows before it."""
+        self._run.flush()
+        state = self._state
+        position = self._run.here() if self._run.is_open else Position(state.epoch, state.place.end, 0)
+        choices = ("skip",) if SKIP in hint else ()
+        hint = hint.replace("POSITION", str(position))
+        return ChangelogError(kind, message, hint=hint, position=position, choices=choices)

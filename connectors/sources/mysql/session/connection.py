@@ -1,0 +1,162 @@
+"""Connections to a server: SQL, and the socket for the stream and for large results.
+
+PyMySQL does the handshake, authentication and TLS. Afterwards, this class gives it a reader of its own, which waits
+patiently and also returns raw packets. No other module touches PyMySQL's internals.
+"""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pymysql
+
+from changelog.connectors.sources.mysql.session.address import Address, Tls, TlsMode
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Patience
+from changelog.connectors.sources.mysql.session.server_errors import explain, rejection, translated
+from changelog.envelope.errors import ChangelogError, Kind
+
+CONNECT_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 60.0
+
+COM_QUERY = 0x03
+
+_CHARSET = "utf8mb4"
+_ERROR = 0xFF
+
+
+class Connection:
+    """A session in autocommit mode. Only one thread may use it; but any thread may call `abort`.
+
+    The session begins with these `statements`. Raises ChangelogError: ACCESS if the server refuses us, CONNECTION if it
+    cannot be reached now, PRECONDITION if the database does not exist.
+    """
+
+    def __init__(self, address: Address, *, patience: Patience | None = None, statements: Sequence[str] = ()) -> None:
+        self._patience = patience or Patience()
+        self._link: Any = _open(address)
+        self._reader = PacketReader(self._link._sock, self._patience)
+        self._link._rfile.close()
+        self._link._rfile = self._reader
+        self._link._read_timeout, self._link._write_timeout = LOOK_S, WRITE_TIMEOUT_S
+        try:
+            for statement in statements:
+                self.execute(statement)
+            [(text, self.id)] = self.query("SELECT VERSION(), CONNECTION_ID()")
+            self.version = ServerVersion.parse(text)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def flavour(self) -> Flavour:
+        """Whether the server is MySQL or MariaDB."""
+        return self.version.flavour
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection was closed, by us or because it broke."""
+        return not self._link.open
+
+    def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Runs a statement with `%s` parameters, and returns its rows; none for a statement without a result."""
+        with translated("asking the server"), self._link.cursor() as cursor:
+            cursor.execute(sql, tuple(values) or None)
+            return list(cursor.fetchall())
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> None:
+        """Runs a statement with `%s` parameters, and ignores its rows."""
+        self.query(sql, values)
+
+    def send(self, command: int, content: bytes, doing: str) -> None:
+        """Sends a command, whose answer the caller reads with `payloads`."""
+        with translated(doing):
+            self._link._execute_command(command, content)
+            self._link._sock.settimeout(LOOK_S)
+            self._link._current_timeout = LOOK_S
+
+    def payloads(self, doing: str) -> list[bytes]:
+        """Returns the packets that have arrived, and waits for the first one; see `PacketReader.payloads`.
+
+        `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, and the server's
+        error if the first packet has one.
+        """
+        try:
+            payloads = self._reader.payloads()
+        except OSError as error:
+            self.abort()
+            raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
+        if payloads[0][:1] == bytes([_ERROR]):
+            raise server_error(payloads[0], doing)
+        return payloads
+
+    def abort(self) -> None:
+        """Ends the connection at once, and with it a wait of another thread for the server."""
+        link_socket: socket.socket | None = self._link._sock
+        if link_socket is not None:
+            with contextlib.suppress(OSError):
+                link_socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Ends the session. Calling it again does nothing."""
+        if self._link.open:
+            self._link._force_close()
+
+
+def server_error(payload: bytes, doing: str) -> ChangelogError:
+    """Returns our error for an error packet (page *ERR_Packet* of MySQL's documentation)."""
+    number = int.from_bytes(payload[1:3], "little")
+    message = payload[9:] if payload[3:4] == b"#" else payload[3:]
+    return explain(number, message.decode("utf-8", "replace"), doing)
+
+
+def _open(address: Address) -> Any:
+    try:
+        return pymysql.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.database,
+            charset=_CHARSET,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=CONNECT_TIMEOUT_S,
+            program_name="changelog",
+            ssl_disabled=address.tls.mode is TlsMode.DISABLED,
+            ssl=_tls_context(address.tls),
+        )
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: the extra `rsa` is missing
+        raise rejection(error, encrypted=address.tls.mode is not TlsMode.DISABLED) from error
+
+
+def _tls_context(tls: Tls) -> ssl.SSLContext | None:
+    """Returns None if the client library should try TLS, and do without if the server does not offer it."""
+    if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
+        return None
+    verifies = tls.mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
+    try:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+        context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
+        context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL makes itself do not pass it
+        if tls.cert:
+            context.load_cert_chain(tls.cert, keyfile=tls.key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"[source] dsn: a file for TLS cannot be read: {error}",
+            hint="check ssl-ca, ssl-cert and ssl-key",
+        ) from None
+    return context

@@ -1,0 +1,128 @@
+"""Reads packets of the client/server protocol from a socket: bounded waits, many packets at once.
+
+A packet is a header of 4 bytes (length, sequence number) and a payload. A payload of 16 MiB - 1 bytes continues in the
+next packet. Source: the page *MySQL Packets* of MySQL's Source Code Documentation.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+ANSWER_S = 30.0
+"""The seconds that a short query may take. A longer wait means that the server hangs."""
+
+LOOK_S = 0.1
+"""How often a waiting reader looks whether it should stop, in seconds."""
+
+_RECEIVE_BYTES = 1 << 18
+_HEADER_BYTES = 4
+_LONGEST = 0xFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a reader waits for its server.
+
+    `silence_s` is the longest wait without a byte, in seconds; None means no limit. Once `stopping` returns true, the
+    limit is `stopping_s`.
+    """
+
+    silence_s: float | None = ANSWER_S
+    stopping: Callable[[], bool] = lambda: False
+    stopping_s: float = 2.0
+
+    def refusal(self, silent_s: float) -> str | None:
+        """Returns why a wait that has lasted `silent_s` seconds ends now; None if it goes on."""
+        if self.stopping() and silent_s >= self.stopping_s:
+            return "the service is stopping and no longer waits for an answer"
+        if self.silence_s is not None and silent_s >= self.silence_s:
+            return f"no answer for {self.silence_s:g} s"
+        return None
+
+
+class PacketReader:
+    """A buffered reader over a connected socket, whose timeout must be `LOOK_S`.
+
+    It also serves PyMySQL as the file from which that reads its packets (`read`, `close`). Only one thread may read.
+    """
+
+    def __init__(self, connection: socket.socket, patience: Patience) -> None:
+        self._socket, self._patience = connection, patience
+        self._buffer, self._at = bytearray(), 0
+
+    def read(self, count: int) -> bytes:
+        """Returns the next `count` bytes; fewer if the server closed the connection. Raises OSError."""
+        while len(self._buffer) - self._at < count and self._receive():
+            pass
+        end = min(self._at + count, len(self._buffer))
+        result = bytes(memoryview(self._buffer)[self._at : end])
+        self._at = end
+        return result
+
+    def payloads(self) -> list[bytes]:
+        """Returns the payloads of all packets that have arrived completely, and waits for the first one.
+
+        Raises OSError, also if the server closed the connection.
+        """
+        while True:
+            payloads = self._complete()
+            if payloads:
+                return payloads
+            if not self._receive():
+                raise ConnectionResetError("the server closed the connection")
+
+    def close(self) -> None:
+        """Does nothing: PyMySQL closes the socket itself."""
+
+    def _complete(self) -> list[bytes]:
+        """Takes the complete payloads out of the buffer."""
+        buffer, at, size = self._buffer, self._at, len(self._buffer)
+        payloads = []
+        with memoryview(buffer) as view:
+            while (end := _end_of(buffer, at, size)) is not None:
+                payloads.append(_payload(view, at, end))
+                at = end
+        self._at = at
+        return payloads
+
+    def _receive(self) -> bool:
+        """Adds the next bytes from the server to the buffer; returns False if it closed the connection."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._at = 0
+        began = monotonic()
+        while True:
+            try:
+                received = self._socket.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                refusal = self._patience.refusal(monotonic() - began)
+                if refusal is not None:
+                    raise TimeoutError(refusal) from None
+                continue
+            self._buffer += received
+            return bool(received)
+
+
+def _end_of(buffer: bytearray, at: int, size: int) -> int | None:
+    """Returns where the payload that begins at `at` ends, with its continuations; None if it is not complete."""
+    while at + _HEADER_BYTES <= size:
+        length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+        at += _HEADER_BYTES + length
+        if at > size:
+            return None
+        if length < _LONGEST:
+            return at
+    return None
+
+
+def _payload(view: memoryview, at: int, end: int) -> bytes:
+    """Returns the payload between two places of the buffer, without the headers of its packets."""
+    if end - at <= _HEADER_BYTES + _LONGEST:
+        return bytes(view[at + _HEADER_BYTES : end])
+    parts = []
+    while at < end:
+        length = view[at] | view[at + 1] << 8 | view[at + 2] << 16
+        parts.append(view[at + _HEADER_BYTES : at + _HEADER_BYTES + length])
+        at += _HEADER_BYTES + length
+    return b"".join(parts)

@@ -1,0 +1,98 @@
+"""Reads large results of queries as the bytes that the server sends, without making a Python object of each value."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from changelog.connectors.sources.mysql.session.connection import COM_QUERY, Connection, server_error
+
+_EOF = 0xFE
+_EOF_BYTES_MAX = 9
+_ERROR = 0xFF
+
+_DOING = "reading a table"
+
+
+class TooLargeError(Exception):
+    """The result has more bytes than allowed. The connection is closed, because the server still sends the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRows:
+    """The rows of a result, one after the other in `data`; `starts` has the offset of each row, and at last the end.
+
+    The values of a row follow each other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page
+    *Text Resultset Row* of MySQL's documentation.
+    """
+
+    data: bytearray
+    starts: list[int]
+
+    @classmethod
+    def none(cls) -> "TextRows":
+        """Returns an empty result, to which rows can be added."""
+        return cls(data=bytearray(), starts=[0])
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.starts) - 1
+
+    def add(self, rows: Sequence[bytes]) -> None:
+        """Adds rows."""
+        data, starts = self.data, self.starts
+        for row in rows:
+            data += row
+            starts.append(len(data))
+
+
+def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
+    """Runs a query, and returns its rows.
+
+    Raises ChangelogError, and TooLargeError if there are several rows with over `bytes_max` bytes together.
+    """
+    rows = TextRows.none()
+    for block in _blocks(connection, sql):
+        rows.add(block)
+        if len(rows.data) > bytes_max and rows.count > 1:
+            connection.close()
+            raise TooLargeError
+    return rows
+
+
+def read_portions(connection: Connection, sql: str, *, rows_max: int, bytes_max: int) -> Iterator[TextRows]:
+    """Runs a query, and yields its rows in non-empty portions, as they arrive.
+
+    A portion ends when it has `rows_max` rows or `bytes_max` bytes. It can exceed both by the rows that one read of the
+    socket gives. Raises ChangelogError.
+    """
+    portion = TextRows.none()
+    for block in _blocks(connection, sql):
+        portion.add(block)
+        if portion.count >= rows_max or len(portion.data) >= bytes_max:
+            yield portion
+            portion = TextRows.none()
+    if portion.count:
+        yield portion
+
+
+def _blocks(connection: Connection, sql: str) -> Iterator[Sequence[bytes]]:
+    """Runs a query, and yields its rows, those together that arrive together."""
+    connection.send(COM_QUERY, sql.encode(), _DOING)
+    heading = True  # the number of columns, a description of each column, and an EOF packet
+    while True:
+        block: list[bytes] = []
+        for payload in connection.payloads(_DOING):
+            if heading:
+                heading = not _is_end(payload)
+            elif _is_end(payload):
+                yield block
+                return
+            elif payload[0] == _ERROR:
+                raise server_error(payload, _DOING)
+            else:
+                block.append(payload)
+        yield block
+
+
+def _is_end(payload: bytes) -> bool:
+    return payload[0] == _EOF and len(payload) < _EOF_BYTES_MAX

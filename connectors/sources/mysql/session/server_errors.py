@@ -1,0 +1,140 @@
+"""Translates the errors of the server, and of the client library, into ours.
+
+The numbers are those of MySQL's Error Reference and of MariaDB's page *MariaDB Error Codes*; they agree on these.
+"""
+
+import contextlib
+import ssl
+from collections.abc import Iterator, Mapping
+
+import pymysql
+
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+
+NO_TABLE = 1146
+TABLE_CHANGED = 1412
+LOCK_TIMEOUT = 1205
+SYNTAX = 1064
+
+_TLS = "add ?ssl-mode=REQUIRED to [source] dsn"
+_GRANTS = "run the SQL that `changelog init --grants` prints"
+
+_KINDS: Mapping[int, tuple[Kind, str | None]] = {
+    1040: (Kind.CONNECTION, "the server has too many connections"),
+    1044: (Kind.ACCESS, "check the database in [source] dsn, and the account's rights"),
+    1045: (Kind.ACCESS, "check user and password in [source] dsn"),
+    1049: (Kind.PRECONDITION, "check the database in [source] dsn"),
+    1053: (Kind.CONNECTION, None),
+    SYNTAX: (Kind.USAGE, None),
+    1129: (Kind.CONNECTION, "FLUSH HOSTS on the server"),
+    1130: (Kind.ACCESS, "let this account connect from this host"),
+    1142: (Kind.ACCESS, _GRANTS),
+    1143: (Kind.ACCESS, _GRANTS),
+    NO_TABLE: (Kind.ALTERED, None),
+    1158: (Kind.CONNECTION, None),
+    1159: (Kind.CONNECTION, None),
+    1160: (Kind.CONNECTION, None),
+    1161: (Kind.CONNECTION, None),
+    LOCK_TIMEOUT: (Kind.CONNECTION, None),
+    1213: (Kind.CONNECTION, None),
+    1227: (Kind.ACCESS, _GRANTS),
+    1317: (Kind.CONNECTION, None),
+    TABLE_CHANGED: (Kind.ALTERED, None),
+    1698: (Kind.ACCESS, "check user and password in [source] dsn"),
+    1820: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
+    1862: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
+    1927: (Kind.CONNECTION, None),
+    3118: (Kind.ACCESS, "ALTER USER … ACCOUNT UNLOCK"),
+    3159: (Kind.ACCESS, _TLS),
+    4031: (Kind.CONNECTION, None),
+    4151: (Kind.ACCESS, "ALTER USER … ACCOUNT UNLOCK"),
+}
+
+_DUMP_FAILED = 1236
+
+_DUMP_ERRORS = (
+    (
+        "same server_uuid/server_id",
+        Kind.IN_USE,
+        "give each service and each replica a server_id of its own, in [source]",
+    ),
+    ("purged", Kind.GAP, OVER_GAP),
+    ("Could not find", Kind.GAP, OVER_GAP),
+    ("is not in the master's binlog", Kind.DIVERGED, OVER_GAP),
+)
+"""Parts of the server's text for the error `_DUMP_FAILED`, with the kind of our error and its hint."""
+
+_DENIED = frozenset({1045, 1698})
+"""The errors of a wrong password."""
+
+_CLIENT = range(2000, 3000)
+"""The errors of the client library: the connection itself failed or broke."""
+
+_QUOTING_VALUES = frozenset({1062, 1264, 1292, 1366, 1406, 1411, 1525, 1690, 3140, 3141, 4025})
+"""Errors whose messages may quote the values of a row."""
+
+
+@contextlib.contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turns PyMySQL's errors into ours; `doing` names the attempted action, as a gerund."""
+    try:
+        yield
+    except pymysql.MySQLError as error:
+        raise explain(*_parts(error), doing) from error
+
+
+def number_of(error: BaseException) -> int:
+    """Returns the number of the server's error from which one of ours was made; 0 if there is none."""
+    cause = error.__cause__
+    return _parts(cause)[0] if isinstance(cause, pymysql.MySQLError) else 0
+
+
+def explain(number: int, message: str, doing: str) -> ChangelogError:
+    """Returns our error for an error of the server, or of the client library (0: without a number)."""
+    text = f"error {number}" if number in _QUOTING_VALUES else " ".join(message.split())
+    if number == _DUMP_FAILED:
+        return _dump_failed(text, doing)
+    if number in _CLIENT or not number:
+        return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {text}")
+    kind, hint = _KINDS.get(number, (Kind.PRECONDITION, None))
+    return ChangelogError(kind, f"{doing}: {text}", hint=hint)
+
+
+def _dump_failed(text: str, doing: str) -> ChangelogError:
+    """Returns our error for a dump of the binary log that the server refuses or ends; only its text says why."""
+    for part, kind, hint in _DUMP_ERRORS:
+        if part in text:
+            return ChangelogError(kind, f"{doing}: {text.partition(';')[0]}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{doing}: {text}")
+
+
+def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
+    """Returns our error for a failed attempt to connect. `encrypted` says that TLS would have been used.
+
+    A server does not tell whether a password is wrong, or the account requires TLS.
+    """
+    number, message = _parts(error)
+    text = " ".join(message.split())
+    if number not in _CLIENT and number:
+        kind, hint = _KINDS.get(number, (Kind.PRECONDITION, None))
+        if kind is Kind.ACCESS and "secure" in text.lower():
+            hint = _TLS
+        if number in _DENIED and not encrypted:
+            hint = f"{hint}; or the account requires TLS: use another ssl-mode than DISABLED"
+        return ChangelogError(kind, f"the server refused the connection: {text}", hint=hint)
+    broke = isinstance(getattr(error, "original_exception", None), (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+    if not broke and ("SSL" in text or "certificate" in text):
+        return ChangelogError(
+            Kind.ACCESS,
+            f"no encrypted connection to the server: {text}",
+            hint="check ssl-mode and ssl-ca in [source] dsn",
+        )
+    return ChangelogError(Kind.CONNECTION, f"cannot connect to the server: {text}", hint="is it running and reachable?")
+
+
+def _parts(error: BaseException) -> tuple[int, str]:
+    """Returns the number and the message of an error of PyMySQL."""
+    arguments = error.args
+    if len(arguments) >= 2 and isinstance(arguments[0], int):
+        return arguments[0], str(arguments[1])
+    return 0, str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Columns of many rows: their values are printed together."""

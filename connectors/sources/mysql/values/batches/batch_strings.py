@@ -1,0 +1,74 @@
+"""Prints columns of texts and bytes, many values at once, where the stored bytes are what is printed."""
+
+import numpy as np
+
+from changelog.connectors.sources.mysql.values.batches.raw_columns import Mask, PrintColumn, PrintedColumn, RawColumn
+from changelog.connectors.sources.mysql.values.strings import ToUtf8
+from changelog.connectors.sources.mysql.values.text.charsets import clean
+from changelog.envelope.columnar.splice import gather
+from changelog.envelope.errors import ChangelogError
+
+_ASCII = bytes(range(128))
+_FIRST_AFTER_ASCII = 0x80
+_FIRST_LEAD_BYTE = 0xC0
+
+
+def as_stored(raw: RawColumn) -> PrintedColumn:
+    """Prints VARBINARY and BLOB: the bytes as they are."""
+    return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths)
+
+
+def binary(length: int) -> PrintColumn:
+    """Prints BINARY of `length` bytes. Values whose last zeros are missing are left."""
+    return lambda raw: PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=raw.lengths != length)
+
+
+def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
+    """Prints texts that are valid UTF-8, or only ASCII in other character sets. Others are left.
+
+    `fixed` says that it is a CHAR. Then texts with spaces at the end are left, too. Returns None if the character set
+    does not contain ASCII.
+    """
+    if not _has_ascii(to_utf8):
+        return None
+
+    def printed(raw: RawColumn) -> PrintedColumn:
+        left = _not_ascii(raw, is_utf8=to_utf8 is clean)
+        if fixed:
+            last = raw.octets[raw.starts + np.maximum(raw.lengths, 1) - 1]
+            left |= (last == ord(" ")) & (raw.lengths > 0)
+        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=left)
+
+    return printed
+
+
+def _has_ascii(to_utf8: ToUtf8) -> bool:
+    try:
+        return to_utf8(_ASCII) == _ASCII
+    except ChangelogError:  # 32 bits for each character
+        return False
+
+
+def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
+    """Returns a mask of the texts that are not only ASCII; with `is_utf8`, of none if all texts are valid UTF-8."""
+    mask = np.zeros(raw.count, bool)
+    offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
+    octets = np.frombuffer(data, np.uint8)
+    high = octets >= _FIRST_AFTER_ASCII
+    if not high.any() or (is_utf8 and _all_valid(raw, data.to_pybytes())):
+        return mask
+    mask[np.searchsorted(offsets, np.flatnonzero(high), side="right") - 1] = True
+    return mask
+
+
+def _all_valid(raw: RawColumn, joined: bytes) -> bool:
+    """Whether all texts are valid UTF-8: they are if they are valid joined, and none begins inside a character."""
+    first = raw.octets[raw.starts]
+    inside = (first >= _FIRST_AFTER_ASCII) & (first < _FIRST_LEAD_BYTE) & (raw.lengths > 0)
+    if inside.any():
+        return False
+    try:
+        joined.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""JSON in the binary log: documents, and the differences between two of them."""

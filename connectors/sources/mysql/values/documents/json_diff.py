@@ -1,0 +1,179 @@
+"""Applies the changes of a JSON column that MySQL logs instead of the new document.
+
+With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event has a list of changes where the new document
+would be. Each change is one byte with the operation, a path, and a value unless the operation is REMOVE; path and value
+have their lengths before them, as length-encoded integers. See `json_diff.h` in MySQL's source.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from changelog.connectors.sources.mysql.values.documents.json_binary import DEPTH_MAX, Json, parse_json
+from changelog.connectors.sources.mysql.values.documents.json_text import print_json
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+class Operation(IntEnum):
+    """What a change does at its path. Only INSERT into an array moves other values."""
+
+    REPLACE = 0
+    INSERT = 1
+    REMOVE = 2
+
+
+Step = str | int
+"""A step of a path: the name of a member, or the index of an element. A negative index counts from the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change. `path` is not empty, because a change of the whole document is not logged as a change.
+
+    `offset` is where the change starts in the list, in bytes. `value` is None if the operation is REMOVE.
+    """
+
+    offset: int
+    operation: Operation
+    path: tuple[Step, ...]
+    value: Json
+
+
+def apply_diffs(old: bytes | memoryview, diffs: bytes | memoryview) -> bytes:
+    """Returns the text of the new document.
+
+    `old` is the binary document before the update; `diffs` is the list of changes, without the length before it. Raises
+    ChangelogError (MALFORMED) with the offset in the list, if a change is not valid, or does not fit to the document.
+    """
+    document = parse_json(old)
+    for change in read_diffs(diffs):
+        try:
+            _apply(document, change)
+        except LookupError:
+            raise _malformed(change.offset) from None
+    return print_json(document)
+
+
+def read_diffs(diffs: bytes | memoryview) -> Iterator[Change]:
+    """Yields the changes of a list, in the order in which they are applied. Raises ChangelogError (MALFORMED)."""
+    data = bytes(diffs)
+    at = 0
+    while at < len(data):
+        if data[at] not in _OPERATIONS:
+            raise _malformed(at)
+        start, operation = at, Operation(data[at])
+        path, at = _path(data, at + 1)
+        value: Json = None
+        if operation is not Operation.REMOVE:
+            encoded, at = _counted(data, at)
+            value = parse_json(encoded)
+        yield Change(offset=start, operation=operation, path=path, value=value)
+
+
+def _apply(document: Json, change: Change) -> None:
+    """Changes the document. Raises LookupError if it lacks the path, or, for INSERT, if it has a member of the name."""
+    *steps, last = change.path
+    parent = document
+    for step in steps:
+        parent = _inner(parent, step)
+    if isinstance(parent, dict) and isinstance(last, str):
+        _apply_to_object(parent, last, change)
+    elif isinstance(parent, list) and isinstance(last, int):
+        _apply_to_array(parent, last, change)
+    else:
+        raise LookupError
+
+
+def _inner(parent: Json, step: Step) -> Json:
+    if isinstance(parent, dict) and isinstance(step, str):
+        return parent[step]
+    if isinstance(parent, list) and isinstance(step, int):
+        return parent[step]
+    raise LookupError
+
+
+def _apply_to_object(members: dict[str, Json], name: str, change: Change) -> None:
+    if (name in members) == (change.operation is Operation.INSERT):
+        raise LookupError
+    if change.operation is Operation.REMOVE:
+        del members[name]
+    elif change.operation is Operation.REPLACE:
+        members[name] = change.value
+    else:
+        extended = {**members, name: change.value}
+        members.clear()
+        members.update((key, extended[key]) for key in sorted(extended, key=_stored_order))
+
+
+def _apply_to_array(values: list[Json], index: int, change: Change) -> None:
+    if change.operation is Operation.INSERT:
+        values.insert(index, change.value)
+    elif change.operation is Operation.REMOVE:
+        del values[index]
+    else:
+        values[index] = change.value
+
+
+def _stored_order(name: str) -> tuple[int, bytes]:
+    """The server sorts the members of an object by the length of their names in bytes, and then by the bytes."""
+    encoded = name.encode()
+    return len(encoded), encoded
+
+
+def _counted(data: bytes, at: int) -> tuple[bytes, int]:
+    """Returns the bytes that follow a length-encoded integer, and where they end."""
+    if at >= len(data) or not (data[at] < _SHORT or data[at] in _SIZES):
+        raise _malformed(at)
+    size = _SIZES.get(data[at], 0)
+    start = at + 1 + size
+    length = int.from_bytes(data[at + 1 : start], "little") if size else data[at]
+    if start + length > len(data):
+        raise _malformed(at)
+    return data[start : start + length], start + length
+
+
+def _path(data: bytes, at: int) -> tuple[tuple[Step, ...], int]:
+    """Returns the steps of the path at `at`, and where it ends. The server prints it as JSON_SET takes it."""
+    encoded, end = _counted(data, at)
+    text = encoded.decode("utf-8", "surrogateescape")
+    place = 1
+    steps: list[Step] = []
+    while place < len(text) and len(steps) < DEPTH_MAX and (match := _STEP.match(text, place)):
+        steps.append(_step(match, at))
+        place = match.end()
+    if not steps or text[0] != "$" or place != len(text):
+        raise _malformed(at)
+    return tuple(steps), end
+
+
+def _step(match: re.Match[str], offset: int) -> Step:
+    if match["index"] is not None:
+        return int(match["index"])
+    if match["last"] is not None:
+        return -1 - int(match["before"] or 0)
+    try:
+        name = match["bare"] if match["quoted"] is None else str(json.loads(match["quoted"]))
+        name.encode()  # half of a surrogate pair, or bytes that are not UTF-8
+    except ValueError:
+        raise _malformed(offset) from None
+    return name
+
+
+def _malformed(offset: int) -> ChangelogError:
+    return ChangelogError(
+        Kind.MALFORMED, f"a partial update of a JSON value is not valid: unexpected bytes at offset {offset}"
+    )
+
+
+_OPERATIONS: Final = frozenset(Operation)
+_SIZES: Final = {252: 2, 253: 3, 254: 8}
+_SHORT: Final = 251
+"""A length below this is its own first byte."""
+_STEP: Final = re.compile(
+    r"""\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s.\[\]"*]+))"""
+    r"|\[(?:(?P<index>[0-9]{1,10})|(?P<last>last)(?:-(?P<before>[0-9]{1,10}))?)\]",
+    re.DOTALL,
+)

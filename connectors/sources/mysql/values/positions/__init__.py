@@ -1,0 +1,1 @@
+"""Ids of transactions, and places in the binary log."""

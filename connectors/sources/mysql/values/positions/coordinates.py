@@ -1,0 +1,82 @@
+"""Places in the binary log as single integers, which have the order of the log.
+
+The log is a series of files, whose names end with a number, such as `binlog.000012`. A coordinate is the number of the
+file, times 2**36, plus an offset in the file in bytes. It is the commit of a position (`envelope.position`).
+"""
+
+import re
+from typing import Final
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+OFFSET_BITS: Final = 36
+COORDINATE_BITS: Final = 63
+
+_NAME: Final = re.compile(r"(.+)\.([0-9]+)", re.DOTALL)
+_OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+
+
+def coordinate(number: int, offset: int) -> int:
+    """Returns the coordinate of an offset in the log's file with this number.
+
+    Raises ChangelogError (LIMIT) if the file is larger than 64 GiB, or if the number is above 134,217,727.
+    """
+    if not 0 <= offset <= _OFFSET_MASK:
+        raise ChangelogError(
+            Kind.LIMIT,
+            f"offset {offset} in binary log file {number} has more than {OFFSET_BITS} bits",
+            hint="divide the transaction that made this file so large",
+        )
+    if not 0 <= number < 1 << COORDINATE_BITS - OFFSET_BITS:
+        raise ChangelogError(
+            Kind.LIMIT, f"binary log file {number} has a number with more than {COORDINATE_BITS - OFFSET_BITS} bits"
+        )
+    return number << OFFSET_BITS | offset
+
+
+def file_number(coordinate: int) -> int:
+    """Returns the number of the file that a coordinate is in."""
+    return coordinate >> OFFSET_BITS
+
+
+def file_offset(coordinate: int) -> int:
+    """Returns the offset in its file that a coordinate stands for, in bytes."""
+    return coordinate & _OFFSET_MASK
+
+
+def bytes_read(before: int, after: int) -> int:
+    """Returns how many bytes of log lie between two coordinates; of the last file only, if they are in two files."""
+    same_file = file_number(before) == file_number(after)
+    return max(after - before, 0) if same_file else file_offset(after)
+
+
+def parse_file_name(name: str) -> tuple[str, int]:
+    """Returns the base name and the number of a file of the log: `binlog` and 12 for `binlog.000012`.
+
+    Raises ChangelogError (MALFORMED) if the name has no number.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ChangelogError(Kind.MALFORMED, f"{name!r} is not the name of a binary log file, such as binlog.000012")
+    return match[1], int(match[2])
+
+
+def file_name(base: str, number: int) -> str:
+    """Returns the name of a file of the log. The server writes the number with at least six digits."""
+    return f"{base}.{number:06}"
+
+
+def coordinate_text(coordinate: int) -> str:
+    """Returns a coordinate for people, as `000012:345`: the number of the file, and the offset."""
+    return f"{file_number(coordinate):06}:{file_offset(coordinate)}"
+
+
+def parse_coordinate(text: str) -> int:
+    """Returns the coordinate that `coordinate_text` printed.
+
+    Raises ChangelogError: MALFORMED for any other text, LIMIT if a number is too large.
+    """
+    match = re.fullmatch("([0-9]{6,9}):([0-9]{1,11})", text)
+    if match is None:
+        raise ChangelogError(Kind.MALFORMED, f"{text!r} is not a place in the binary log, such as 000012:345")
+    return coordinate(int(match[1]), int(match[2]))

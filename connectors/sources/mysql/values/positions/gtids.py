@@ -1,0 +1,59 @@
+"""What the source needs of global transaction ids (GTIDs), whichever of the two databases they come from.
+
+The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
+"""
+
+from typing import Protocol, Self, TypeVar
+
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+
+G_co = TypeVar("G_co", covariant=True)
+
+
+class GtidsBuilder(Protocol[G_co]):
+    """Collects the GTIDs of a stream, in its order."""
+
+    def add(self, gtid: str) -> None:
+        """Adds one GTID. Raises ChangelogError (MALFORMED) if it is not a GTID of this database."""
+        ...
+
+    def build(self) -> G_co:
+        """Returns everything that was added, after what the builder began with. The builder can be used further."""
+        ...
+
+
+class Gtids(Protocol):
+    """Transactions that were executed or received. It is immutable, and false if it is empty."""
+
+    @property
+    def text(self) -> str:
+        """The text that `parse_gtids` reads, and the server too. Equal values have the same text."""
+        ...
+
+    def __bool__(self) -> bool: ...
+
+    def contains(self, gtid: str) -> bool:
+        """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) for any other text."""
+        ...
+
+    def missing(self, other: Self) -> Self:
+        """Returns what `other` includes and this does not: nothing if this includes all of `other`."""
+        ...
+
+    def is_subset(self, other: Self) -> bool:
+        """Returns whether `other` includes everything that this includes."""
+        ...
+
+    def builder(self) -> GtidsBuilder[Self]:
+        """Returns a builder that begins with this."""
+        ...
+
+
+def parse_gtids(flavour: Flavour, text: str) -> Gtids:
+    """Parses the transactions that a server prints, such as `@@gtid_executed` (MySQL) or `@@gtid_binlog_pos` (MariaDB).
+
+    Raises ChangelogError (MALFORMED) with the offset of the character that does not fit.
+    """
+    return GtidPosition.parse(text) if flavour is Flavour.MARIADB else GtidSet.parse(text)

@@ -1,0 +1,141 @@
+"""Says how the values of a column are read from its table, so that their printed text is that of the binary log.
+
+The values are those of the text protocol. The server prints most of them as `printed` does. The exceptions are numbers
+that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that are only bytes, and halves of surrogate
+pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 lays some doubles in it out otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from changelog.connectors.sources.mysql.values import numbers, spatial
+from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.text.charsets import clean
+from changelog.connectors.sources.mysql.values.type_codes import TypeCode
+from changelog.connectors.sources.mysql.values.types import BINARY, DECLARED, STRINGS, declared_type, unsupported
+from changelog.envelope.errors import ChangelogError, Kind
+
+SETTINGS = (
+    "SET NAMES utf8mb4",
+    "SET time_zone = '+00:00'",
+    "SET sql_mode = ''",  # above all without PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES
+    "SET sql_select_limit = 18446744073709551615",
+)
+"""The statements that a session executes before it reads rows."""
+
+Convert = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """A column of a query.
+
+    `sql` is its expression. `convert` makes the printed text of what the server sends for a value that is not NULL; it
+    raises ChangelogError (MALFORMED) for bytes that the server does not send. None says that these bytes are the
+    printed text.
+    """
+
+    sql: str
+    convert: Convert | None
+
+
+def selected(column: Column) -> Selected:
+    """Returns how a column is selected. `column` must be from the catalogue (`catalog_columns`), because `declared`
+    says whether the server pads numbers with zeros.
+
+    Raises ChangelogError (PRECONDITION) if its type cannot be published.
+    """
+    sql = f"`{column.name.replace('`', '``')}`"
+    if column.type in _FLOATING:
+        # A FLOAT as such is printed with 6 digits. The product is a DOUBLE, and keeps the sign of -0.
+        return Selected(sql=f"{sql} * 1e0", convert=_FLOATING[TypeCode(column.type)])
+    return Selected(sql=sql, convert=_conversion(column))
+
+
+def _conversion(column: Column) -> Convert | None:
+    if column.type in STRINGS:
+        return _string(column)
+    if column.type == TypeCode.YEAR:
+        return _short_year if column.declared.startswith("year(2)") else _unpadded
+    if column.type in _NUMBERS:
+        return _unpadded if "zerofill" in column.declared else None
+    if column.type == TypeCode.BIT:
+        return numbers.bits(column.bits)
+    if column.type in _CONVERSIONS:
+        return _CONVERSIONS[TypeCode(column.type)]
+    if column.type in _AS_PRINTED:
+        return None
+    raise unsupported(column)
+
+
+def _string(column: Column) -> Convert | None:
+    declared = declared_type(column)
+    if declared in DECLARED:
+        return _DECLARED.get(declared)
+    return None if column.collation in (None, BINARY) else clean
+
+
+def _floating(text: bytes, *, single: bool) -> bytes:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ChangelogError(Kind.MALFORMED, "a FLOAT or DOUBLE is not a number") from None
+    return numbers.floating(value, single=single)
+
+
+def _unpadded(text: bytes) -> bytes:
+    """Removes zeros at the beginning, but not the only digit before the point or the end."""
+    whole, point, part = text.partition(b".")
+    return (whole.lstrip(b"0") or b"0") + point + part
+
+
+def _short_year(text: bytes) -> bytes:
+    """Converts a year of MariaDB that is printed with two digits, and is one of 1970 to 2069."""
+    if not text.isdigit():
+        raise ChangelogError(Kind.MALFORMED, "a YEAR is not a number")
+    return b"%d" % (int(text) + (2000 if int(text) < 70 else 1900))
+
+
+def _utc(text: bytes) -> bytes:
+    """Adds the zone, which the zero date does not have."""
+    return text if text.startswith(b"0000") else text + b"+00"
+
+
+_NUMBERS = frozenset(
+    {
+        TypeCode.TINY,
+        TypeCode.SHORT,
+        TypeCode.INT24,
+        TypeCode.LONG,
+        TypeCode.LONGLONG,
+        TypeCode.NEWDECIMAL,
+    }
+)
+
+_FLOATING: Mapping[TypeCode, Convert] = {
+    TypeCode.FLOAT: lambda text: _floating(text, single=True),
+    TypeCode.DOUBLE: lambda text: _floating(text, single=False),
+}
+
+_CONVERSIONS: Mapping[TypeCode, Convert] = {
+    TypeCode.TIMESTAMP: _utc,
+    TypeCode.TIMESTAMP2: _utc,
+    TypeCode.ENUM: clean,
+    TypeCode.SET: clean,
+    TypeCode.GEOMETRY: spatial.geometry,
+    TypeCode.VECTOR: spatial.vector,
+}
+
+_DECLARED: Mapping[str, Convert] = {"json": clean, "vector": spatial.vector}
+
+_AS_PRINTED = frozenset(
+    {
+        TypeCode.DATE,
+        TypeCode.NEWDATE,
+        TypeCode.TIME,
+        TypeCode.TIME2,
+        TypeCode.DATETIME,
+        TypeCode.DATETIME2,
+        TypeCode.JSON,
+    }
+)

@@ -1,0 +1,129 @@
+"""Prints dates and times from their bytes in the binary log, as the server prints them.
+
+The layouts are those of `my_time.cc` (`my_time_packed_to_binary`, `my_datetime_packed_to_binary`,
+`my_timestamp_to_binary`). MariaDB can also write the older layouts, if `mysql56_temporal_format` is OFF. Dates may have
+a month or a day 0. All printers raise ChangelogError (MALFORMED) for bytes that the type cannot have, and nothing else.
+"""
+
+import datetime
+
+from changelog.connectors.sources.mysql.values.malformed import check_size, malformed
+from changelog.connectors.sources.mysql.values.numbers import Printer
+
+ZERO = b"0000-00-00 00:00:00"
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_HOURS_MAX = 838
+
+
+def date(raw: bytes | memoryview) -> bytes:
+    """Prints a DATE: 3 bytes, little-endian, with 5 bits of the day, 4 of the month, and the year."""
+    check_size("DATE", raw, 3)
+    number = int.from_bytes(raw, "little")
+    return _date("DATE", number >> 9, number >> 5 & 15, number & 31)
+
+
+def time(digits: int) -> Printer:
+    """Prints a TIME with `digits` digits of the fraction, for example `-838:59:59.0`.
+
+    It is big-endian, with an offset: 3 bytes, then the fraction. 6 bits each of the second and the minute are below the
+    hour. The fraction is part of the number, so a negative time is the number's complement as a whole.
+    """
+    fraction_size = (digits + 1) // 2
+
+    def printed(raw: bytes | memoryview) -> bytes:
+        check_size("TIME", raw, 3 + fraction_size)
+        number = int.from_bytes(raw, "big") - (0x800000 << 8 * fraction_size)
+        sign = b"-" if number < 0 else b""
+        clock, fraction = divmod(abs(number), 1 << 8 * fraction_size)
+        text = _clock("TIME", clock >> 12, clock >> 6 & 63, clock & 63, _HOURS_MAX)
+        return sign + text + _fraction("TIME", fraction, digits)
+
+    return printed
+
+
+def datetime_(digits: int) -> Printer:
+    """Prints a DATETIME with `digits` digits of the fraction.
+
+    It is big-endian, with an offset: 5 bytes, then the fraction. Below 13 times the year plus the month are 5 bits each
+    of the day and the hour, and 6 bits each of the minute and the second.
+    """
+    fraction_size = (digits + 1) // 2
+
+    def printed(raw: bytes | memoryview) -> bytes:
+        check_size("DATETIME", raw, 5 + fraction_size)
+        number = int.from_bytes(raw[:5], "big") - 0x8000000000
+        if number < 0:
+            raise malformed("DATETIME", "is negative")
+        year, month = divmod(number >> 22, 13)
+        day = _date("DATETIME", year, month, number >> 17 & 31)
+        clock = _clock("DATETIME", number >> 12 & 31, number >> 6 & 63, number & 63, 23)
+        return day + b" " + clock + _fraction("DATETIME", int.from_bytes(raw[5:], "big"), digits)
+
+    return printed
+
+
+def timestamp(digits: int) -> Printer:
+    """Prints a TIMESTAMP with `digits` digits of the fraction, in UTC, with `+00` at the end.
+
+    It is big-endian: 4 bytes with the seconds since 1970, then the fraction. The value 0 is the zero date, which has no
+    zone.
+    """
+    fraction_size = (digits + 1) // 2
+
+    def printed(raw: bytes | memoryview) -> bytes:
+        check_size("TIMESTAMP", raw, 4 + fraction_size)
+        fraction = _fraction("TIMESTAMP", int.from_bytes(raw[4:], "big"), digits)
+        return _instant(int.from_bytes(raw[:4], "big"), fraction)
+
+    return printed
+
+
+def old_time(raw: bytes | memoryview) -> bytes:
+    """Prints a TIME of the older layout: 3 bytes, little-endian, whose decimal digits are the text without colons."""
+    check_size("TIME", raw, 3)
+    number = int.from_bytes(raw, "little", signed=True)
+    hours, rest = divmod(abs(number), 10000)
+    return (b"-" if number < 0 else b"") + _clock("TIME", hours, rest // 100, rest % 100, _HOURS_MAX)
+
+
+def old_datetime(raw: bytes | memoryview) -> bytes:
+    """Prints a DATETIME of the older layout: 8 bytes, little-endian, whose decimal digits are those of the text."""
+    check_size("DATETIME", raw, 8)
+    day, clock = divmod(int.from_bytes(raw, "little"), 1000000)
+    hours, rest = divmod(clock, 10000)
+    text = _date("DATETIME", day // 10000, day // 100 % 100, day % 100)
+    return text + b" " + _clock("DATETIME", hours, rest // 100, rest % 100, 23)
+
+
+def old_timestamp(raw: bytes | memoryview) -> bytes:
+    """Prints a TIMESTAMP of the older layout: 4 bytes, little-endian, with the seconds since 1970."""
+    check_size("TIMESTAMP", raw, 4)
+    return _instant(int.from_bytes(raw, "little"), b"")
+
+
+def _instant(seconds: int, fraction: bytes) -> bytes:
+    if not seconds and not fraction.strip(b".0"):
+        return ZERO + fraction
+    moment = _EPOCH + datetime.timedelta(seconds=seconds)
+    return b"%b%b+00" % (moment.strftime("%Y-%m-%d %H:%M:%S").encode(), fraction)
+
+
+def _date(type_name: str, year: int, month: int, day: int) -> bytes:
+    if year > 9999 or month > 12 or day > 31:
+        raise malformed(type_name, "is no date")
+    return b"%04d-%02d-%02d" % (year, month, day)
+
+
+def _clock(type_name: str, hours: int, minutes: int, seconds: int, hours_max: int) -> bytes:
+    if hours > hours_max or minutes > 59 or seconds > 59:
+        raise malformed(type_name, "is no time")
+    return b"%02d:%02d:%02d" % (hours, minutes, seconds)
+
+
+def _fraction(type_name: str, number: int, digits: int) -> bytes:
+    """Returns the point and the digits of a fraction; each byte of `number` stands for two digits."""
+    stored = (digits + 1) // 2 * 2
+    if number >= 10**stored:
+        raise malformed(type_name, "has a fraction that is too large")
+    return b".%0*d" % (digits, number // 10 ** (stored - digits)) if digits else b""

@@ -1,0 +1,1 @@
+"""Character sets: texts become UTF-8."""

@@ -1,0 +1,68 @@
+"""Places in the binary log: their order, their bounds and their texts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sources.mysql.values.positions.coordinates import (
+    bytes_read,
+    coordinate,
+    coordinate_text,
+    file_name,
+    file_number,
+    file_offset,
+    parse_coordinate,
+    parse_file_name,
+)
+from changelog.envelope.errors import ChangelogError, Kind
+
+LAST_FILE, LAST_OFFSET = (1 << 27) - 1, (1 << 36) - 1
+PLACES = st.tuples(st.integers(0, LAST_FILE), st.integers(0, LAST_OFFSET))
+
+
+@given(PLACES, PLACES)
+def test_coordinates_have_the_order_of_the_log(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (coordinate(*one) < coordinate(*other)) == (one < other)
+    assert (file_number(coordinate(*one)), file_offset(coordinate(*one))) == one
+    assert 0 <= coordinate(*one) < 1 << 63
+
+
+@given(PLACES)
+def test_texts_round_trip(place: tuple[int, int]) -> None:
+    assert parse_coordinate(coordinate_text(coordinate(*place))) == coordinate(*place)
+
+
+def test_a_coordinate_is_shown_with_the_digits_of_the_file_name() -> None:
+    assert coordinate_text(coordinate(12, 345)) == "000012:345"
+
+
+@pytest.mark.parametrize("place", [(LAST_FILE + 1, 0), (0, LAST_OFFSET + 1), (-1, 0), (0, -1)])
+def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
+    with pytest.raises(ChangelogError, match="bits") as raised:
+        coordinate(*place)
+    assert raised.value.kind is Kind.LIMIT
+
+
+@given(st.sampled_from(["binlog", "mysql-bin", "a.000001", "größe"]), st.integers(0, LAST_FILE))
+def test_file_names_round_trip(base: str, number: int) -> None:
+    assert parse_file_name(file_name(base, number)) == (base, number)
+
+
+@pytest.mark.parametrize("name", ["", "binlog", "binlog.", ".000001", "binlog.00001x", "binlog.٣"])
+def test_a_name_without_a_number_is_malformed(name: str) -> None:
+    with pytest.raises(ChangelogError, match="is not the name") as raised:
+        parse_file_name(name)
+    assert raised.value.kind is Kind.MALFORMED
+
+
+@pytest.mark.parametrize("text", ["", "000012", "12:345", "000012:-1", "000012:345x", "000012:345\n"])
+def test_other_texts_are_malformed(text: str) -> None:
+    with pytest.raises(ChangelogError, match="is not a place") as raised:
+        parse_coordinate(text)
+    assert raised.value.kind is Kind.MALFORMED
+
+
+def test_the_bytes_between_two_coordinates_are_counted() -> None:
+    assert bytes_read(coordinate(3, 100), coordinate(3, 250)) == 150
+    assert bytes_read(coordinate(3, 100), coordinate(4, 250)) == 250
+    assert bytes_read(coordinate(3, 100), coordinate(3, 50)) == 0

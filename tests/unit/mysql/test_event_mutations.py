@@ -1,0 +1,11 @@
+"""A campaign of few rounds with changed events; `event_mutations.run` runs as many as one likes."""
+
+import pytest
+
+from tests.unit.mysql.event_mutations import run
+
+
+@pytest.mark.campaign
+def test_changed_events_are_decoded_or_refused(seed: int) -> None:
+    outcomes = run(20_000, seed)
+    assert min(outcomes["decoded"], outcomes["refused"]) > 1_000

@@ -1,0 +1,79 @@
+"""MariaDB's positions, as GTIDs of each domain."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition, parse_gtid
+from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
+from changelog.envelope.errors import ChangelogError, Kind
+
+GTIDS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 9)), max_size=20)
+START = GtidPosition(domains={})
+
+Gtids = list[tuple[int, int, int]]
+
+
+def received(gtids: Gtids) -> set[tuple[int, int]]:
+    """The transactions up to the last one of each domain, as pairs of domain and sequence number."""
+    last = {domain: sequence for domain, _, sequence in gtids}
+    return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}
+
+
+def built(gtids: Gtids) -> GtidPosition:
+    builder = START.builder()
+    for domain, server, sequence in gtids:
+        builder.add(f"{domain}-{server}-{sequence}")
+    return builder.build()
+
+
+@given(GTIDS, GTIDS)
+def test_a_position_stands_for_all_transactions_up_to_it(mine: Gtids, theirs: Gtids) -> None:
+    one, other = GtidPosition.of(mine), GtidPosition.of(theirs)
+    assert one.is_subset(other) == (received(mine) <= received(theirs))
+    assert {domain for domain, _ in received(theirs) - received(mine)} == set(one.missing(other).domains)
+    assert one.missing(other).domains.items() <= other.domains.items()
+    assert all(
+        one.contains(f"{domain}-9-{number}") == ((domain, number) in received(mine)) for domain, number in PLACES
+    )
+
+
+PLACES = [(domain, number) for domain in range(5) for number in range(11)]
+
+
+@given(GTIDS)
+def test_texts_round_trip_and_builders_agree_with_lists(gtids: Gtids) -> None:
+    position = GtidPosition.of(gtids)
+    assert built(gtids) == position
+    assert GtidPosition.parse(position.text) == parse_gtids(Flavour.MARIADB, position.text) == position
+    assert GtidPosition.parse(" , ".join("-".join(map(str, gtid)) for gtid in gtids)) == position
+    assert bool(position) == bool(gtids)
+
+
+def test_a_builder_leaves_the_position_that_it_began_with_unchanged() -> None:
+    start = GtidPosition.parse("1-2-5,0-1-100")
+    builder = start.builder()
+    builder.add("0-7-101")
+    first = builder.build()
+    builder.add("4294967295-1-18446744073709551615")
+    assert start.text == "0-1-100,1-2-5"
+    assert first.text == "0-7-101,1-2-5"
+    assert builder.build().text == "0-7-101,1-2-5,4294967295-1-18446744073709551615"
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [("x", 0), ("0-1", 0), ("0-1-2;", 0), ("0-1-2,,", 6), ("0-1-2,4294967296-1-1", 6), ("0-1-18446744073709551616", 0)],
+)
+def test_other_texts_are_malformed(text: str, offset: int) -> None:
+    with pytest.raises(ChangelogError, match=rf"at character {offset}$") as raised:
+        GtidPosition.parse(text)
+    assert raised.value.kind is Kind.MALFORMED
+
+
+@pytest.mark.parametrize("text", ["", "0-1", "0-1-2,0-1-3", "0-4294967296-1", "-1-1-1"])
+def test_other_texts_are_no_gtid(text: str) -> None:
+    with pytest.raises(ChangelogError, match="is not a MariaDB GTID") as raised:
+        parse_gtid(text)
+    assert raised.value.kind is Kind.MALFORMED

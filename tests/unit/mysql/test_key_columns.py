@@ -1,0 +1,82 @@
+"""SQL for ranges of keys, and literals of keys from their canonical texts."""
+
+import itertools
+import sqlite3
+
+import pytest
+
+from changelog.connectors.sources.mysql.snapshot.key_columns import (
+    KeyColumn,
+    key_column,
+    keys_condition,
+    quoted,
+    range_condition,
+)
+
+
+def column(name: str, data_type: str, charset: str = "", collation: str = "") -> KeyColumn:
+    found = key_column(name, data_type, charset, collation)
+    assert found is not None
+    return found
+
+
+def test_every_row_is_in_exactly_one_of_consecutive_ranges() -> None:
+    key = [column("a", "int"), column("b", "int")]
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE t (a INTEGER, b INTEGER)")
+    rows = list(itertools.product(range(4), range(4)))
+    database.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    bounds = [None, ("0", "2"), ("2", "-1"), ("2", "0"), None]
+    parts = [
+        database.execute(f"SELECT a, b FROM t WHERE {range_condition(key, first, end)}").fetchall()
+        for first, end in itertools.pairwise(bounds)
+    ]
+    assert sorted(row for part in parts for row in part) == rows
+    assert parts[0] == [(0, 0), (0, 1), (0, 2)]
+    assert parts[2] == [(2, 0)]
+
+
+def test_keys_are_listed() -> None:
+    key = [column("a", "int"), column("b`", "varchar", "latin1", "latin1_bin")]
+    assert keys_condition(key, [("1", "'x'"), ("2", "'y'")]) == "(`a`, `b```) IN ((1, 'x'), (2, 'y'))"
+    assert quoted("my db", "t`") == "`my db`.`t```"
+
+
+def test_a_literal_has_the_character_set_and_the_collation_of_its_column() -> None:
+    literal = column("name", "varchar", "latin1", "latin1_german2_ci").literal
+    assert literal == "CONCAT('_latin1 x''', HEX(`name`), ''' COLLATE latin1_german2_ci')"
+
+
+@pytest.mark.parametrize(
+    ("data_type", "text", "literal"),
+    [
+        ("bigint", "-12", "-12"),
+        ("decimal", "1.50", "1.50"),
+        ("double", "1e-07", "1e-07"),
+        ("int", "1 OR 1=1", None),
+        ("int", "", None),
+        ("varchar", "it's", "_utf8mb4 x'69742773'"),
+        ("varbinary", "AP8Q", "_binary x'00ff10'"),
+        ("blob", "no base64!", None),
+        ("bit", "0101", "b'0101'"),
+        ("bit", "2", None),
+        ("date", "2024-01-31", "DATE'2024-01-31'"),
+        ("datetime", "2024-01-31T10:00:00.500000", "TIMESTAMP'2024-01-31 10:00:00.500000'"),
+        ("timestamp", "2024-01-31T10:00:00.500000Z", "TIMESTAMP'2024-01-31 10:00:00.500000'"),
+        ("time", "-838:59:59", "TIME'-838:59:59'"),
+        ("date", "2024' OR '1", None),
+        ("uuid", "a0ee", "_utf8mb4 x'61306565'"),
+    ],
+)
+def test_a_canonical_text_becomes_a_literal(data_type: str, text: str, literal: str | None) -> None:
+    convert = column("k", data_type).from_canonical
+    assert convert is not None
+    assert convert(text) == literal
+
+
+def test_enums_are_not_found_by_their_texts() -> None:
+    assert column("k", "enum").from_canonical is None
+
+
+def test_a_type_that_no_key_can_have_gives_no_column() -> None:
+    assert key_column("k", "geometry", "", "") is None

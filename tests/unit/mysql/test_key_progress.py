@@ -1,0 +1,101 @@
+"""The ranges of a table cover each key exactly once, whatever happens to the chunks."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.capture.tables.table_progress import pages_read
+from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress, KeyRange
+
+KEYS = 40
+
+
+def progress(chunk_rows: int = 4) -> KeyProgress:
+    return KeyProgress(entity="t", signature="a", chunks=KEYS // chunk_rows, chunk_rows=chunk_rows)
+
+
+def keys(range_: KeyRange) -> set[int]:
+    first = -1 if range_.first is None else int(range_.first.key[0])
+    end = KEYS if range_.end is None else int(range_.end.key[0])
+    return {key for key in range(KEYS) if first < key <= end}
+
+
+def narrowed(task: KeyProgress, taken: KeyRange) -> KeyRange:
+    """Does what a reader does: reads the first rows of a range, and leaves the rest."""
+    inside = sorted(keys(taken))
+    if len(inside) < task.chunk_rows:
+        return taken
+    part = taken.upto((str(inside[task.chunk_rows - 1]),))
+    task.narrow(taken, part)
+    return part
+
+
+def test_a_table_is_read_in_chunks() -> None:
+    task, chunks = progress(), []
+    while (taken := task.next_range()) is not None:
+        part = narrowed(task, taken)
+        chunks.append(sorted(keys(part)))
+        task.publish(part)
+    assert chunks == [*([key, key + 1, key + 2, key + 3] for key in range(0, KEYS, 4)), []]
+    assert task.complete
+    assert task.to_json() == {"complete": True}
+
+
+@given(st.data())
+def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None:
+    task = progress()
+    out: list[KeyRange] = []
+    published: set[int] = set()
+    for _ in range(200):
+        step = data.draw(st.sampled_from(["take", "take", "publish", "publish", "give back", "divide", "store"]))
+        if step == "take" and (taken := task.next_range()) is not None:
+            assert all(keys(taken).isdisjoint(keys(other)) for other in out)
+            out.append(narrowed(task, taken))
+        elif step == "store":
+            stored = json.loads(json.dumps(task.to_json()))
+            out.clear()
+            task = KeyProgress.resume("t", "a", chunks=10, chunk_rows=4, stored=stored) if not task.complete else task
+        elif out and step != "take":
+            part = out.pop(data.draw(st.integers(0, len(out) - 1)))
+            if step == "publish":
+                published |= keys(part)
+                task.publish(part)
+            else:
+                (task.give_back if step == "give back" else task.divide)(part)
+        assert set().union(*map(keys, task.left)) == set(range(KEYS)) - published
+    stored = task.to_json()
+    done, total = pages_read(stored)
+    assert 0 <= done <= total
+
+
+def test_a_range_that_was_not_published_after_all_is_read_again() -> None:
+    task = progress()
+    taken = task.next_range()
+    assert taken is not None
+    task.publish(taken)
+    assert task.complete
+    task.withdraw(taken)
+    assert task.next_range() == taken
+
+
+def test_another_signature_starts_the_table_over() -> None:
+    task = progress()
+    taken = task.next_range()
+    assert taken is not None
+    task.publish(narrowed(task, taken))
+    rest = task.next_range()
+    assert rest is not None
+    assert not task.admit(rest, "b")
+    assert (task.generation, task.signature) == (1, "b")
+    assert keys(task.left[0]) == set(range(KEYS))
+
+
+def test_progress_of_another_signature_is_not_resumed() -> None:
+    task = progress()
+    taken = task.next_range()
+    assert taken is not None
+    task.publish(narrowed(task, taken))
+    stored = {**task.to_json(), "again": ["*"]}
+    resumed = KeyProgress.resume("t", "b", chunks=10, chunk_rows=4, stored=stored)
+    assert (keys(resumed.left[0]), resumed.again) == (set(range(KEYS)), ("*",))

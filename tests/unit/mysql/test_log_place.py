@@ -1,0 +1,57 @@
+"""The place in the log is known from events that have only a part of it."""
+
+import pytest
+
+from changelog.connectors.sources.mysql.decode.events.header import Header
+from changelog.connectors.sources.mysql.decode.log_place import LogPlace
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
+from changelog.envelope.errors import ChangelogError, Kind
+
+FOUR_GIB = 1 << 32
+
+
+def header(end: int, size: int = 50, flags: int = 0) -> Header:
+    return Header(timestamp_s=0, type=2, server_id=1, size=size, end_log_pos=end, flags=flags)
+
+
+def test_an_event_is_where_its_end_says() -> None:
+    assert not LogPlace().known
+    place = LogPlace()
+    place.enter("binlog.000012", 4)
+    place.pass_event(header(150))
+    assert place.known
+    assert place.end == coordinate(12, 150)
+    assert place.begin_of(header(150)) == coordinate(12, 100)
+
+
+def test_events_without_a_place_and_artificial_ones_do_not_move_it() -> None:
+    place = LogPlace()
+    place.enter("binlog.000012", 120)
+    place.pass_event(header(0))
+    place.pass_event(header(99_999, flags=0x20))
+    assert place.end == coordinate(12, 120)
+
+
+def test_files_larger_than_4_gib_are_counted() -> None:
+    place = LogPlace()
+    place.enter("binlog.000001", 4)
+    ends = [FOUR_GIB - 20, FOUR_GIB + 30, FOUR_GIB + FOUR_GIB - 1, 2 * FOUR_GIB + 40]
+    for end in ends:
+        place.pass_event(header(end % FOUR_GIB))
+        assert place.end == coordinate(1, end)
+    assert place.begin_of(header(ends[-1] % FOUR_GIB)) == coordinate(1, ends[-1] - 50)
+
+
+def test_a_new_file_begins_at_its_beginning() -> None:
+    place = LogPlace()
+    place.enter("binlog.000001", 4)
+    place.pass_event(header(5000))
+    place.enter("binlog.000002", 4)
+    place.pass_event(header(124))
+    assert place.end == coordinate(2, 124)
+
+
+def test_an_event_before_the_name_of_a_file_is_malformed() -> None:
+    with pytest.raises(ChangelogError) as caught:
+        _ = LogPlace().end
+    assert caught.value.kind is Kind.MALFORMED

@@ -1,0 +1,81 @@
+"""What the next start continues from, after stops and restarts: no transaction is left out, or taken twice."""
+
+from changelog.connectors.sources.mysql.decode.events.events import XaId
+from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
+from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
+
+SENT_BEFORE = GtidPosition.parse("0-1-4")
+
+
+def state(received: str) -> LogState:
+    return LogState(epoch=1, received=GtidPosition.parse(received), resume=SENT_BEFORE, database="shop")
+
+
+def begin(log_state: LogState, number: int) -> Begun:
+    """Begins the transaction with this number, which is at ten times this coordinate."""
+    gtid = f"0-1-{number}"
+    begun = Begun(gtid=gtid, commit=10 * number, committed_at=0, seen=log_state.is_seen(gtid))
+    log_state.begin(begun)
+    return begun
+
+
+def commit(log_state: LogState, number: int) -> None:
+    log_state.end(begin(log_state, number))
+
+
+def prepare(log_state: LogState, number: int, name: bytes) -> None:
+    begun = begin(log_state, number)
+    log_state.hold(xa_id(name), begun)
+    assert log_state.holding is not None
+    log_state.prepared.hold(*log_state.holding)
+    log_state.end(begun)
+
+
+def commit_prepared(log_state: LogState, number: int, name: bytes) -> None:
+    begun = begin(log_state, number)
+    assert log_state.complete(xa_id(name), begun.commit) is not None
+    log_state.end(begun)
+
+
+def xa_id(name: bytes) -> XaId:
+    return XaId(format_id=1, gtrid=name, bqual=b"")
+
+
+def places(log_state: LogState) -> tuple[str, str]:
+    return log_state.gtids.text, log_state.resume.text
+
+
+def test_a_stop_forgets_what_comes_after_it_and_not_what_was_prepared_before() -> None:
+    log_state = state("0-1-4")
+    prepare(log_state, 5, b"early")
+    commit(log_state, 6)
+    log_state.end_block(None)
+    commit(log_state, 7)
+    prepare(log_state, 8, b"late")
+    commit_prepared(log_state, 9, b"early")
+    log_state.end_block(70)
+    assert places(log_state) == ("0-1-6", "0-1-4")
+
+
+def test_a_stop_right_after_a_transaction_was_prepared_forgets_it() -> None:
+    log_state = state("0-1-4")
+    commit(log_state, 5)
+    prepare(log_state, 6, b"late")
+    log_state.end_block(60)
+    assert places(log_state) == ("0-1-5", "0-1-5")
+
+
+def test_what_the_server_sends_again_stays_delivered() -> None:
+    log_state = state("0-1-9")
+    prepare(log_state, 5, b"early")
+    log_state.end_block(None)
+    assert places(log_state) == ("0-1-9", "0-1-4")
+    commit(log_state, 6)
+    prepare(log_state, 7, b"late")
+    for number in 8, 9, 10:
+        commit(log_state, number)
+    log_state.end_block(None)
+    assert places(log_state) == ("0-1-10", "0-1-4")
+    commit_prepared(log_state, 11, b"early")
+    log_state.end_block(None)
+    assert places(log_state) == ("0-1-11", "0-1-6")

@@ -1,0 +1,104 @@
+"""Packets are read whole, however the bytes arrive, and every wait has an end."""
+
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Patience
+
+LONGEST = 0xFFFFFF
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two connected sockets: the server's and ours."""
+    server, own = socket.socketpair()
+    own.settimeout(LOOK_S)
+    with server, own:
+        yield server, own
+
+
+def framed(payload: bytes) -> bytes:
+    """The packets of a payload."""
+    parts = [payload[at : at + LONGEST] for at in range(0, len(payload) + 1, LONGEST)]
+    return b"".join(
+        struct.pack("<I", len(part))[:3] + bytes([number & 0xFF]) + part for number, part in enumerate(parts)
+    )
+
+
+@given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
+def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], size: int) -> None:
+    server, own = socket.socketpair()
+    own.settimeout(LOOK_S)
+    with server, own:
+        reader = PacketReader(own, Patience())
+        received: list[bytes] = []
+        data = b"".join(map(framed, payloads))
+        for at in range(0, len(data), size):
+            server.sendall(data[at : at + size])
+            while b"".join(map(framed, received)) != data[: at + size] and framed_end(payloads, at + size) > len(
+                received
+            ):
+                received += reader.payloads()
+        assert received == payloads
+
+
+def framed_end(payloads: list[bytes], size: int) -> int:
+    """How many of the packets end within the first `size` bytes."""
+    count = end = 0
+    for payload in payloads:
+        end += len(framed(payload))
+        count += end <= size
+    return count
+
+
+@pytest.mark.parametrize("size", [LONGEST - 1, LONGEST, LONGEST + 1])
+def test_a_payload_of_several_packets_is_joined(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256 + 1)
+    payload = payload[:size]
+    reader = PacketReader(_Source(framed(payload) + framed(b"next")), Patience())  # type: ignore[arg-type]
+    received: list[bytes] = []
+    while len(received) < 2:
+        received += reader.payloads()
+    assert received == [payload, b"next"]
+
+
+class _Source:
+    """A socket from which these bytes can be received."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def recv(self, count: int) -> bytes:
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+
+def test_bytes_are_also_read_by_their_number(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, own = pair
+    reader = PacketReader(own, Patience())
+    server.sendall(b"abcdef")
+    assert (reader.read(2), reader.read(3)) == (b"ab", b"cde")
+    server.close()
+    assert reader.read(5) == b"f"
+
+
+def test_a_closed_connection_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, own = pair
+    server.close()
+    with pytest.raises(ConnectionResetError, match="closed"):
+        PacketReader(own, Patience()).payloads()
+
+
+def test_a_silent_server_is_not_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(TimeoutError, match=r"no answer for 0.2 s"):
+        PacketReader(pair[1], Patience(silence_s=0.2)).payloads()
+
+
+def test_a_stopping_service_does_not_wait(pair: tuple[socket.socket, socket.socket]) -> None:
+    with pytest.raises(TimeoutError, match="stopping"):
+        PacketReader(pair[1], Patience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).payloads()

@@ -1,0 +1,44 @@
+"""Rows of prepared XA transactions are held in memory only up to a limit."""
+
+import pytest
+
+from changelog.connectors.sources.mysql.decode.events.events import XaId
+from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared, Signed
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Stamp
+
+
+def xa_id(name: bytes) -> XaId:
+    return XaId(format_id=1, gtrid=name, bqual=b"")
+
+
+def held(nbytes: int) -> Held:
+    return Held(gtid="", commit=1, before=GtidSet(intervals={}), nbytes=nbytes)
+
+
+def test_too_many_bytes_of_prepared_transactions_are_refused() -> None:
+    prepared = Prepared(bytes_max=3 << 20)
+    prepared.hold(xa_id(b"a"), held(2 << 20))
+    prepared.hold(xa_id(b"a"), held(2 << 20))  # the same transaction, delivered a second time
+    prepared.hold(xa_id(b"b"), held(1 << 20))
+    with pytest.raises(ChangelogError, match="take more than 3 MiB") as caught:
+        prepared.hold(xa_id(b"c"), held(1))
+    assert caught.value.kind is Kind.LIMIT
+    assert "XA RECOVER" in str(caught.value)
+
+
+def test_a_transaction_that_ended_takes_no_memory() -> None:
+    prepared = Prepared(bytes_max=3)
+    for name in (b"a", b"b"):
+        prepared.hold(xa_id(name), held(3))
+        assert prepared.take(xa_id(name)) is not None
+    assert not prepared
+
+
+def test_only_a_change_of_the_stamp_is_held() -> None:
+    stamp = Stamp(service_name="till", api_version="", identifier="")
+    transaction = held(0)
+    for next_stamp in (None, stamp, stamp, None, None):
+        transaction.sign(next_stamp)
+    assert transaction.events == [Signed(stamp=stamp), Signed(stamp=None)]

@@ -1,0 +1,74 @@
+"""How columns are selected, as far as no server is needed. `test_values_oracle.py` compares them with the log."""
+
+import pytest
+
+from changelog.connectors.sources.mysql.values.catalog_columns import CatalogColumn, column_of
+from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.selected import selected
+from changelog.connectors.sources.mysql.values.type_codes import TypeCode
+from changelog.connectors.sources.mysql.values.types import BINARY, codec_for
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Array, Primitive
+from tests.unit.mysql.value_columns import UTF8MB4, bit_meta, column
+
+
+@pytest.mark.parametrize(
+    ("of", "sent", "printed"),
+    [
+        (column(TypeCode.LONG, declared="int(8) unsigned zerofill"), b"00000420", b"420"),
+        (column(TypeCode.LONG, declared="int(8) unsigned zerofill"), b"00000000", b"0"),
+        (column(TypeCode.NEWDECIMAL, declared="decimal(5,2) unsigned zerofill"), b"000.50", b"0.50"),
+        (column(TypeCode.YEAR, declared="year(4)"), b"0000", b"0"),
+        (column(TypeCode.YEAR, declared="year(2)"), b"69", b"2069"),
+        (column(TypeCode.YEAR, declared="year(2)"), b"70", b"1970"),
+        (column(TypeCode.FLOAT, 4), b"0.10000000149011612", b"0.1"),
+        (column(TypeCode.DOUBLE, 8), b"-0", b"-0"),
+        (column(TypeCode.BIT, bit_meta(10)), b"\x02\x03", b"1000000011"),
+        (column(TypeCode.TIMESTAMP2, 1), b"2024-01-31 10:00:00.5", b"2024-01-31 10:00:00.5+00"),
+        (column(TypeCode.TIMESTAMP2, 1), b"0000-00-00 00:00:00.0", b"0000-00-00 00:00:00.0"),
+        (column(TypeCode.VARCHAR, 9, collation=UTF8MB4), b"a\xed\xa0\x80", b"a?"),
+        (column(TypeCode.VARCHAR, 8, collation=BINARY, declared="vector(2)"), b"\0\0\x80\x3f\0\0\0\0", b"[1,0]"),
+    ],
+)
+def test_values_that_are_printed_otherwise_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
+    convert = selected(of).convert
+    assert convert is not None
+    assert convert(sent) == printed
+
+
+@pytest.mark.parametrize(
+    ("of", "sent"),
+    [
+        (column(TypeCode.FLOAT, 4), b"a"),
+        (column(TypeCode.DOUBLE, 8), b"inf"),
+        (column(TypeCode.YEAR, declared="year(2)"), b"a"),
+        (column(TypeCode.BIT, bit_meta(10)), b"\x04\x03"),
+        (column(TypeCode.VARCHAR, 9, collation=UTF8MB4), b"\xff"),
+    ],
+)
+def test_values_that_no_server_sends(of: Column, sent: bytes) -> None:
+    convert = selected(of).convert
+    assert convert is not None
+    with pytest.raises(ChangelogError) as raised:
+        convert(sent)
+    assert raised.value.kind is Kind.MALFORMED
+
+
+def test_a_hidden_column_cannot_be_selected() -> None:
+    with pytest.raises(ChangelogError) as raised:
+        selected(column(TypeCode.TYPED_ARRAY))
+    assert raised.value.kind is Kind.PRECONDITION
+
+
+def row(data_type: str, column_type: str) -> CatalogColumn:
+    return CatalogColumn("c", data_type, column_type, "NO", None, None, None, None, None)
+
+
+def test_a_type_of_newer_servers() -> None:
+    assert codec_for(column_of(row("vector", "vector(2)"), {})).column_type == Array(element=Primitive.FLOAT)
+
+
+def test_a_type_that_is_not_known() -> None:
+    with pytest.raises(ChangelogError, match="column c has the type xmltype") as raised:
+        column_of(row("xmltype", "xmltype"), {})
+    assert raised.value.kind is Kind.PRECONDITION

@@ -1,0 +1,64 @@
+"""The values of text results are found for all rows at once, exactly as one would read them one by one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sources.mysql.session.results import TextRows
+from changelog.connectors.sources.mysql.snapshot.text_rows import convert_column, parse_rows
+from changelog.envelope.errors import ChangelogError, Kind
+
+LENGTHS = (0, 1, 250, 251, 252, 255, 256, 65535, 65536, 70000)
+
+values = st.one_of(st.none(), st.binary(max_size=12), st.sampled_from([b"x" * length for length in LENGTHS]))
+
+
+def encoded(value: bytes | None) -> bytes:
+    if value is None:
+        return b"\xfb"
+    size = len(value)
+    if size < 251:
+        return bytes([size]) + value
+    if size < 1 << 16:
+        return b"\xfc" + size.to_bytes(2, "little") + value
+    return b"\xfd" + size.to_bytes(3, "little") + value
+
+
+def result(rows: list[list[bytes | None]]) -> TextRows:
+    data, starts = bytearray(), [0]
+    for row in rows:
+        data += b"".join(map(encoded, row))
+        starts.append(len(data))
+    return TextRows(data=data, starts=starts)
+
+
+@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(values, min_size=width, max_size=width), max_size=6)))
+def test_each_value_is_found(rows: list[list[bytes | None]]) -> None:
+    width = len(rows[0]) if rows else 1
+    text_rows = result(rows)
+    columns = parse_rows(text_rows, range(width), width)
+    assert [columns.row(text_rows.data, number) for number in range(len(rows))] == rows
+
+
+def test_columns_that_were_not_read_are_null() -> None:
+    text_rows = result([[b"a", b"b"], [b"c", None]])
+    columns = parse_rows(text_rows, (1, 3), 4)
+    assert [columns.row(text_rows.data, number) for number in range(2)] == [
+        [None, b"a", None, b"b"],
+        [None, b"c", None, None],
+    ]
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(ChangelogError) as caught:
+        parse_rows(result([[b"a", b"b"]]), range(3), 3)
+    assert caught.value.kind is Kind.MALFORMED
+
+
+@given(st.lists(st.lists(values, min_size=3, max_size=3), max_size=5))
+def test_a_column_is_converted_and_the_others_stay(rows: list[list[bytes | None]]) -> None:
+    text_rows = result(rows)
+    columns = parse_rows(text_rows, range(3), 3)
+    convert_column(text_rows.data, columns, 1, lambda text: b"<" + text + b">")
+    expected = [[first, None if value is None else b"<" + value + b">", last] for first, value, last in rows]
+    assert [columns.row(text_rows.data, number) for number in range(len(rows))] == expected
