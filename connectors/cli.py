@@ -1,7 +1,7 @@
 """`changelog`: the command line. Finds the command, runs it, and turns an error into one line and an exit code.
 
 Exit codes: 0 if the command did what it should and found nothing wrong, 1 if it found something, 2 for bad usage or a
-bad configuration, 3 if it failed.
+bad configuration, 3 if it failed, 130 after Ctrl-C, and 141 if the program that reads the output has ended.
 """
 
 import argparse
@@ -21,25 +21,25 @@ from changelog.connectors.extras import installation, own_version
 from changelog.connectors.terminal import say
 
 COMMANDS = {
-    "demo": "run a demonstration on this machine, with a PostgreSQL of its own (extra `embedded`)",
+    "demo": "run a demonstration on this machine, with a database of its own (extra `embedded` or `mysql`)",
     "init": "write a configuration and schema files from a live database, or print SQL that an administrator runs",
     "check": "test every precondition of the service and print a fix for each problem",
     "run": "run the service: read the tables, then stream changes until stopped",
     "status": "show the lag, the log that the slot retains, tables being read, repairs, and counts per entity",
     "tail": "show changes as they are published",
     "history": "show all changes of one key of an entity",
-    "schemas": "work with the schemas of what is published: in files, in the registry, and in migrations",
+    "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
     "signal": "pause or resume the reading of tables, or cancel repairs",
     "accept": "let the service continue past a change that it stopped at",
     "drop": "remove what the service created in the database and on Kafka",
 }
-"""The commands with their summaries. Each command is the module of its name in `changelog.connectors.commands`, and is
-imported only if the command line names it."""
+"""The commands with their summaries. Each command is a module of the same name in `changelog.connectors.commands`,
+which is imported only if the command line names the command."""
 
 SERVICE = "run"
-"""The command that writes a log to standard error."""
+"""The command that runs the service, which writes a log to standard error."""
 
 FAILED = 3
 INTERRUPTED = 130
@@ -48,7 +48,7 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     chosen: "argparse.ArgumentParser | None" = None
-    """The parser of the command that was chosen; a misspelt option may be one of its options."""
+    """The parser of the command that the command line names. Its options are suggested for misspelt options."""
 
     def error(self, message: str) -> NoReturn:
         """Prints a usage error as one line, like every other error, and exits with 2."""
@@ -96,7 +96,10 @@ def _load(name: str) -> Command:
 
 
 def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Returns the parser of the command line. Only the commands that are `loaded` have their own arguments in it."""
+    """Returns the parser of the command line, which has all commands, but only those in `loaded` with their arguments.
+
+    `loaded` maps the names of commands to their modules.
+    """
     parser = _Parser(prog="changelog", description="Publishes a database's commit log as a changelog.")
     parser.add_argument("--version", action="version", version=f"changelog {own_version()}")
     parser.add_argument(
@@ -162,7 +165,7 @@ def execute(command: Command, arguments: argparse.Namespace) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _report(error, f"{where}{error.strerror or type(error).__name__}", arguments)
         return FAILED
-    except Exception as error:  # noqa: BLE001, a bug of ours; its message may hold row values: show only its type
+    except Exception as error:  # noqa: BLE001, a bug of ours; only its type is shown: the message may hold row values
         text = f"internal error ({type(error).__name__}); repeat with --verbose and report the traceback"
         _report(error, text, arguments)
         return FAILED

@@ -31,7 +31,7 @@ _COMPLETERS: Final = {
     "FOLDER": shtab.DIRECTORY,
     "DIR": shtab.DIRECTORY,
 }
-"""How the value of an argument is completed, by the name that the help gives this value."""
+"""Maps the name that the help gives to the value of an argument, such as `FILE`, to how this value is completed."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:

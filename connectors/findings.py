@@ -1,7 +1,10 @@
 """The findings of `changelog check`: one for each precondition of the source and of the sink."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from changelog.envelope.errors import ChangelogError, Kind
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -10,8 +13,8 @@ Status = Literal["ok", "warn", "fail"]
 class Finding:
     """The result of checking one precondition.
 
-    `hint` says what a person can do about it. `fix` holds SQL statements that do it without losing anything; it is
-    empty if no such statements are known.
+    If the precondition does not hold, `hint` says what a person can do. `fix` has SQL statements that do it without
+    losing anything; it is empty if no such statements are known.
     """
 
     name: str
@@ -34,3 +37,18 @@ def warn(name: str, message: str, hint: str | None = None) -> Finding:
 def fail(name: str, message: str, hint: str) -> Finding:
     """Returns a finding that prevents a start: the changelog would not be exact, or the service would do harm."""
     return Finding(name=name, status="fail", message=message, hint=hint)
+
+
+def refuse(results: Sequence[Finding]) -> None:
+    """Raises ChangelogError (PRECONDITION) for the first finding that is a failure, if there is one.
+
+    The message says how many more failures there are.
+    """
+    failures = [finding for finding in results if finding.status == "fail"]
+    if failures:
+        others = len(failures) - 1
+        more = f" (and {others} more problem{'s' if others > 1 else ''}: see `changelog check`)" if others else ""
+        first_failure = failures[0]
+        raise ChangelogError(
+            Kind.PRECONDITION, f"{first_failure.name}: {first_failure.message}{more}", hint=first_failure.hint
+        )

@@ -45,9 +45,9 @@ class GapAtStart:
 def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart | None:
     """Returns the gap at which a start of the service stops, None if there is no gap.
 
-    It starts as the service does, and reads to the end of the database's log, but stores nothing. It must read that
-    far, because only the log shows that a publication was missing for a while. If the start stops for another reason
-    than a gap, raises the ChangelogError of that start.
+    This function opens the source as the service does, and reads to the end of the database's log, but stores nothing.
+    It must read that far, because only the log shows that a publication was missing for a while. If the start stops
+    for another reason than a gap, raises the ChangelogError of that start.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
@@ -117,14 +117,18 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 
 
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
-    """Continues the changelog past a gap: stores the gap, and the position in the log from which it continues.
+    """Continues the changelog past a gap: stores the gap, and the position from which the service then reads the log.
 
     Both are stored in one commit. If the process ends before that commit, the next start finds the gap again; after the
     commit, every start continues. Raises ChangelogError.
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)
-    _log.info("continuing past the gap", why=gap.error.message, note="a new slot waits for transactions that run now")
+    _log.info(
+        "continuing past the gap",
+        why=gap.error.message,
+        note="the creation of a new slot waits until all transactions that run now have ended",
+    )
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
         def take_over() -> ChangelogEnd:

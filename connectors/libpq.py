@@ -1,7 +1,7 @@
-"""Connection parameters for any PostgreSQL server, and its errors translated into ours.
+"""Makes the parameters of connections to PostgreSQL servers, and translates the servers' errors into ours.
 
-It is used for the source's database and for databases that views are written to. The advice on what to do about an
-error differs between the two, so each caller passes its own `Remedies`.
+The module is used for the source's database and for databases that views are written to. The advice on what to do
+about an error differs between these two uses, so each caller passes its own `Remedies`.
 """
 
 import re
@@ -34,7 +34,7 @@ _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Two tables that give for each error its kind and a hint for a person. In each, the first entry that fits decides.
+    """Two tables that give each error a kind and a hint for a person. In each table, the first entry that fits decides.
 
     An entry of `rejections` begins with a pattern of the server's English text, because libpq shows no error code for a
     refused connection. An entry of `states` begins with a prefix of SQLSTATEs (PostgreSQL, appendix A). `dsn` is the
@@ -66,7 +66,9 @@ def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogE
     for pattern, kind, hint in remedies.rejections:
         if re.search(pattern, text):
             return ChangelogError(kind, f"PostgreSQL refused the connection: {text}", hint=hint)
-    return ChangelogError(Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is it running and reachable?")
+    return ChangelogError(
+        Kind.CONNECTION, f"cannot connect to PostgreSQL: {text}", hint="is the server running and reachable?"
+    )
 
 
 def explain(state: str | None, message: str, doing: str, remedies: Remedies) -> ChangelogError:

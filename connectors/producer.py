@@ -1,4 +1,4 @@
-"""Publishes a service's own events to Kafka. Their messages have the same envelope as all others of a changelog.
+"""Publishes an application's own events to Kafka, as messages with the same envelope as those of a changelog.
 
     with ChangelogProducer(
         "localhost:9092", prefix="booking", service_name="web", api_version="v3", instance="web-0"
@@ -299,7 +299,8 @@ class ChangelogProducer:
         """Returns the error for events whose transaction failed after `age_s` seconds.
 
         The error says that the events are not stored, or that this is in doubt. If a broker ended a transaction because
-        it was open for too long, the broker's answer is the same as if another process had taken over (KIP-588).
+        it was open for too long, the broker's answer is the same as if another process had taken over (KIP-588). So the
+        answer proves a takeover only if the transaction was open for less than its timeout.
         """
         why = error_of(error, "publishing to Kafka")
         in_doubt |= why.kind is Kind.IN_USE
@@ -349,5 +350,5 @@ def _json(value: Mapping[str, Any], subject: str) -> bytes:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):  # the cause is left out, because its message may hold a value
-        hint = "use numbers, strings, booleans, null, lists and objects; docs/reference/types.md has all other types"
+        hint = "use numbers, strings, booleans, null, lists and objects; see docs/reference/types.md for other types"
         raise ChangelogError(Kind.USAGE, f"{subject} that is not JSON", hint=hint) from None

@@ -39,7 +39,7 @@ MARKS = {
 }
 
 _NOT_JSON = "(not JSON)"
-"""The name under which a row is shown that an older version of this program wrote as invalid JSON."""
+"""The name under which a row is shown if its text is not JSON. Older versions of this program could store such rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

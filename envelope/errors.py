@@ -16,28 +16,28 @@ class Kind(StrEnum):
     ALTERED = "altered"  # the source changed while it was read; opening the source again picks up the change
     IN_USE = "in use"  # another service holds the replication slot or the file log
     GAP = "gap"  # the database's log no longer holds all changes after the last published one
-    DIVERGED = "diverged"  # the changelog holds changes that are not in the database's history (any more)
-    SETTINGS = "settings"  # settings that shape the changelog changed since it was started
+    DIVERGED = "diverged"  # the changelog holds changes that are not, or no longer, in the database's history
+    SETTINGS = "settings"  # settings that shape the changelog changed since the changelog was started
     STOP = "stop"  # a change cannot be published as it is, or a policy forbids it; an operator has to decide
     MALFORMED = "malformed"  # data that no correct program sends or stores
     STORAGE = "storage"  # the sink cannot store messages, for lack of space or rights
-    LIMIT = "limit"  # a bound was reached
+    LIMIT = "limit"  # a fixed limit of this program was reached, such as the depth of JSON
     IN_DOUBT = "in doubt"  # it is unknown whether a batch was stored; sending it again with the same ids is safe
 
 
 RETRIED = frozenset({Kind.CONNECTION, Kind.ALTERED})
-"""The kinds that a running service retries after a wait; every other kind stops it."""
+"""The kinds that a running service retries after a wait; every other kind stops the service."""
 
 OVER_GAP = "`changelog run --over-gap` shows what is known of the gap and how to continue"
-"""The hint of every GAP error, and of a DIVERGED error that another server cannot solve. The command in the hint only
-shows the gap and changes nothing."""
+"""The hint of every GAP error, and of each DIVERGED error that cannot be solved by connecting to another server. The
+command in the hint only shows the gap and changes nothing."""
 
 EXIT_CODES = {Kind.USAGE: 2}
 """The exit codes that differ from 3, which means *failed*."""
 
 
 class ChangelogError(Exception):
-    """An error: what happened (`message`), what to do about it (`hint`), and where in the log it happened (`position`).
+    """An error: what happened (`message`), what to do about it (`hint`), and at which `position` it happened.
 
     `message` and `hint` are one line each and hold no row value and no secret. For a STOP, `choices` are the decisions
     that `changelog accept` offers. If an operator has to use `changelog schemas accept` instead, `altered` is the name

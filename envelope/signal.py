@@ -22,10 +22,10 @@ KEYS_MAX = 10_000
 """The most keys in one signal; for more keys, the sender writes several signals."""
 
 KEYS_BYTES_MAX = 256 << 10
-"""The most UTF-8 bytes in one signal's keys. It is small because every checkpoint holds the pending signals."""
+"""The most UTF-8 bytes in one signal's keys. The limit is small because every checkpoint holds the pending signals."""
 
 NBYTES_MAX = 2 << 20
-"""The most bytes in a signal's content. JSON may need six bytes for each byte of its keys."""
+"""The most bytes in a signal's content. JSON may need six bytes for one byte of a key."""
 
 ID_MAX = 100
 """The most characters in a signal's id."""
@@ -132,9 +132,9 @@ def parse(content: bytes, signing: Signing | None) -> Signal:
 
 def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
     if wire.mac is None:
-        raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with [signals] secret")
+        raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with the secret in [signals] secret")
     if not hmac.compare_digest(wire.mac.encode(), _mac(wire, signing.secret).encode()):
-        raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than [signals] secret")
+        raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than the one in [signals] secret")
     if wire.cluster is None or wire.transaction is None:
         message = "a signal is not signed for a transaction, so anybody may have copied it"
         raise ChangelogError(Kind.ACCESS, message, hint="send it with this version of the program")

@@ -20,13 +20,14 @@ NBYTES_MAX = 4096
 """The most bytes of a stamp, without its context."""
 
 CONTEXT_NBYTES_MAX = 4096
-"""The most UTF-8 bytes of a context. It is small because every message of the transaction carries the context."""
+"""The most UTF-8 bytes of a context. The limit is small because every message of the transaction carries the
+context."""
 
 CONTEXT_LEVELS_MAX = 32
 """The most levels to which a context may nest. Many JSON readers accept 64 levels in a whole message."""
 
 MESSAGE_NBYTES_MAX = 1 << 20
-"""A longer message is rejected without parsing it."""
+"""The most bytes of a message that carries a stamp. A longer message is rejected without being parsed."""
 
 NAME_CHARS_MAX = 40
 """The most characters of an unknown member's name that a warning shows, because anybody may have written the name."""
@@ -55,8 +56,8 @@ def parse(payload: bytes) -> ParsedStamp:
 
     A stamp is a JSON object of at most `NBYTES_MAX` bytes, not counting its context. The member `serviceName` is a
     string that is not empty. The members `apiVersion` and `identifier` (strings) and `context` (an object) are
-    optional. A member that is missing or invalid is empty in the result. It does not get the configured default, which
-    is only for changes without a stamp.
+    optional. A member that is missing or invalid is empty in the result. Such a member does not get the configured
+    default, which is only for changes without a stamp.
     """
     if len(payload) > MESSAGE_NBYTES_MAX:
         return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")

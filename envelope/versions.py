@@ -1,8 +1,8 @@
 """Keeps the versions of each entity's columns, and decides whether a new version may be published.
 
 A version is published as an envelope of the reserved entity `schemas`. Its key is the name of the entity that it
-describes, `current` is the version, and `original` is the entity's previous version. It has the position of the first
-row with these columns, and is published just before that row.
+describes, `current` is the version, and `original` is the entity's previous version. The envelope has the position of
+the first row with these columns, and is published just before that row.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from changelog.schemas.compatibility import Problem, problems
 from changelog.schemas.types import Struct
 
 PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
-"""The stamp of versions and gaps. It names the service, because the log does not say who altered a table."""
+"""The stamp of versions and gaps. It names the service, because the database's log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
 """Returns those of the given columns that have a value in rows older than the column itself."""
@@ -48,9 +48,9 @@ class Version:
     """The columns of an entity, and which of them are its key. The first version has the `number` 1.
 
     `relation` is the table's number in the database cluster `cluster`. `restated` are the columns whose earlier
-    published values differ from the table, because the change of columns also changed stored rows. `broke` says that
-    the version was published although it is not compatible with some readers. `settings` is a hash of the entity's
-    configuration. `state` is the whole version as JSON.
+    published values differ from those in the table, because the change of columns also changed stored rows. `broke`
+    says that the version was published although it is not compatible with some readers. `settings` is a hash of the
+    entity's configuration. `state` is the whole version as JSON.
     """
 
     entity: str
@@ -137,9 +137,10 @@ class Versions:
     def announce(self, entity: Entity, look: Look, first: Provenance) -> Announced:
         """Adds a version to the entity. `first` is the provenance of the first row with these columns.
 
-        Raises ChangelogError (STOP, at the row's position) if the version is not compatible with earlier versions, in
-        the entity's mode. An incompatible version is published nevertheless if the entity's policy says so, if an
-        operator accepted this version, or if the entity's configuration changed as well.
+        Raises ChangelogError (STOP, at the row's position) if the entity's mode
+        (`changelog.schemas.compatibility.Mode`) does not allow the change from earlier versions. An incompatible
+        version is published nevertheless if the entity's policy says so, if an operator accepted this version, or if
+        the entity's configuration changed as well.
         """
         before, breaks = self._last(entity), self._breaks(entity, look.columns)
         configured = before is not None and before.settings != settings_id(entity.shape())
@@ -169,7 +170,7 @@ class Versions:
         return known[-1] if known else None
 
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
-        """Returns the problems of the columns with earlier versions.
+        """Returns why the columns are not compatible with earlier versions.
 
         If an incompatible version was published, only the last such version and later ones count.
         """
@@ -199,8 +200,8 @@ class Versions:
     ) -> Sequence[str]:
         """Returns the restated columns.
 
-        These are all columns if another table, whose rows are unknown, replaced the previous one, or if the key has
-        other columns.
+        All columns are restated if another table, whose rows are unknown, replaced the previous one, or if the key now
+        has other columns.
         """
         if before is not None and (self._replaces(before, look) or before.key != entity.key):
             return [name for name, _ in look.columns.fields]
@@ -223,12 +224,12 @@ def _schema(entity: str, columns: Struct, key: Sequence[str]) -> avro.Schema:
 
 def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position) -> ChangelogError:
     first, more = breaks[0], len(breaks) - 1
-    others = f" (and {more} more problems)" if more else ""
+    others = f" (and {more} more problem{'s' * (more > 1)})" if more else ""
     return ChangelogError(
         Kind.STOP,
         f"the columns of entity {entity.name} changed in a way that is not compatible ({entity.evolution.mode}): "
         f"{first.path}: {first.text}{others}",
-        hint=f"`changelog schemas accept {entity.name} {position}` publishes them anyway",
+        hint=f"`changelog schemas accept {entity.name} {position}` publishes the new columns anyway",
         position=position,
         altered=entity.name,
     )

@@ -21,7 +21,8 @@ STATE = "State"
 """The name of the record of an entity's columns. `envelope.avsc` uses this name but does not define the record."""
 
 TRUE_NAME = "column"
-"""The property of a field that stores the column's name, if Avro does not allow this name for a field."""
+"""If Avro does not allow a column's name as the name of a field, this property of the field stores the column's
+name."""
 
 _PRIMITIVES: dict[Primitive, Schema] = {
     Primitive.BOOLEAN: "boolean",
@@ -52,9 +53,10 @@ class Column:
 
 
 def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) -> dict[str, Any]:
-    """The schema of the values in topic `<prefix>.<entity>`: `envelope.avsc` with the entity's record filled in.
+    """Returns the schema of the values in the topic `<prefix>.<entity>`.
 
-    Its names are in the namespace `<prefix>.<entity>`. Every column may be null, except those of `key`.
+    It is `envelope.avsc` with the entity's record filled in. The schema's names are in the namespace
+    `<prefix>.<entity>`. Every column may be null, except those of `key`.
     """
     return in_envelope(state_schema(entity, shape, key, prefix))
 
@@ -62,7 +64,7 @@ def value_schema(entity: str, shape: Struct, key: Sequence[str], prefix: str) ->
 def state_schema(
     entity: str, shape: Struct, key: Sequence[str], prefix: str, *, partition_by: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The record of an entity's columns, as in the file `schemas/<entity>.avsc`, which has no envelope.
+    """Returns the record of an entity's columns, as in the file `schemas/<entity>.avsc`, which has no envelope.
 
     The property `key` names the columns of the key. The property `partitionBy` names the columns that choose the
     partition of a row's messages; by default these are the columns of the key.
@@ -80,7 +82,7 @@ def state_schema(
 
 
 def in_envelope(state: Schema) -> dict[str, Any]:
-    """The schema of the values of an entity with the columns of `state`: `envelope.avsc` with these columns filled in.
+    """Returns the schema of an entity's values: `envelope.avsc` with the columns of the record `state` filled in.
 
     The result has the namespace of `state`, but not its properties `key` and `partitionBy`.
     """
@@ -88,15 +90,16 @@ def in_envelope(state: Schema) -> dict[str, Any]:
 
 
 def registered(state: Schema) -> dict[str, Any]:
-    """The schema that the service registers for the columns of `state`, without properties that people added.
+    """Returns the schema that the service registers for the columns of `state`.
 
-    Raises ValueError if `state_schema` cannot have made the record.
+    Properties that people added to `state` are left out. Raises ValueError if `state_schema` cannot have made the
+    record.
     """
     return in_envelope({**state, "fields": _state_fields(state_columns(state))})
 
 
 def columns(schema: Schema) -> tuple[Column, ...]:
-    """The columns of an entity, from the schema of its values as `value_schema` makes it.
+    """Returns the columns of an entity, from the schema that `value_schema` made for its values.
 
     Raises ValueError for any other schema.
     """
@@ -108,7 +111,7 @@ def columns(schema: Schema) -> tuple[Column, ...]:
 
 
 def state_columns(state: Schema) -> tuple[Column, ...]:
-    """The columns of a record that `state_schema` made. Raises ValueError for any other record."""
+    """Returns the columns of a record that `state_schema` made. Raises ValueError for any other record."""
     try:
         return tuple(_column(field) for field in state["fields"])
     except (KeyError, TypeError) as error:
@@ -116,17 +119,17 @@ def state_columns(state: Schema) -> tuple[Column, ...]:
 
 
 def state_shape(state: Schema) -> Struct:
-    """The `shape` from which `state_schema` made the record. Raises ValueError for any other record."""
+    """Returns the `shape` from which `state_schema` made the record. Raises ValueError for any other record."""
     return Struct(fields=tuple((column.name, column.type) for column in state_columns(state)))
 
 
 def namespace(prefix: str, entity: str) -> str:
-    """The namespace of an entity's records: `<prefix>.<entity>`, with each part escaped by `safe`."""
+    """Returns the namespace of an entity's records: `<prefix>.<entity>`, with each part escaped by `safe`."""
     return ".".join(safe(part) for part in (*prefix.split("."), entity))
 
 
 def entity_of(state: Schema) -> tuple[str, str] | None:
-    """The prefix and the entity of a record that `state_schema` made; None for any other schema."""
+    """Returns the prefix and the entity of a record that `state_schema` made; None for any other schema."""
     match state:
         case {"type": "record", "name": "State", "namespace": str(dotted)} if "." in dotted:
             *prefix, entity = map(true_name, dotted.split("."))
@@ -135,7 +138,7 @@ def entity_of(state: Schema) -> tuple[str, str] | None:
 
 
 def closed(schema: Schema) -> Schema:
-    """Defines `State`, without columns, in a schema such as `envelope.avsc`, which uses it but does not define it.
+    """Defines `State`, without columns, in a schema such as `envelope.avsc`, which uses `State` but does not define it.
 
     Returns any other schema unchanged.
     """
@@ -146,7 +149,7 @@ def closed(schema: Schema) -> Schema:
 
 
 def has_outside(type_: ColumnType) -> bool:
-    """Whether some values do not fit the Avro type and are written as strings.
+    """Returns whether some values of this type do not fit the Avro type and are written as strings.
 
     `docs/reference/types.md` marks these types with †.
     """
@@ -154,13 +157,16 @@ def has_outside(type_: ColumnType) -> bool:
 
 
 def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> Schema:
-    """Converts a column type to Avro. The names of records inside it begin with `path`, the names that lead to it."""
+    """Converts a column type to Avro. Records inside the type are named after `path`, which leads to them."""
     branches = ["null"] * nullable + [_inside(type_, path)] + ["string"] * has_outside(type_)
     return branches if len(branches) > 1 else branches[0]
 
 
 def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
-    """The inverse of `to_avro`: the type, and whether it may be null. Raises ValueError for any other schema."""
+    """Returns the type from which `to_avro` made the schema, and whether it may be null.
+
+    Raises ValueError for any other schema.
+    """
     branches = schema if isinstance(schema, list) else [schema]
     nullable = branches[0] == "null"
     type_ = _of_inside(branches[int(nullable)])
@@ -184,7 +190,7 @@ def true_name(name: str) -> str:
 
 
 def delta_schema() -> dict[str, Any]:
-    """The schema of deltas, which is the same for all entities."""
+    """Returns the schema of deltas, which is the same for all entities."""
     schema: dict[str, Any] = json.loads(_text("delta.avsc"))
     return schema
 

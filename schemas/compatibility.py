@@ -3,8 +3,8 @@
 `changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
 `changelog.schemas.rules` lists all rules.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks these
-properties, a new version is not compared with its keys.
+A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks one of
+these properties, this property of a new version is not compared.
 """
 
 from collections.abc import Iterator, Sequence
@@ -149,7 +149,7 @@ def _key(path: str, record: Type) -> Iterator[Incompatibility]:
                 Rule.KEY_NULLABLE,
                 f"{path}/fields/{columns[column].name}",
                 f'"{column}" belongs to the key, but may be null',
-                "remove null from its type: a column of a key is NOT NULL",
+                "remove null from its type, because a column of a key is never null",
             )
 
 
@@ -213,9 +213,10 @@ def _renamed(path: str, new: Type, old: Type, label: str) -> Iterator[Incompatib
             yield _finding(
                 Rule.FIELD_RENAMED,
                 f"{path}/fields/{field.name}",
-                f'it takes the place of "{replaced.name}" of the same type in {label}, whose values readers would lose',
-                f'if it is renamed, give it the alias "{replaced.name}"; if not, drop "{replaced.name}" a version'
-                " earlier",
+                f'it takes the place of "{replaced.name}", a field of the same type in {label}, whose values readers'
+                " would lose",
+                f'if the field was renamed, give it the alias "{replaced.name}"; otherwise, drop "{replaced.name}" in'
+                " an earlier version",
             )
 
 

@@ -22,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""The primitive types of a writer, each with the other types that a reader may have for it."""
+"""For each primitive type of a writer, the other types by which a reader can read its values."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -39,16 +39,16 @@ LOGICAL: Final = {
     "local-timestamp-nanos": {"long"},
     "duration": {"fixed"},
 }
-"""Avro's logical types, each with the types that may have it. A reader ignores any other combination."""
+"""For each logical type of Avro, the types that may have it. A reader ignores any other combination."""
 
 _LOSSY: Final = {
-    ("int", "float"): "a float has 24 bits for the 32 bits of an int",
-    ("long", "float"): "a float has 24 bits for the 64 bits of a long",
-    ("long", "double"): "a double has 53 bits for the 64 bits of a long",
+    ("int", "float"): "a float is exact only to 24 bits, and an int has 32",
+    ("long", "float"): "a float is exact only to 24 bits, and a long has 64",
+    ("long", "double"): "a double is exact only to 53 bits, and a long has 64",
     ("bytes", "string"): "not all bytes are text",
 }
 
-_ANOTHER: Final = "keep the type, and give the new one a field of its own"
+_ANOTHER: Final = "keep the type, and add a separate field for the new type"
 
 
 def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -> list[Incompatibility]:
@@ -61,7 +61,7 @@ def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -
 
 
 def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordField]]]:
-    """Pairs each field of a reader's record with the writer's fields that match its name, and then its aliases."""
+    """Pairs each field of a reader's record with the writer's fields that have its name or one of its aliases."""
     written = {field.name: field for field in writer.fields()}
     return [
         (field, [written[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written])
@@ -70,9 +70,10 @@ def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordFiel
 
 
 def meaning(type_: Type) -> str:
-    """The logical type, if Avro allows it for this type, or else a string's `format`, a property of this project.
+    """Returns what the values of a type mean: its logical type, if Avro allows this combination.
 
-    A type without either has an empty text.
+    Otherwise, returns the property `format` of a string type. Avro does not define this property; only this project
+    uses it. Returns an empty text if the type has neither.
     """
     logical = type_.about.get("logicalType")
     if isinstance(logical, str) and type_.kind in LOGICAL.get(logical, ()):
@@ -116,9 +117,9 @@ class Resolution:
         yield Incompatibility(
             rule=Rule.BRANCH_MISSING,
             path=path,
-            text=f"{self._sides.writer} may hold {branch}, {self._sides.reader} reads only {reader}",
-            for_reader=f"make it {wider}",
-            for_writer=f"keep it {reader}, and add a separate field for values that may be {branch}",
+            text=f"{self._sides.writer} may hold {branch}, but {self._sides.reader} reads only {reader}",
+            for_reader=f"make the type {wider}",
+            for_writer=f"keep the type {reader}, and add a separate field for values that may be {branch}",
         )
 
     def _union(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
@@ -128,9 +129,9 @@ class Resolution:
             yield Incompatibility(
                 rule=Rule.BRANCH_MISSING,
                 path=path,
-                text=f"{self._sides.writer} may hold {writer}, {self._sides.reader} reads only {branches}",
+                text=f"{self._sides.writer} may hold {writer}, but {self._sides.reader} reads only {branches}",
                 for_reader=_with_branch(reader, writer),
-                for_writer=f"keep to {branches}, and add a separate field for values that may be {writer}",
+                for_writer=f"allow only [{branches}]; add a separate field for values that may be {writer}",
             )
             return
         chosen = min(matching, key=lambda branch: _rank(branch, writer))
@@ -146,7 +147,7 @@ class Resolution:
             rule=Rule.AMBIGUOUS,
             path=path,
             text=f"several branches of {self._sides.reader} match {writer}, and not all of them can read it",
-            for_reader="give the branches names that differ without their namespaces",
+            for_reader="give the branches different names: names that differ only in their namespace count as equal",
             for_writer="keep the type as it was",
             strict=True,
         )
@@ -163,7 +164,7 @@ class Resolution:
         yield Incompatibility(
             rule=Rule.TYPE_CHANGED,
             path=path,
-            text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}",
+            text=f"{self._sides.writer} holds {writer}, but {self._sides.reader} reads {reader}",
             for_reader=_ANOTHER,
             for_writer=_ANOTHER,
         )
@@ -174,7 +175,7 @@ class Resolution:
             yield Incompatibility(
                 rule=Rule.PROMOTION_LOSSY,
                 path=path,
-                text=f"{self._sides.writer} holds {writer}, {self._sides.reader} reads {reader}: {reason}",
+                text=f"{self._sides.writer} holds {writer}, but {self._sides.reader} reads {reader}: {reason}",
                 for_reader=_ANOTHER,
                 for_writer=_ANOTHER,
                 strict=True,
@@ -185,9 +186,10 @@ class Resolution:
             yield Incompatibility(
                 rule=Rule.NAME_MISMATCH,
                 path=path,
-                text=f"{self._sides.writer} calls the {writer.kind} {writer.name}, {self._sides.reader} {reader.name}",
+                text=f"{self._sides.writer} calls the {writer.kind} {writer.name}, but {self._sides.reader} calls it"
+                f" {reader.name}",
                 for_reader=f'give {reader.name} the alias "{writer.name}"',
-                for_writer=f"keep the name {reader.name}: schemas already in use have no alias for it",
+                for_writer=f'keep the name {reader.name}: the schemas in use have no alias "{writer.name}"',
             )
         match reader.kind:
             case "record":
@@ -214,7 +216,7 @@ class Resolution:
             yield from self.compare(field.type, fields[0].type, here)
 
     def _no_default(self, field: RecordField, path: str, renamed: Sequence[str]) -> Incompatibility:
-        alias = f', or the alias "{renamed[0]}" if "{renamed[0]}" was renamed to it' if renamed else ""
+        alias = f', or the alias "{renamed[0]}" if "{renamed[0]}" was renamed to "{field.name}"' if renamed else ""
         return Incompatibility(
             rule=Rule.FIELD_NO_DEFAULT,
             path=path,
@@ -264,7 +266,7 @@ class Resolution:
             yield Incompatibility(
                 rule=Rule.FIXED_SIZE,
                 path=path,
-                text=f"{self._sides.writer} has {sizes[0]} bytes, {self._sides.reader} {sizes[1]}",
+                text=f"{self._sides.writer} has {sizes[0]} bytes, but {self._sides.reader} has {sizes[1]}",
                 for_reader=f"keep the size {sizes[0]}, or add a fixed of another name",
                 for_writer=f"keep the size {sizes[1]}, or add a field with a fixed of another name",
             )
@@ -277,7 +279,7 @@ class Resolution:
                 rule=Rule.LOGICAL_TYPE,
                 path=path,
                 text=f"{self._sides.writer} means {written or f'a plain {writer.kind}'},"
-                f" {self._sides.reader} {read or f'a plain {reader.kind}'}",
+                f" but {self._sides.reader} means {read or f'a plain {reader.kind}'}",
                 for_reader=_ANOTHER,
                 for_writer=_ANOTHER,
                 strict=True,
@@ -292,8 +294,8 @@ class Resolution:
         yield Incompatibility(
             rule=Rule.DECIMAL,
             path=path,
-            text=f"{self._sides.writer} has decimals of precision and scale {written[0]}, {written[1]},"
-            f" {self._sides.reader} {read[0]}, {read[1]}",
+            text=f"{self._sides.writer} has decimals of precision {written[0]} and scale {written[1]},"
+            f" but {self._sides.reader} has precision {read[0]} and scale {read[1]}",
             for_reader=f"keep the scale {written[1]} and a precision of at least {written[0]}",
             for_writer=f"keep the scale {read[1]} and a precision of at most {read[0]}, or add a field of another name",
             strict=True,

@@ -14,7 +14,7 @@ PLAIN_CODEC = "json"
 def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dict[str, dict[str, object]]:
     """Returns, for each entity, the settings on which the order and the content of its changelog depend.
 
-    In place of the secret of the masks, they have an id that is derived from the secret.
+    The settings do not contain the secret of the masks, but an id that is derived from the secret.
     """
     coded = {} if codec == PLAIN_CODEC else {"codec": codec}
     return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
@@ -40,7 +40,8 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
         raise ChangelogError(
             Kind.SETTINGS,
             f"{'; '.join(changes)}, while a transaction is half published",
-            hint="put the configuration back, let the service pass that transaction, then change it",
+            hint="restore the earlier configuration, let the service publish the rest of that transaction, then change "
+            "the configuration",
         )
     if not accept:
         repartitioned = any(
@@ -55,7 +56,8 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
         raise ChangelogError(
             Kind.SETTINGS,
             f"the configuration no longer fits the changelog: {'; '.join(changes)}",
-            hint=f"put it back, or go on with `changelog run --accept-config`: older rows keep their old shape{note}",
+            hint="restore the earlier configuration, or go on with `changelog run --accept-config`: older rows keep "
+            f"their old shape{note}",
         )
 
 

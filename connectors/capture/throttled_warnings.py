@@ -9,12 +9,16 @@ import structlog
 from changelog.envelope.errors import ChangelogError
 
 TELL_EVERY_S = 10.0
-"""The time between warnings. Any role may write invalid signals and stamps, and must not be able to fill the log."""
+"""The time between warnings, in seconds.
+
+Any role of the database may write invalid signals and stamps, and must not be able to fill the service's log with them.
+"""
 
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"
 """How many problems of stamps are logged by name, and the name of all others.
 
-A problem may contain names from the stamp, which its writer can choose, so their number has no limit.
+A problem may contain names from the stamp. The stamp's writer can choose these names, so without PROBLEMS_MAX the
+number of problems would have no limit.
 """
 
 _log = structlog.get_logger("source")
@@ -55,7 +59,7 @@ class Stamps:
         self._log_at = 0.0
 
     def heard(self, invalid: Sequence[tuple[str, int]], unstamped: Counter[str]) -> None:
-        """Counts the stamps and changes of a block.
+        """Counts the invalid stamps of a block, and its changes without a stamp.
 
         `invalid` has the problem of each invalid stamp and the id of its transaction. `unstamped` has the number of
         changes without a stamp, by entity.

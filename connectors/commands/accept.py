@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position of the change, so that every replay of the log decides the same."""
+    """Stores the decision with the position of the change, so that it also applies when the change is read again."""
     position: Position = arguments.position
     settings = config.load(arguments.config, os.environ)
     refuse_unready(settings)
@@ -65,7 +65,10 @@ def _refuse_elsewhere(checkpoint: Checkpoint, position: Position, decision: str)
         )
     if decision not in stop.choices:
         raise ChangelogError(
-            Kind.USAGE, f"{decision} does not pass this stop ({stop.message})", hint=stop.hint, position=position
+            Kind.USAGE,
+            f"--as {decision} does not resolve this stop ({stop.message})",
+            hint=stop.hint,
+            position=position,
         )
 
 
@@ -84,8 +87,8 @@ def stop_ahead(checkpoint: Checkpoint, position: Position) -> Stop:
     if checkpoint.stop is None:
         raise ChangelogError(
             Kind.USAGE,
-            "the service has not stopped at any change since its last row",
-            hint="start it: if it cannot continue, it says so and stores the position",
+            "the service has not stopped at any change since it stored its last row",
+            hint="start the service: if it stops at a change, it prints and stores the position of this change",
             position=position,
         )
     return checkpoint.stop

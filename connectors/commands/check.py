@@ -30,7 +30,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
 
-REGISTER = "`changelog schemas register` shows what the registry says, and registers with --yes"
+REGISTER = "`changelog schemas register` shows the registry's verdict; with --yes, it registers the schemas"
 
 FREE_BYTES_MIN = 1 << 30
 
@@ -99,7 +99,7 @@ def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> F
 
 
 def clock_finding(ahead_s: float) -> Finding:
-    """Compares the clock of the database, which gives commits their times, with that of this machine.
+    """Compares the clock of the database, which gives commits their times, with this machine's clock.
 
     `ahead_s`: by how many seconds the clock of the database is ahead.
     """
@@ -122,7 +122,7 @@ def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
     at = f"the service stopped at {stop.position}"
     decision = stored.decisions.at(stop.position)
     if decision in stop.choices or stop.altered in stored.accepted:
-        yield Finding(name="stop", status="ok", message=f"{at}; what it stopped for is accepted")
+        yield Finding(name="stop", status="ok", message=f"{at}; that change is now accepted")
     else:
         hint = f"{stop.hint}; if the cause has been removed since then, start the service"
         yield Finding(name="stop", status="fail", message=f"{at}: {stop.message}", hint=hint)
@@ -173,7 +173,7 @@ def _may_register(sink: KafkaConfig, state: str) -> bool:
 def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
     """Returns the last checkpoint, and when it was stored, in seconds since 1970.
 
-    Both are None if Kafka cannot be reached; a finding of the sink says so.
+    Both are None if Kafka cannot be reached; then a finding of `sink_findings` says so.
     """
     try:
         log = open_log(settings)

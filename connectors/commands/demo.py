@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 from changelog.connectors import config, demo, show
+from changelog.connectors.demo import postgres
+from changelog.connectors.demo.database import OpenDatabase
 from changelog.connectors.demo.stage import DemoStage, FileStage
-from changelog.connectors.wiring import sinks
+from changelog.connectors.wiring import sinks, sources
 from changelog.envelope.errors import ChangelogError, Kind
 
 SECONDS = 6.0
@@ -28,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"for how many seconds the services write after the tables were read; default: {SECONDS:.0f}",
     )
+    parser.add_argument("--mysql", action="store_true", help="use a MariaDB instead of a PostgreSQL (extra `mysql`)")
     parser.add_argument(
         "--kafka", action="store_true", help="publish to Kafka; starts a broker unless --bootstrap-servers names one"
     )
@@ -46,6 +49,7 @@ def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> No
     """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs."""
     demo.run(
         show.console(),
+        open_database=_opened(arguments),
         stage=_stage(arguments),
         open_log=lambda file: sinks.open_log(config.load(file, os.environ)),
         path=arguments.path,
@@ -53,6 +57,16 @@ def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> No
         seed=SEED,
         sequel=sequel,
     )
+
+
+def _opened(arguments: argparse.Namespace) -> OpenDatabase:
+    """Returns the function that starts the database of the demo."""
+    if not arguments.mysql:
+        return postgres.opened
+    with sources.client_needed():
+        from changelog.connectors.demo import mysql  # noqa: PLC0415
+
+        return mysql.opened
 
 
 def _stage(arguments: argparse.Namespace) -> DemoStage:

@@ -19,7 +19,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 class KafkaRemnants:
     """The topics and the checkpoint that the service created on Kafka and that still exist.
 
-    `topics` has, for each topic, an upper bound of its messages; `checkpoint` says whether there is a checkpoint.
+    `topics` has, for each topic, the number of its messages (at most); `checkpoint` says whether there is a checkpoint.
     If both are unknown, `trouble` says why.
     """
 
@@ -59,11 +59,14 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "--topics and --positions are for Kafka, but the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
+    if (arguments.slot or arguments.publication) and not remnants:
+        message = "--slot and --publication are for PostgreSQL; the service creates nothing on this server"
+        raise ChangelogError(Kind.USAGE, message)
     on_kafka = _read_kafka(settings, source)
     _show(settings, remnants, on_kafka)
     refuse_running(settings)
     if not (drops_on_kafka or arguments.slot or arguments.publication) or not arguments.yes:
-        say("nothing is dropped: name what to drop, as in --slot --publication, and add --yes")
+        say(f"nothing is dropped: {_advice(settings, remnants)}")
         return 0
     if drops_on_kafka and on_kafka.trouble is not None:
         raise on_kafka.trouble
@@ -74,6 +77,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if isinstance(settings.sink, KafkaConfig):
         _drop_on_kafka(settings, settings.sink, on_kafka, topics=arguments.topics, positions=arguments.positions)
     return 0
+
+
+def _advice(settings: Config, remnants: Sequence[Remnant]) -> str:
+    """Returns how to drop something, as the end of a sentence."""
+    options = [f"--{remnant.kind}" for remnant in remnants]
+    if not options and isinstance(settings.sink, KafkaConfig):
+        options = ["--topics", "--positions"]
+    if not options:
+        return "the service creates nothing on this server"
+    return f"name what to drop, as in {' '.join(options)}, and add --yes"
 
 
 def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:

@@ -16,6 +16,7 @@ from changelog.connectors import config, show
 from changelog.connectors.permissions import DATA_FILE, make_file
 from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, generate
 from changelog.connectors.sources import TableInfo
+from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.terminal import safe
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
 from changelog.connectors.wiring.sources import candidate, event_trigger_script
@@ -23,7 +24,7 @@ from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
-"""The environment variable with the connection string. The configuration only names it, and so has no password."""
+"""The environment variable with the connection string. The configuration has only its name, so it has no password."""
 
 HEAD = """\
 # `changelog init` wrote this from the tables that it found; docs/reference/configuration.md describes all settings.
@@ -38,13 +39,13 @@ HEAD = """\
 name = {name}
 
 [source]
-kind = "postgres"
+kind = {kind}
 dsn = "env:{variable}"
 
 [sink]
 {sink}
 
-[provenance]                    # what messages say of changes that their application did not stamp
+[provenance]                    # who is named as the author of a change if its application wrote no stamp
 missing = "default"
 default = {{ apiVersion = "unknown", serviceName = "unknown", identifier = "" }}
 
@@ -75,13 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--event-trigger",
         action="store_true",
-        help="only print the SQL of an event trigger that tells the service of DDL",
+        help="PostgreSQL: only print the SQL of an event trigger that tells the service of DDL",
     )
     parser.add_argument(
         "--grants",
         action="store_true",
-        help="only print SQL that creates the roles of the service and gives them rights on the configured tables, "
-        "or on those that --tables names",
+        help="only print SQL that creates the roles or accounts of the service and gives them rights on the "
+        "configured tables, or on those that --tables names",
     )
 
 
@@ -91,7 +92,7 @@ def execute(arguments: argparse.Namespace) -> int:
     With `--event-trigger` or `--grants`, only prints SQL.
     """
     if arguments.event_trigger:
-        print(event_trigger_script(), end="")
+        print(event_trigger_script(arguments.dsn or os.environ.get(DSN_VARIABLE)), end="")
         return 0
     path: Path = arguments.config
     if path.exists() and not (arguments.force or arguments.grants):
@@ -102,17 +103,16 @@ def execute(arguments: argparse.Namespace) -> int:
     if dsn is None:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
     source = candidate(dsn)
-    database = source.name()
-    tables = source.tables(partial(matches, patterns=arguments.tables or ["*"]))
+    database, patterns = source.name(), arguments.tables or [source.usual_tables]
+    tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
-        patterns = " ".join(arguments.tables or ["*"])
-        raise ChangelogError(Kind.USAGE, f"no table of {database} matches {patterns}", hint="see --tables")
+        raise ChangelogError(Kind.USAGE, f"no table of {database} matches {' '.join(patterns)}", hint="see --tables")
     if arguments.grants:
         configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
         print(source.grants({(table.schema, table.name) for table in configured}))
         return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
-    _write(path, config_text(name, tables, bootstrap_servers=arguments.bootstrap_servers))
+    _write(path, config_text(name, source, tables, bootstrap_servers=arguments.bootstrap_servers))
     _show(path, tables)
     if any(table.usable_key() for table in tables):
         outcomes = generate(config.load(path, {**os.environ, DSN_VARIABLE: dsn}), (), path.parent / FOLDER)
@@ -128,20 +128,23 @@ def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[Table
     return [table for table in tables if (table.schema, table.name) in table_names]
 
 
-def config_text(name: str, tables: Sequence[TableInfo], *, bootstrap_servers: str | None = None) -> str:
+def config_text(
+    name: str, source: Candidate, tables: Sequence[TableInfo], *, bootstrap_servers: str | None = None
+) -> str:
     """Returns a configuration that publishes every table with a usable key, and has the other tables as comments.
 
-    It publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
+    With this configuration, the service publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
     """
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
-    return "\n".join([HEAD.format(name=_toml(name), variable=DSN_VARIABLE, sink=sink), *_entities(tables)])
+    head = HEAD.format(name=_toml(name), kind=_toml(source.kind), variable=DSN_VARIABLE, sink=sink)
+    return "\n".join([head, *_entities(tables, source.home)])
 
 
-def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
+def _entities(tables: Sequence[TableInfo], home: str) -> Iterator[str]:
     used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
-        name = _free(entity_name((table.schema, table.name)) or "entity", used_names)
+        name = _free(entity_name((table.schema, table.name), home) or "entity", used_names)
         key = table.usable_key()
         lines = [
             f"[entities.{name}]",
@@ -151,7 +154,8 @@ def _entities(tables: Sequence[TableInfo]) -> Iterator[str]:
         ]
         if key is None:
             yield f"# {safe(text)} is left out, because it has no key: a unique index on NOT NULL columns, which is"
-            yield "# neither deferrable nor partial. Once it has one, remove the # from these lines:"
+            yield "# not deferrable, and covers all rows and whole values. Once it has one, remove the # from these"
+            yield "# lines:"
             lines = [f"# {line}" for line in lines]
         yield "\n".join(lines) + "\n"
 
@@ -168,7 +172,7 @@ def _free(name: str, used_names: set[str]) -> str:
 def _toml(value: object) -> str:
     """Returns a string, or a list of strings, as TOML.
 
-    TOML reads both in their JSON form, except that it takes no bare DEL; `safe` escapes that character.
+    Their JSON form is also valid TOML, except for an unescaped DEL character, which `safe` escapes.
     """
     return safe(json.dumps(value, ensure_ascii=False))
 
@@ -184,17 +188,16 @@ def _write(path: Path, text: str) -> None:
 def _show(path: Path, tables: Sequence[TableInfo]) -> None:
     console = show.console()
     grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("table", "key", "rows", "size", "replica identity"):
+    for title in ("table", "key", "rows", "size", tables[0].trait.name):
         grid.add_column(title, justify="right" if title in ("rows", "size") else "left")
     for table in tables:
         key = table.usable_key()
-        identity = table.before_image
         grid.add_row(
             Text(safe(table_text((table.schema, table.name))), style="bold"),
             Text(safe(", ".join(key))) if key else Text("none: left out", style="red"),
             f"~{max(table.rows_estimate, 0):,}",
             show.size(table.nbytes),
-            Text(identity, style="green" if identity == "full" else "yellow"),
+            Text(table.trait.value, style="green" if table.trait.suffices else "yellow"),
         )
     console.print(grid)
     keyed = sum(table.usable_key() is not None for table in tables)

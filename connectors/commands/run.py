@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-cluster",
         action="store_true",
-        help="continue on a new cluster after an upgrade of PostgreSQL; all changes of the old one must be published",
+        help="continue on a new cluster after an upgrade of PostgreSQL; all changes of the old cluster must have been "
+        "published",
     )
 
 

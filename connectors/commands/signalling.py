@@ -58,8 +58,8 @@ SENT = SignalOutcome()
 class LoggedSignal:
     """A signal in the database's log.
 
-    `through` is the position in the log at which the signal ends, in the form of a checkpoint. `lsn` is the same
-    position in the database's own form.
+    `through` is the place in the log at which the signal ends, as in `Checkpoint.through`. `lsn` is the same place in
+    the database's own form.
     """
 
     signal: Signal
@@ -74,7 +74,7 @@ class LoggedSignal:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that all commands have that send a signal."""
+    """Adds the arguments of every command that sends a signal."""
     parser.add_argument(
         "--wait",
         action=argparse.BooleanOptionalAction,
@@ -105,7 +105,7 @@ def ask(
     quiet = bool(arguments.json)
     outcome = SENT
     if not _is_read(settings):
-        _say(f"no service reads the slot {settings.slot}: it handles the signal when it starts", quiet=quiet)
+        _say("no service reads the log now: the service handles the signal when it starts", quiet=quiet)
         if unread is not None:
             unread(signal)
     elif entity in Repairs.parse(checkpoint.repairs).paused and do in ("republish", "rebuild"):
@@ -195,7 +195,8 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
     if ending == "failed":
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"{_subject(entry.signal)}: the table was read, but searching the changelog for keys that it lacks failed",
+            f"{_subject(entry.signal)}: the table was read, but "
+            "searching the changelog for keys that the table lacks failed",
             hint="the service's log says why",
         )
     if ending is not None:
@@ -209,7 +210,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
             raise ChangelogError(
                 Kind.ACCESS,
                 f"the service passed the signal at {entry.lsn} and did not obey it",
-                hint="its log says why; for example, its configuration may have another [signals] secret than this one",
+                hint="the service's log says why; for example, this command may use another [signals] secret",
             )
         tell("the service has not read the signal yet")
         return None

@@ -77,7 +77,7 @@ class _Changelog:
     """What the changelog's sink reports.
 
     `counts` has, for each entity, the number of messages by op (see `Log.counts`). `stored_at` is the time of the last
-    commit, in seconds since 1970. If there is no commit yet, or the sink does not answer, they are empty or None.
+    commit, in seconds since 1970. If there is no commit yet, or the sink does not answer, all fields are empty or None.
     """
 
     checkpoint: Checkpoint | None = None
@@ -88,8 +88,8 @@ class _Changelog:
 def read_status(settings: Config) -> dict[str, Any]:
     """Returns the object that `--json` prints.
 
-    `problems` has a sentence for each of source and sink that did not answer; the members with its answer are then null
-    or empty. `entities` has the number of messages of each entity, as `Log.counts` has it.
+    If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
+    would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it.
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
     yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
@@ -168,8 +168,8 @@ def probe(settings: Config) -> dict[str, Any]:
 def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
     """Returns the lag, as `read_status` describes it.
 
-    If the service runs, it measures the bytes and seconds. Otherwise they are the distance from the changelog's
-    checkpoint to the end of the server's log, and the age of that checkpoint.
+    If the service runs, it measures the bytes and seconds. Otherwise the bytes are the distance from the changelog's
+    checkpoint to the end of the server's log, and the seconds are the age of that checkpoint.
     """
     xids = None if source is None or source.hold is None else source.hold.xids
     if "lag_bytes" in answers:
@@ -182,6 +182,7 @@ def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus
 
 def _slot(hold: Hold) -> dict[str, Any]:
     return {
+        "kind": hold.kind,
         "name": hold.name,
         "active_pid": hold.reader,
         "status": hold.condition,
@@ -219,7 +220,7 @@ def _summary(state: Mapping[str, Any]) -> Grid:
         grid.add_row("position", state["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(state["lag"]))
     if (slot := _slot_text(state)) is not None:
-        grid.add_row("slot", slot)
+        grid.add_row(state["slot"]["kind"] if state["slot"] else "slot", slot)
     return grid
 
 
@@ -231,7 +232,7 @@ def _slot_text(state: Mapping[str, Any]) -> Text | None:
         return None if state["problems"] else Text("does not exist yet; `changelog run` creates it")
     retained = "" if slot["retained_bytes"] is None else f", retains {show.size(slot['retained_bytes'])} of log"
     holder = f"read by process {slot['active_pid']}" if slot["active_pid"] else "read by no process"
-    style = "default" if slot["status"] in ("reserved", "extended") else "bold red"
+    style = "default" if slot["status"] in ("reserved", "extended", "kept") else "bold red"
     return Text(f"{slot['name']} is {slot['status']}, {holder}{retained}{loss_text}", style=style)
 
 
@@ -259,7 +260,7 @@ def _windows(windows: Mapping[str, Mapping[str, Any]]) -> Grid:
 
 
 def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    """Yields a line for each entity with stale columns, with the command that publishes their present values."""
+    """Yields a line for each entity with stale columns: their names, and the command that publishes present values."""
     for name, progress in sorted(windows.items()):
         if progress["stale"]:
             columns = safe(", ".join(progress["stale"]))

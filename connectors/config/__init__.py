@@ -16,6 +16,7 @@ from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import KafkaConfig
 from changelog.connectors.config.loading import load, raise_problems, secret_of
 from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
+from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.views import NestedConfig, ViewConfig
 
@@ -26,6 +27,7 @@ __all__ = [
     "FilesConfig",
     "KafkaConfig",
     "MaskConfig",
+    "MysqlConfig",
     "NestedConfig",
     "PostgresConfig",
     "ProvenanceConfig",

@@ -1,4 +1,4 @@
-"""Reads the configuration file, applies the environment variables that override it, and resolves its references."""
+"""Reads the configuration: the file, the environment variables that override it, and the secrets that it refers to."""
 
 import json
 import re
@@ -25,8 +25,9 @@ NOWHERE: Loc = ()
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
-    """Returns the configuration in the file `path`. `environ` has the variables that override it or that it refers to.
+    """Returns the configuration in the file `path`.
 
+    `environ` has the environment variables: some override settings, and the file may refer to others for secrets.
     Relative paths in the file are relative to its folder. If there are problems, raises one ChangelogError (USAGE) with
     a line for each problem: the setting, the problem, and the correction.
     """
@@ -72,7 +73,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
-    """Sets the values of overriding environment variables in the tree. Returns the variable of each setting it set."""
+    """Puts the values of overriding environment variables into the tree.
+
+    Returns, for the place of each setting that was overridden, the variable that did it.
+    """
     origins: dict[Loc, str] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
         node, loc = tree, NOWHERE
@@ -131,7 +135,7 @@ def secret_of(reference: str, folder: Path, environ: Mapping[str, str]) -> str:
     """
     match = REFERENCE.fullmatch(reference)
     if match is None:
-        raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="env:NAME, or file:PATH")
+        raise ChangelogError(Kind.USAGE, "a secret is given by reference", hint="write env:NAME or file:PATH")
     try:
         return _secret(match[1], match[2], folder, environ)
     except LookupError as error:
@@ -153,7 +157,8 @@ def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> s
 
 def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
     if config.tables is None and not config.entities:
-        yield ("entities",), 'no table is to be published; add [tables] include = ["public.*"], or [entities.X]'
+        include = f'include = ["{config.source.home}.*"]'
+        yield ("entities",), f"no table is to be published; add [tables] {include}, or [entities.X]"
     for name, entity in config.entities.items():
         if entity.table is None and config.tables is None:
             yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
@@ -163,7 +168,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
             if not isinstance(config.sink, KafkaConfig):
                 yield ("entities", name, key), "applies only to topics, and the sink is files; leave this key out"
             elif key == "retention_days" and entity.profile != "history":
-                text = 'applies only to profile = "history"; set it, or leave this key out'
+                text = 'applies only to profile = "history"; set that profile, or leave this key out'
                 yield ("entities", name, key), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in codec_problems(config.sink))

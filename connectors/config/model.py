@@ -15,6 +15,7 @@ from changelog.connectors.config.entities import (
 from changelog.connectors.config.fields import EntityName, Name, Section
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import KafkaConfig
+from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.views import ViewConfig
 
@@ -24,6 +25,16 @@ def _listen(text: str) -> str:
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise ValueError('should be "HOST:PORT", as in "127.0.0.1:9464"')
     return text
+
+
+def _source_kind(source: Any) -> Any:
+    return source.get("kind", "postgres") if isinstance(source, Mapping) else getattr(source, "kind", "postgres")
+
+
+SourceConfig = Annotated[
+    Annotated[PostgresConfig, Tag("postgres")] | Annotated[MysqlConfig, Tag("mysql")], Discriminator(_source_kind)
+]
+"""`[source]`: the database that is read."""
 
 
 def _sink_kind(sink: Any) -> Any:
@@ -61,10 +72,10 @@ class ServiceConfig(Section):
 
 
 class Config(Section):
-    """The complete configuration file. By default, the slot and the publication have the name of the service."""
+    """The complete configuration file."""
 
     name: Name
-    source: PostgresConfig
+    source: SourceConfig
     sink: SinkConfig
     tables: TablesConfig | None = None
     entities: dict[EntityName, EntityConfig] = Field(default={})
@@ -82,16 +93,6 @@ class Config(Section):
         if entity_drift is None:
             return self.drift
         return self.drift.model_copy(update=entity_drift.model_dump(exclude_unset=True))
-
-    @property
-    def slot(self) -> str:
-        """The replication slot's name."""
-        return self.source.slot or self.name.replace("-", "_")
-
-    @property
-    def publication(self) -> str:
-        """The publication's name."""
-        return self.source.publication or self.name.replace("-", "_")
 
     @property
     def hmac_key(self) -> bytes:

@@ -1,6 +1,6 @@
 """`[source] kind = "postgres"`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -19,6 +19,9 @@ def _dsn(text: str) -> str:
 
 class PostgresConfig(Section):
     """`[source]`: how to connect to the database, the names of the slot and the publication there, and limits."""
+
+    home: ClassVar[str] = "public"
+    """The schema of the tables that are named without a schema."""
 
     kind: Literal["postgres"]
     dsn: Annotated[Text, AfterValidator(_dsn)] = Field(repr=False)

@@ -12,22 +12,22 @@ from changelog.connectors.config.model import Config
 Loc = tuple[str | int, ...]
 """A place in the file: the keys that lead to it, and the indexes of list items."""
 
-_KINDS = (("files",), ("kafka",))
+_KINDS = {"sink": ("files", "kafka"), "source": ("mysql", "postgres")}
 
 
 def place(details: ErrorDetails) -> Loc:
     """Returns the place of an error in the file.
 
-    That is pydantic's location without the parts that are not in the file: `[key]`, and the kind of the sink.
+    That is pydantic's location without the parts that are not in the file: `[key]`, and the kind of the source or sink.
     """
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "union_tag_invalid":
         return (*loc, "kind")
-    return loc[:1] + loc[2:] if loc[:1] == ("sink",) and loc[1:2] in _KINDS else loc
+    return loc[:1] + loc[2:] if len(loc) > 1 and loc[1] in _KINDS.get(str(loc[0]), ()) else loc
 
 
 def remedy(details: ErrorDetails) -> str:
-    """Returns a text with the problem and the correction. It never has the value itself, which may be a secret."""
+    """Returns a text with the problem and the correction. The text never has the value, which may be a secret."""
     match details["type"]:
         case "missing":
             return "is missing; add it"
@@ -69,8 +69,8 @@ def known_keys(loc: Loc) -> list[str]:
 def _below(annotation: Any, part: str | int) -> list[Any]:
     """Returns the types that the value of the key `part` may have in a table of type `annotation`.
 
-    `part` may also be the kind of the sink, which pydantic adds to its locations. For that, returns the section of the
-    kind.
+    `part` may also be the kind of the source or sink, which pydantic adds to its locations. Then `annotation` is one of
+    the types of sources or sinks; returns this type if it is of that kind.
     """
     fields = _fields(annotation)
     if fields:

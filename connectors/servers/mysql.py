@@ -42,8 +42,12 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "log_slave_updates": "ON",
     "server_id": "1",
 }
+
+TEMPORARY_FILES = ".tmp"
+"""A folder in the data folder. In a shared folder, a server that starts deletes the temporary tables of the others."""
+
 FLAVOUR_SETTINGS: Mapping[Flavour, Mapping[str, str]] = {
-    "mariadb": {"binlog_annotate_row_events": "ON", "gtid_strict_mode": "ON"},
+    "mariadb": {"binlog_annotate_row_events": "ON", "gtid_strict_mode": "ON", "ignore_db_dirs": TEMPORARY_FILES},
     "mysql": {
         "binlog_rows_query_log_events": "ON",
         "enforce_gtid_consistency": "ON",
@@ -137,6 +141,7 @@ class Server(ServerProcess):
             return
         if not (self.data_dir / CERTIFICATE).exists():
             self._initialise()
+        self._make_folder(TEMPORARY_FILES)
         # MySQL refuses to start if another process now has the id that a killed server left in this file.
         (self.data_dir / "server.sock.lock").unlink(missing_ok=True)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -171,8 +176,8 @@ class Server(ServerProcess):
             give_away(path)
 
     def _make_tables(self, options: list[str]) -> None:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        give_away(self.data_dir)
+        self._make_folder(".")
+        self._make_folder(TEMPORARY_FILES)
         sql = b""
         if self.flavour == "mariadb":
             files = [file for name in _SYSTEM_TABLES for file in (self.home / "share").glob(f"m*{name}.sql")]
@@ -192,6 +197,11 @@ class Server(ServerProcess):
             ) from error
         (self.data_dir / "auto.cnf").unlink(missing_ok=True)  # the id of the server, which a copy must not share
 
+    def _make_folder(self, name: str) -> None:
+        folder = self.data_dir / name
+        folder.mkdir(parents=True, exist_ok=True)
+        give_away(folder)
+
     @property
     def _environment(self) -> Mapping[str, str]:
         return {} if self._loader.exists() else {"LD_LIBRARY_PATH": str(self.home / "lib")}
@@ -208,6 +218,7 @@ class Server(ServerProcess):
             *(*loader, str(self.home / "bin" / PROGRAMS[self.flavour]), "--no-defaults"),
             *(f"--basedir={self.home}", f"--datadir={self.data_dir}"),
             *(f"--lc_messages_dir={share}", f"--character_sets_dir={share / 'charsets'}"),
+            f"--tmpdir={self.data_dir / TEMPORARY_FILES}",
         ]
 
     def _command(self) -> list[str]:

@@ -62,7 +62,7 @@ class HealthServer:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"cannot listen on {address[0]}:{address[1]} ({error.strerror})",
-                hint="set another [service] listen",
+                hint="set another address in [service] listen",
             ) from error
         self.address: tuple[str, int] = self._server.server_address[0], self._server.server_address[1]  # type: ignore[assignment]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)

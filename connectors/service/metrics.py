@@ -18,12 +18,12 @@ class Metrics:
         self.transactions = Counter("changelog_transactions_total", "Transactions stored durably.", registry=registry)
         self.lag_bytes = Gauge(
             "changelog_lag_bytes",
-            "Bytes of log between the point up to which the changelog is complete and the server's end of log.",
+            "How many bytes of the server's log the changelog lacks.",
             registry=registry,
         )
         self.lag_seconds = Gauge(
             "changelog_lag_seconds",
-            "Seconds since the server's log ended where the changelog ends now; 0 if the changelog is complete.",
+            "Age of the oldest part of the server's log that the changelog lacks, in seconds; 0 if it lacks nothing.",
             registry=registry,
         )
         self.commit_seconds = Histogram(

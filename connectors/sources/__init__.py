@@ -60,8 +60,7 @@ class Activity:
 
     A window is the reading of one chunk of a table; `windows_open` counts the chunks that were requested and are not
     published yet. `waiting` holds the ids of the transactions that must end before the reading of tables can continue.
-    `invalid_stamps` counts invalid provenance stamps, and `ignored_signals` counts ignored signals, both since the
-    previous call.
+    `invalid_stamps` and `ignored_signals` count invalid provenance stamps and ignored signals since the previous call.
     """
 
     windows_open: int = 0
@@ -79,8 +78,8 @@ class Source(Protocol):
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
         """Returns the next piece, or None if the timeout passes without one.
 
-        To put many small transactions into one piece, a source may wait until the first data that it received is
-        `gather_s` seconds old. Such a piece costs little more than a piece with a single transaction. Raises
+        To put many small transactions into one piece, a source may go on receiving data until `gather_s` seconds after
+        the piece's first data arrived. Such a piece costs little more than a piece with a single transaction. Raises
         ChangelogError. If the log causes an error at some position, and would cause it again after every restart, the
         error is raised only after all rows before that position were returned.
         """
@@ -123,6 +122,19 @@ class ColumnInfo(Protocol):
         """Whether the column never holds null."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trait:
+    """The property of a table that decides how much of its changes the log contains, in the database's own words.
+
+    `name` is what the database calls the property, such as `replica identity`, and `value` is what this table has.
+    `suffices` says that the log has the whole row before and after each change.
+    """
+
+    name: str
+    value: str
+    suffices: bool
+
+
 class TableInfo(Protocol):
     """A table that can be published as an entity, as the catalogue describes it now."""
 
@@ -151,8 +163,8 @@ class TableInfo(Protocol):
         """The table's size in bytes without indexes; 0 if the caller did not ask for sizes."""
 
     @property
-    def before_image(self) -> str:
-        """How much of the old row the log contains when a row changes, in the database's own words, such as `full`."""
+    def trait(self) -> Trait:
+        """What decides how much of the table's changes the log contains."""
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
@@ -178,13 +190,18 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
+    `kind` says in one word what it is, such as `slot`. If the server keeps its log for a fixed time, whoever reads it,
+    it is the log itself.
+
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
     we have not read yet. `confirmed` is the log position up to which we confirmed, as the database prints it. `nbytes`
-    is how much log the server keeps because of the hold. `xids` is the age, in transaction ids, of the oldest state of
-    the catalogue that the server keeps because of it. `nbytes` and `xids` are None if the server does not know them.
+    is how much log the server keeps because of the hold. The server also keeps old states of its catalogue because of
+    the hold; `xids` is the age of the oldest one, in transaction ids. `nbytes` and `xids` are None if the server does
+    not know them.
     """
 
+    kind: str = "slot"
     name: str
     reader: int | None
     condition: str | None
@@ -253,26 +270,6 @@ TableName = tuple[str, str]
 def no_table(_: TableName) -> bool:
     """Chooses no table."""
     return False
-
-
-class Candidate(Protocol):
-    """A database that no configuration names yet. `changelog init` uses it to write a configuration."""
-
-    def name(self) -> str:
-        """Returns the server's name for the database. Raises ChangelogError if the database cannot be reached."""
-
-    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
-        """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.
-
-        Raises ChangelogError.
-        """
-
-    def grants(self, tables: Collection[TableName]) -> str:
-        """Returns a script for an administrator of the database.
-
-        The script creates the roles that set up and run the service for these tables, with their rights. It sets no
-        passwords. Raises ChangelogError.
-        """
 
 
 class Database(Protocol):
@@ -346,8 +343,8 @@ class Database(Protocol):
         before the changelog begins; if there is one, the log must reach back to it.
 
         `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
-        the cause without losing anything; the method `fix` runs them. Changes nothing, and may be called while a
-        service runs. Raises ChangelogError if the database cannot be reached.
+        the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be called
+        while a service runs. Raises ChangelogError if the database cannot be reached.
         """
 
     def fix(self, statements: Iterable[str]) -> None:
@@ -419,9 +416,10 @@ class Database(Protocol):
         """
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
-        """Takes a fence for these entities and holds it until the block ends; if it was lost, the end raises an error.
+        """Takes a fence for these entities and holds it until the block ends.
 
-        A fence is one cut through the database and the changelog: both are compared as of the same transactions.
+        A fence is one cut through the database and the changelog: both are compared as of the same transactions. If the
+        fence was lost inside the block, an error is raised at the end of the block.
         `changelog.connectors.sources.fences` says what an implementation must guarantee. `deadline`, in the seconds of
         `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
         are held.
@@ -438,7 +436,7 @@ class Database(Protocol):
     def remnants(self) -> Sequence[Remnant]:
         """Returns the things that the service creates in the database, including those that do not exist now.
 
-        They are in the order in which people read them. Raises ChangelogError if the database cannot be reached.
+        They are in the order in which people are shown them. Raises ChangelogError if the database cannot be reached.
         """
 
     def drop(self, kind: str) -> None:

@@ -17,7 +17,7 @@ not exist:
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import pyarrow as pa
 
@@ -103,16 +103,20 @@ class KeyBounds:
 class Shown:
     """The transactions that a fence shows: those whose id is below `end`, except for the few in `hidden`.
 
-    The source gives each transaction its id (`Transaction.xid` of the capture core, the column `transaction` of the
-    changelog). A source may number transactions in the order in which they begin, as PostgreSQL does: then `hidden`
-    holds the transactions that were open at the fence. It may number them in the order of its log: then `end` is where
-    the log ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables
-    did not yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be
-    short, because a Spark query lists all of it.
+    `ids` says what the ids are. With "transactions", they are numbers that the source gives its transactions
+    (`Transaction.xid` of the capture core, the column `transaction` of the changelog). With "commits", they are the
+    commits in the positions of the rows. Commits are for sources whose transactions have no numbers in order.
+
+    A source may number transactions in the order in which they begin, as PostgreSQL does: then `hidden` holds the
+    transactions that were open at the fence. It may number them in the order of its log: then `end` is where the log
+    ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables did not
+    yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be short,
+    because a Spark query lists all of it.
     """
 
     end: int
     hidden: Sequence[int]
+    ids: Literal["transactions", "commits"] = "transactions"
 
 
 class Scan(Protocol):
@@ -150,7 +154,7 @@ class Fence(Protocol):
 
     @property
     def place(self) -> str:
-        """A log position, as the database's own tools print it. All commits that the fence shows end by there."""
+        """A log position, as the database's own tools print it. All commits that the fence shows end by this place."""
 
     @property
     def database(self) -> str:

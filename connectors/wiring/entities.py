@@ -18,16 +18,16 @@ TableName = tuple[str, str]
 _TABLE = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
 
 
-def parse_table(text: str) -> TableName:
-    """Returns the schema and the name of the table that `text` names; the schema is `public` if `text` has none.
+def parse_table(text: str, home: str = "public") -> TableName:
+    """Returns the schema and the name of the table that `text` names; the schema is `home` if `text` has none.
 
-    Letters keep their case, with or without quotes. A schema or a name that has a dot or a quote is in quotes, as in
-    SQL. Raises ValueError if `text` is not the name of a table.
+    Letters keep their case, with or without quotes. A schema or a name that contains a dot or a quote must be in
+    quotes, as in SQL. Raises ValueError if `text` is not the name of a table.
     """
     match = _TABLE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text} is not a table; write SCHEMA.TABLE, with quotes around a name that holds a dot")
-    schema, name = (_unquote(part or "public") for part in match.groups())
+    schema, name = (_unquote(part) if part else home for part in match.groups())
     return schema, name
 
 
@@ -36,20 +36,20 @@ def table_text(table: TableName) -> str:
     return ".".join(_quote(part) for part in table)
 
 
-def entity_name(table: TableName) -> str:
+def entity_name(table: TableName, home: str = "public") -> str:
     """Returns the name of a table's entity if the configuration gives it no name; empty if no name can be made.
 
-    For a table in the schema `public`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
+    For a table in the schema `home`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
     It depends only on the table itself, so a table that is created later does not rename an entity.
     """
     schema, name = table
-    text = name if schema == "public" else f"{schema}-{name}"
+    text = name if schema == home else f"{schema}-{name}"
     ascii_ = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9_-]+", "_", ascii_).strip("_")
 
 
 def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
-    """Returns the entities that `config` makes of `tables`, the tables of the database. They are sorted by name.
+    """Returns the entities that `config` makes of the database's `tables`. The entities are sorted by name.
 
     Raises one ChangelogError (USAGE) that lists all problems: names that the database does not have, tables without a
     key, and settings that contradict each other.
@@ -71,9 +71,9 @@ def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
 
 
 def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str]) -> dict[str, TableInfo]:
-    """Returns the table of each entity, by the entity's name. [entities.NAME] goes before the patterns of [tables].
+    """Returns the table of each entity, by the entity's name. Adds the errors that it finds to `problems`.
 
-    It adds the errors that it finds to `problems`.
+    If a table is named in an [entities.NAME], the patterns of [tables] make no other entity of it.
     """
     table_of: dict[str, TableInfo] = {}
     owners: dict[TableName, str] = {}
@@ -81,19 +81,19 @@ def _bind(config: Config, tables: dict[TableName, TableInfo], problems: list[str
         if entity.table is None:
             continue
         try:
-            table = parse_table(entity.table)
+            table = parse_table(entity.table, config.source.home)
         except ValueError as error:
             problems.append(f"entities.{name}.table: {error}")
             continue
         if table not in tables:
-            problems.append(f"entities.{name}.table: {_absent(table, tables)}")
+            problems.append(f"entities.{name}.table: {_absent(table, tables, config)}")
         elif table in owners:
             problems.append(f"entities.{name}.table: {table_text(table)} is already the table of {owners[table]}")
         else:
             table_of[name] = tables[table]
             owners[table] = name
     for table in sorted(_matching(config, tables) - owners.keys()):
-        name = entity_name(table)
+        name = entity_name(table, config.source.home)
         if not name or name in RESERVED or name in table_of:
             problems.append(
                 f"tables: {table_text(table)} cannot be the entity {name!r}, because that name is "
@@ -118,9 +118,11 @@ def matches(table: TableName, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(".".join(table), pattern) for pattern in patterns)
 
 
-def _absent(table: TableName, tables: dict[TableName, TableInfo]) -> str:
+def _absent(table: TableName, tables: dict[TableName, TableInfo], config: Config) -> str:
     elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
     advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"
+    if config.source.kind == "mysql":  # its catalogue has only tables that the account may read
+        advice += f"; or GRANT SELECT ON {table_text(table)} to the service's account"
     return f"the database has no table {table_text(table)}; {advice}"
 
 

@@ -1,16 +1,20 @@
 """Opens the database that the configuration names. This module knows which folder implements which kind of source."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
-from changelog.connectors.config import Config
-from changelog.connectors.sources import Candidate, Database
+from changelog.connectors.config import Config, MysqlConfig, PostgresConfig
+from changelog.connectors.extras import installation
+from changelog.connectors.sources import Database
+from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.sources.postgres.candidate import PostgresCandidate
 from changelog.connectors.sources.postgres.database import PostgresDatabase, Settings
 from changelog.connectors.wiring.entities import resolve
 from changelog.connectors.wiring.sinks import open_log, read_versions
 from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.versions import Version
 
 _SLOT_PATIENCE_S = 5.0
@@ -22,8 +26,13 @@ def database(
     """Returns the database that the configuration names. It does not connect yet.
 
     Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
-    being opened, because this may take long without any failure.
+    being opened, because this may take long without any failure. Raises ChangelogError (PRECONDITION) if the packages
+    for this kind of database are not installed.
     """
+    if isinstance(config.source, MysqlConfig):
+        with client_needed():
+            from changelog.connectors.wiring import mysql  # noqa: PLC0415, it needs an optional package
+        return mysql.database(config, config.source, stopping)
     return PostgresDatabase(postgres_settings(config, stopping=stopping, alive=alive))
 
 
@@ -32,35 +41,72 @@ def candidate(dsn: str) -> Candidate:
 
     It does not connect yet.
     """
+    if kind_of(dsn) == "mysql":
+        with client_needed():
+            from changelog.connectors.wiring import mysql  # noqa: PLC0415
+        return mysql.candidate(dsn)
     return PostgresCandidate(dsn)
 
 
-def event_trigger_script() -> str:
-    """Returns SQL that an administrator may run. Then the log itself reports changes of tables and publications."""
+def kind_of(dsn: str) -> str:
+    """Returns the kind of the database that a connection string names, as `[source] kind` spells it."""
+    return "mysql" if dsn.partition("://")[0] in ("mysql", "mariadb") else "postgres"
+
+
+def event_trigger_script(dsn: str | None) -> str:
+    """Returns SQL that an administrator may run. After that, the log reports changes of tables and publications.
+
+    Raises ChangelogError (USAGE) if the database is not PostgreSQL: other logs report these changes anyway.
+    """
+    if dsn is not None and kind_of(dsn) != "postgres":
+        raise ChangelogError(
+            Kind.USAGE, "--event-trigger is for PostgreSQL; the binary log of MySQL and MariaDB has all DDL anyway"
+        )
     return PostgresCandidate.event_trigger_script()
 
 
 def postgres_settings(
     config: Config, *, stopping: Callable[[], bool] = lambda: False, alive: Callable[[], None] = lambda: None
 ) -> Settings:
-    """Returns the settings of the PostgreSQL source. `stopping` and `alive` are as in `database`."""
+    """Returns the settings of the PostgreSQL source. `stopping` and `alive` are as in `database`.
+
+    Raises ChangelogError (USAGE) if the configuration names another kind of database.
+    """
+    source = config.source
+    if not isinstance(source, PostgresConfig):
+        raise ChangelogError(
+            Kind.USAGE, f'this is only for databases of kind "postgres", and [source] kind is "{source.kind}"'
+        )
+    default_name = config.name.replace("-", "_")
     return Settings(
         name=config.name,
-        dsn=config.source.dsn,
-        slot=config.slot,
-        publication=config.publication,
-        failover=config.source.failover,
+        dsn=source.dsn,
+        slot=source.slot or default_name,
+        publication=source.publication or default_name,
+        failover=source.failover,
         hmac_key=config.hmac_key,
         signals_secret=config.signals_secret,
         codec=config.codec,
-        workers=config.source.snapshot_workers,
-        chunk_pages=config.source.snapshot_pages,
+        workers=source.snapshot_workers,
+        chunk_pages=source.snapshot_pages,
         patience_s=_SLOT_PATIENCE_S,
-        answer_s=config.source.query_timeout_seconds,
-        read_s=config.source.read_timeout_seconds,
+        answer_s=source.query_timeout_seconds,
+        read_s=source.read_timeout_seconds,
         stopping=stopping,
         alive=alive,
     )
+
+
+@contextmanager
+def client_needed() -> Iterator[None]:
+    """Raises ChangelogError (USAGE) if the block imports the client of MySQL, and that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pymysql":
+            raise
+        message = "the database is MySQL or MariaDB, and pymysql is not installed"
+        raise ChangelogError(Kind.USAGE, message, hint=installation("mysql")) from error
 
 
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:

@@ -1,9 +1,9 @@
-"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`, and decodes them. The result is
-the body of a message, without the header that names the schema.
+"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`, and decodes them. An encoded
+envelope is the body of a message, without the header that names the schema.
 
 The states, `current` and `original`, are JSON text, which Avro can hold without loss: decoding gives JSON with the same
-canonical text. A column is *unavailable* if the log did not send its value. Such a column is null in Avro; the decoder
-leaves it out again, because `source.unavailable` names it.
+canonical text. A column is *unavailable* if the database's log did not send its value. Such a column is null in Avro.
+The decoder leaves the column out again, because `source.unavailable` names it.
 """
 
 from collections.abc import Collection, Sequence
@@ -84,7 +84,7 @@ class AvroCodec:
             current = self._json(datum["current"], source.unavailable)
             original = self._json(datum["original"], source.unavailable_original)
         except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
-            raise ChangelogError(Kind.MALFORMED, "a message is not an envelope in Avro of its schema") from error
+            raise ChangelogError(Kind.MALFORMED, "a message is not an Avro envelope of its schema") from error
         return Envelope(
             provenance=provenance,
             current=None if current is None else Raw(current),

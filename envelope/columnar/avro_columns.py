@@ -5,8 +5,9 @@ with the columns in the order of the entity's schema. So the offsets of the quot
 ends. The encoder walks all rows at once, one column at a time, and renders each column's Avro for all rows. Then it
 joins the slices of each row.
 
-A row whose states have their members in another order, or have unknown members, is encoded by `AvroCodec`. A value that
-its column's shortcut does not handle (an infinite date, a text with an escape) is encoded one by one.
+A row whose states have their members in another order, or have unknown members, is encoded by `AvroCodec`. For each
+type, a fast function encodes the usual values (`changelog.envelope.columnar.avro_shortcuts`). Unusual values, such as
+an infinite date or a text with an escape, are encoded one by one.
 """
 
 from collections.abc import Sequence
@@ -31,10 +32,10 @@ FEW_ROWS: Final = 32
 """A batch of at most this many rows is encoded row by row, which is faster for so few rows."""
 
 ROWS_MAX: Final = 4096
-"""A larger batch is cut in two, because its buffers would not stay in the processor's cache."""
+"""A batch of more rows is cut in two, because its buffers would not stay in the processor's cache."""
 
 NBYTES_MAX: Final = 64 << 20
-"""A larger batch is cut in two, so that no buffer comes near the 2 GiB that its offsets can address."""
+"""A batch of more bytes is cut in two, so that no buffer comes near the 2 GiB that its offsets can address."""
 
 _POSITION = b'"position":"'
 _SOURCE = b',"source":{'
@@ -113,10 +114,10 @@ class ColumnarEncoder:
         return sides, good[:rows] & good[rows:]
 
     def _complete(self, complete: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", present: Ints) -> Mask:
-        """Narrows the mask `complete` and returns it.
+        """Removes states from the mask `complete`, and returns the mask.
 
-        It keeps states whose missing columns are all unavailable (the log did not send them), and which have no null in
-        a column that is not nullable.
+        A state stays if all its missing columns are unavailable (the database's log did not send them), and if it has
+        no null in a column that is not nullable.
         """
         codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):
@@ -149,8 +150,8 @@ class _Provenance:
     """Encodes the provenance of each row.
 
     Some strings and numbers differ from row to row. Between them and after them are parts that many rows share; each
-    distinct part is encoded once. `sources` has one source for each distinct closing part, and `codes` says for each
-    row which of these sources it has.
+    distinct part is encoded once. `sources` has one source for each distinct last part, and `codes` says for each row
+    which of these sources it has.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -238,7 +239,7 @@ class _Provenance:
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """Returns the segment whose slice in each row is `texts[code]`, with the row's code."""
+    """Returns a segment whose slice in each row is one of `texts`: the one at the row's index in `codes`."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])

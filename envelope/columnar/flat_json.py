@@ -1,9 +1,9 @@
 """Cuts a column of flat JSON objects into members, for all rows at once, without a Python object for each value.
 
 In a flat object without white space, `,"` appears between two members. It appears elsewhere only if a string ends in a
-comma. The parts between are called *pieces*. Objects that are rows of one table have the same names in the same order,
-which is their `Form`. An object *fits* a form if it has as many pieces as the form has names, and each piece begins
-with its name. The caller has to check that the rest of each piece is one value.
+comma. The parts between these marks are called *pieces*. Objects that are rows of one table have the same names in the
+same order. These names are their *form*. An object *fits* a form if it has as many pieces as the form has names, and
+each piece begins with its name. The caller has to check that the rest of each piece is one value.
 """
 
 import re
@@ -19,7 +19,7 @@ from changelog.envelope.columnar.splice import INLINE, Bytes, splice
 
 Mask = npt.NDArray[np.bool_]
 ByteOffsets = npt.NDArray[np.int64]
-"""Indices of bytes in a buffer: one row for each member, one column for each object."""
+"""Offsets of bytes in a buffer. A matrix of them has one row for each member, and one column for each object."""
 
 _PIECE: Final = re.compile(rb'([^"\\]*)":(?:"[^"\\]*"|[-+.0-9A-Za-z]+)')
 _TEXTS_TRIED_MAX: Final = 8
@@ -62,7 +62,7 @@ class FlatObjects:
         return pa.Array.from_buffers(pa.binary(), self.begins.size, buffers)
 
     def tokens(self, which: Any) -> pa.StringArray:
-        """Returns the JSON of the values at `which`, an index of the arrays here that selects at least one value."""
+        """Returns the JSON of the values at `which`, an index into `values` that selects at least one value."""
         begins, ends = self.values[which], self.ends[which]
         return splice(self.data, len(begins), [(begins.astype(np.int32), (ends - begins).astype(np.int32))])
 
@@ -77,8 +77,8 @@ class Form:
     def of(cls, text: bytes) -> Self | None:
         """Returns the form of an object.
 
-        Returns None if the object is not plain: if a value is an object or an array, if a name or a text has an escape,
-        if a name is repeated, or the like.
+        Returns None if the object is not plain. In a plain object, no white space is between tokens, no value is an
+        object or an array, no name or text has an escape, and no name is repeated.
         """
         if text[:1] != b"{" or text[-1:] != b"}":
             return None
@@ -88,9 +88,9 @@ class Form:
 
     @classmethod
     def among(cls, texts: pa.StringArray) -> Self | None:
-        """Returns the first form among the forms of the first few texts; None if none of these texts has a form.
+        """Returns the form of the first text that has one. No text may be null.
 
-        No text may be null.
+        Only the first few texts are tried. Returns None if none of them has a form.
         """
         forms = (cls.of(text.encode()) for text in texts[:_TEXTS_TRIED_MAX].to_pylist())
         return next(filter(None, forms), None)
@@ -115,7 +115,7 @@ class Form:
             values[number] = names + len(label)
             named &= values[number] < ends[number]
             for offset, mask, word in _words(label):
-                at = np.minimum(names + offset, len(windows) - 1)  # Only objects that `named` excludes need this.
+                at = np.minimum(names + offset, len(windows) - 1)  # The minimum matters only where `named` is false.
                 named &= windows[at].view("<u8") & mask == word
         if not named.all():
             fits[fits] = named
@@ -124,7 +124,7 @@ class Form:
 
 
 def _bytes_of(texts: pa.StringArray) -> tuple[Bytes, ByteOffsets]:
-    """Returns the bytes of the texts, with padding, and the offsets at which each text begins and the last one ends."""
+    """Returns the texts' bytes and `INLINE` zeros, and the offsets at which each text begins and the last one ends."""
     _, offsets, content = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     data = np.empty(bounds[-1] - bounds[0] + INLINE, np.uint8)

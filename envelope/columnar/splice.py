@@ -15,7 +15,8 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 
 INLINE = 12
-"""The most bytes that a binary view holds itself (Arrow columnar format, *Variable-size Binary View Layout*)."""
+"""The most bytes that a binary view holds inside itself. A view of more bytes refers to a buffer (Arrow columnar
+format, *Variable-size Binary View Layout*)."""
 
 _VIEW_WORDS = 4
 _VIEW = np.dtype([("length", "<i4"), ("data", f"V{INLINE}")])
@@ -35,9 +36,13 @@ class Pool:
         self._length += len(text)
         return start
 
-    def buffer(self) -> Bytes:
+    def data(self) -> bytes:
         """Returns the whole buffer, with the padding that `gather` requires."""
-        return np.frombuffer(b"".join([*self._parts, bytes(INLINE)]), np.uint8)
+        return b"".join([*self._parts, bytes(INLINE)])
+
+    def buffer(self) -> Bytes:
+        """Returns the whole buffer as an array, with the same padding."""
+        return np.frombuffer(self.data(), np.uint8)
 
 
 Segment = tuple[Offsets | int, Offsets | int]

@@ -22,11 +22,11 @@ __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "inver
 Operation = dict[str, Any]
 
 EDITS_MAX = 256
-"""The most insertions and deletions in a changed array for which its elements are aligned. If there are more, elements
-with the same index are compared."""
+"""If two arrays differ by at most this many insertions and deletions, equal elements are aligned before the arrays are
+compared. If they differ by more, elements with the same index are compared."""
 
 _NESTING_MAX = 100
-"""The most levels of nesting that are compared. A changed value below is replaced as a whole."""
+"""The most levels of nesting that are compared. A changed value that is nested deeper is replaced as a whole."""
 
 _PLAIN = frozenset({str, Raw, int, bool, type(None)})
 """Types whose values are equal in JSON exactly if `==` says so, as long as both values have the same type."""
@@ -260,8 +260,8 @@ def _escape(name: str) -> str:
 
 
 def _tokens(path: str) -> list[str]:
-    """Returns the steps of a JSON pointer (RFC 6901). The first is `""`, for the root. Raises ValueError for any other
-    text.
+    """Returns the steps of a JSON pointer (RFC 6901). The first is `""`, for the root. Raises ValueError if `path` is
+    not a JSON pointer.
     """
     if not _POINTER.fullmatch(path):
         raise ValueError("not a JSON pointer")

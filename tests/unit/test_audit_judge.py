@@ -1,4 +1,4 @@
-"""The judge of the audited campaigns accepts a correct changelog, and finds each kind of error."""
+"""The judge of audited campaigns (`tests.campaigns._audit`) accepts correct changelogs and finds each kind of error."""
 
 import ast
 import json
@@ -272,7 +272,8 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""A restore that lost two of three transactions. Then `AFTER_RESTORE` was committed at the place of the second one."""
+"""The database was restored, and lost the last two of three transactions. Then `AFTER_RESTORE` was committed where the
+first lost one had been."""
 
 AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
 RESTORE = Gap(

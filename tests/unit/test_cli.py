@@ -361,7 +361,7 @@ def test_accept_stores_the_decision(config_file: Path, log: Path, capsys: pytest
     sink.commit(replace(before, stop=stop))
     sink.close()
     assert run(config_file, "accept", stopped, "--as", "default") == 2
-    assert "default does not pass this stop (a row)" in capsys.readouterr().err
+    assert "--as default does not resolve this stop (a row)" in capsys.readouterr().err
     assert run(config_file, "accept", stopped, "--as", "skip") == 0
     stored = read_checkpoint(log)
     assert stored is not None

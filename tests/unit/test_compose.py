@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from changelog.connectors.config import load
+from changelog.connectors.config import MysqlConfig, load
+from changelog.connectors.servers.mysql import DEFAULT_SETTINGS, FLAVOUR_SETTINGS, PROGRAMS, Flavour
 from changelog.connectors.service.metrics import Metrics
+from changelog.connectors.sources.mysql.session.address import Address
 
 CHECKOUT = Path(__file__).parents[2]
 SETUP = CHECKOUT / "docs" / "compose"
@@ -49,9 +51,12 @@ def test_the_compose_file_meets_the_specification() -> None:
 
 def test_all_services_exist_and_other_databases_are_optional() -> None:
     assert SERVICES.keys() == {
-        *("postgres", "writer", "mysql", "mariadb", "kafka", "registry", "changelog", "prometheus", "grafana")
+        *("postgres", "writer", "mysql", "mariadb", "kafka", "registry", "changelog", "prometheus", "grafana"),
+        *("changelog-mysql", "changelog-mariadb"),
     }
-    assert {name for name, service in SERVICES.items() if "profiles" in service} == {"mysql", "mariadb"}
+    for database in ("mysql", "mariadb"):
+        members = {name for name, service in SERVICES.items() if service.get("profiles") == [database]}
+        assert members == {database, f"changelog-{database}"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -73,7 +78,7 @@ def test_each_service_is_pinned_and_healthy_and_local(name: str) -> None:
 
 def test_the_ports_on_the_host_differ_and_can_be_changed() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
-    chosen = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z]+_PORT):-(\d+)\}:\d+", port) for port in ports]
+    chosen = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z_]+_PORT):-(\d+)\}:\d+", port) for port in ports]
     assert all(chosen), ports
     assert len({match[1] for match in chosen if match}) == len({match[2] for match in chosen if match}) == len(ports)
 
@@ -98,6 +103,34 @@ def test_the_configuration_of_the_service_fits_the_other_services() -> None:
     assert "@postgres:5432/" in SERVICES["changelog"]["environment"]["DATABASE_URL"]
     tables = re.findall(r"CREATE TABLE (\w+)", (SETUP / "postgres.sql").read_text("utf-8"))
     assert {entity.table for entity in config.entities.values()} == {f"public.{table}" for table in tables}
+
+
+@pytest.mark.parametrize("database", PROGRAMS)
+def test_the_services_of_mysql_and_mariadb_fit_their_databases(database: Flavour) -> None:
+    service = SERVICES[f"changelog-{database}"]
+    config = load(SETUP / "mysql.toml", service["environment"])
+    assert isinstance(config.source, MysqlConfig)
+    address = Address.parse(config.source.dsn)
+    script = (SETUP / "mysql.sql").read_text("utf-8")
+    variables = SERVICES[database]["environment"]
+    assert (config.prefix, address.host) == (f"booking-{database}", database)
+    assert address.database == variables[f"{database.upper()}_DATABASE"]
+    assert f"CREATE USER '{address.user}'@'%' IDENTIFIED BY '{address.password}';" in script
+    granted = set(re.findall(r"GRANT SELECT ON (\S+)", script))
+    assert {entity.table for entity in config.entities.values()} == granted
+    assert "./docs/compose/mysql.sql:/docker-entrypoint-initdb.d/mysql.sql:ro" in SERVICES[database]["volumes"]
+    assert "./docs/compose/mysql.toml:/etc/changelog/changelog.toml:ro" in service["volumes"]
+
+
+@pytest.mark.parametrize("database", PROGRAMS)
+def test_the_binary_logs_of_mysql_and_mariadb_have_whole_rows(database: Flavour) -> None:
+    """The log is the same as that of the servers on which the tests run. MySQL 8.4 writes one by default."""
+    options = dict(option.removeprefix("--").split("=") for option in SERVICES[database]["command"])
+    chosen = {name.replace("-", "_"): value for name, value in options.items()}
+    needed = {**DEFAULT_SETTINGS, **FLAVOUR_SETTINGS[database]}
+    assert {name: value for name, value in needed.items() if name.startswith(("binlog_", "gtid_"))}.items() <= (
+        chosen.items()
+    )
 
 
 def test_the_service_has_the_time_to_drain_and_no_more_rights_than_it_needs() -> None:

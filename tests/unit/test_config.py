@@ -1,4 +1,4 @@
-"""The configuration: what it accepts, the errors for everything else, and that it never shows secrets."""
+"""Tests what a configuration accepts, the errors for everything else, and that secrets are never shown."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from changelog.connectors import config
 from changelog.connectors.config import FilesConfig, KafkaConfig
+from changelog.connectors.wiring.sources import postgres_settings
 from changelog.envelope.errors import ChangelogError, Kind
 
 WHOLE = """
@@ -49,7 +50,8 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 
 def test_a_complete_file(file: Path) -> None:
     loaded = config.load(file, ENVIRON)
-    assert loaded.slot == loaded.publication == "booking_eu"
+    source = postgres_settings(loaded)
+    assert source.slot == source.publication == "booking_eu"
     assert loaded.source.dsn == "postgresql://ada:opensesame@db/app"
     assert isinstance(loaded.sink, FilesConfig)
     assert loaded.sink.commit_seconds == 1
@@ -85,7 +87,7 @@ def test_the_environment_overrides(file: Path) -> None:
     assert loaded.entities["order"].key == ("region", "id")
     assert loaded.provenance.default.service_name == "legacy"
     assert loaded.sink.commit_seconds == 0.5
-    assert loaded.source.failover is True
+    assert postgres_settings(loaded).failover is True
 
 
 def test_a_variable_may_refer_to_another(file: Path) -> None:
@@ -182,7 +184,12 @@ def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representati
         ),
         (
             'kind = "kafka"\nbootstrap_servers = "a:1"\n[entities.order]\nretention_days = 9',
-            ['entities.order.retention_days: applies only to profile = "history"; set it, or leave this key out'],
+            [
+                (
+                    'entities.order.retention_days: applies only to profile = "history"; set that profile, or leave '
+                    "this key out"
+                )
+            ],
         ),
     ],
 )
@@ -200,7 +207,7 @@ def test_all_errors_at_once(file: Path) -> None:
         """
         nam = "Booking"
         [source]
-        kind = "oracle"
+        kind = "postgres"
         dsn = "env:DATABASE_URL"
         slot = "Upper"
         [sink]
@@ -218,11 +225,10 @@ def test_all_errors_at_once(file: Path) -> None:
         """
     )
     assert refusal(file, {"CHANGELOG__SOURCE__SLOTT": "x", "CHANGELOG__NAM__X": "y"}) == [
-        f"{file}: 15 problems",
+        f"{file}: 14 problems",
         "nam: is not a table, so CHANGELOG__NAM__X cannot set anything in it; unset the variable",
         "source.dsn: the environment has no DATABASE_URL; set it",
         "name: is missing; add it",
-        "source.kind: should be 'postgres'",
         "source.slot: should be made of a-z, 0-9 and _",
         "source.slott (from CHANGELOG__SOURCE__SLOTT): is not known; did you mean slot?",
         "sink.path: is missing; add it",
@@ -235,6 +241,18 @@ def test_all_errors_at_once(file: Path) -> None:
         "mask.key: should have 16 characters or more",
         'service.listen: should be "HOST:PORT", as in "127.0.0.1:9464"',
     ]
+
+
+def test_an_unknown_kind_of_source(file: Path) -> None:
+    file.write_text('name = "a"\nsource = { kind = "oracle", dsn = "x" }\nsink = { path = "log" }')
+    assert refusal(file, {}) == [f"{file}: source.kind: should be 'postgres' or 'mysql'"]
+
+
+@pytest.mark.parametrize("dsn", ["mysql+pymysql://ada@db/app", "user=ada", "mysql//ada@db/app"])
+def test_a_wrong_url_of_mysql(file: Path, dsn: str) -> None:
+    file.write_text(f'name = "a"\nsource = {{ kind = "mysql", dsn = "{dsn}" }}\nsink = {{ path = "log" }}')
+    expected = 'source.dsn: should be a URL, as in "mysql://USER@HOST:3306/DATABASE"'
+    assert refusal(file, {}) == [f"{file}: {expected}"]
 
 
 @pytest.mark.parametrize(

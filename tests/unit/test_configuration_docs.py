@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md names every key of the configuration, no other, and its default."""
+"""docs/reference/configuration.md names every key of the configuration with its default, and no other key."""
 
 import re
 import tomllib
@@ -16,6 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").r
 FOLLOWS = {
     "slot",
     "publication",
+    "server_id",
     "prefix",
     "key",
     "partition_by",
@@ -24,7 +25,7 @@ FOLLOWS = {
     "provenance",
     "schemas",
 }
-"""Keys whose default depends on other settings. The page describes it in words."""
+"""Keys whose default depends on other settings. The page describes these defaults in words."""
 
 
 def section(heading: str) -> dict[str, str]:
@@ -34,7 +35,7 @@ def section(heading: str) -> dict[str, str]:
 
 
 SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
-    "`[source]`": [("", config.PostgresConfig)],
+    "`[source]`": [("", config.PostgresConfig), ("", config.MysqlConfig)],
     "`[sink]`": [("", config.FilesConfig), ("", config.KafkaConfig)],
     "`[tables]`": [("", config.TablesConfig)],
     "`[entities.X]`": [("", config.EntityConfig)],

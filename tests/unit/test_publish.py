@@ -31,7 +31,9 @@ def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, 
 
 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
-"""What `read` does: return a piece, raise an error, let seconds pass (None: its timeout), or stop the service."""
+"""What `read` does: return a piece, raise an error, let some seconds pass, or stop the service.
+
+None lets as many seconds pass as the timeout of `read`."""
 
 
 @dataclass(slots=True)
@@ -350,7 +352,7 @@ def test_after_a_lost_source_the_sink_is_recovered_because_another_may_have_publ
 def test_added_rows_are_dropped_before_the_wait_for_a_source() -> None:
     world = World([piece(1), failure(), piece(1), None])
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
-    assert world.added_when_opened == [0, 0], "however long the source is away"
+    assert world.added_when_opened == [0, 0], "no rows are kept while the source is away"
 
 
 @pytest.mark.parametrize("step", ["add", "commit"])

@@ -1,4 +1,4 @@
-"""The messages to a service manager, sent to a datagram socket like that of systemd."""
+"""Tests the messages to a service manager. They are sent to a datagram socket like that of systemd."""
 
 import os
 import queue
@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S
 class Listener:
     """Listens at `address`. Datagrams are at most 100 bytes long.
 
-    It receives each datagram at once, as systemd does. A socket keeps only ten datagrams, and the rest would be lost.
+    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams; more are lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -33,11 +33,11 @@ class Listener:
             self._taken.put(datagram)
 
     def next(self, patience_s: float = PATIENCE_S) -> bytes:
-        """The next datagram; raises queue.Empty."""
+        """Returns the next datagram. Raises queue.Empty if none comes within `patience_s`."""
         return self._taken.get(timeout=patience_s)
 
     def close(self) -> None:
-        """Ends the thread, by an empty datagram, and the socket."""
+        """Ends the thread with an empty datagram, and closes the socket."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ending:
             ending.sendto(b"", self._socket.getsockname())
         self._thread.join()
@@ -72,7 +72,7 @@ def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-        assert next(answers, None) is None, "it reported that it lives while it was stuck"
+        assert next(answers, None) is None, "the service reported that it lives although it was stuck"
         with pytest.raises(queue.Empty):
             systemd.next(0.2)
 

@@ -1,6 +1,7 @@
-"""The types of the values that a decoder, the assembly and its listener exchange, and of the result of a block.
+"""The types that a decoder, the assembly and its listener use to talk to each other, and the result of a block.
 
-A block is a stretch of the database's log that is decoded at once.
+A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
+into a part of the changelog.
 """
 
 from collections import Counter
@@ -41,9 +42,9 @@ class Listener(Protocol):
 class EncodedRows:
     """Rows of the changelog in the log's order, and the commit and the transaction id of each.
 
-    The metadata of `rows` has the columns of their entities. `unstamped` has the number of changes without a stamp, by
-    entity, for entities whose policy is to warn. If a policy stops the changelog at a row, `stop` is the error, and
-    later rows may be missing.
+    The metadata of `rows` has the columns of their entities. A stamp says who made a change: `unstamped` counts, by
+    entity, the changes that have none, if the entity's policy is to warn about them. If a policy stops the changelog at
+    a row, `stop` is the error, and later rows may be missing.
     """
 
     rows: pa.RecordBatch
@@ -54,10 +55,11 @@ class EncodedRows:
 
 
 Encode = Callable[[int, int, Sequence[Span]], EncodedRows]
-"""Encodes the rows from the first number up to, but not including, the second.
+"""Takes the numbers `first` and `end`, and spans; encodes the rows of a block from `first` up to, not including, `end`.
 
-The rows of a block are numbered from 0. The spans cover exactly the rows to encode. If a policy stops the changelog at
-a row, the result has the stop and the rows before that row. Raises ChangelogError (MALFORMED).
+The rows of a block are numbered from 0. A span is a run of rows with the same transaction and stamp; the spans cover
+exactly the rows to encode. If a policy stops the changelog at a row, the result has the stop and the rows before that
+row. Raises ChangelogError (MALFORMED).
 """
 
 
@@ -80,16 +82,16 @@ class Assembled:
       (`changelog.envelope.columnar.batch.shapes`), which are the same for all rows of a batch.
     - `through`: the end of the last transaction that ended in the block, None if none ended.
     - `partial`: whether the last row belongs to a transaction that does not end in the block.
-    - `altered`: the changes of the columns of tables. `announced`: the new versions of columns.
-    - `unstamped`: the number of changes without a stamp, by entity, for entities whose policy is to warn.
+    - `altered`: the changes that tables made to their columns. `announced`: the new versions of columns.
+    - `unstamped`: as in `EncodedRows`.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
-    - `signals`: the messages that may be signals, and the place of each.
+    - `signals`: the messages that may be signals (requests to the service), and the place of each.
     - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
     - `statements`: the texts of statements that change tables, and the commit of each.
-    - `described`: the commit of the last transaction in which the log described an entity's table, 0 without one. The
-      log describes a table when it is used for the first time, or after it was altered.
+    - `described`: the commit of the last transaction in which the log described an entity's table; 0 if there is none.
+      The log describes a table when the table is used for the first time, or after it was altered.
     - `first`: the first transaction that began in the block.
-    - `last`: the transaction of the last row or, if that is later, of `through`.
+    - `last`: the later one of two transactions: that of the last row, and the one that ends at `through`.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)

@@ -1,14 +1,14 @@
-"""Assembles the rows that a decoder reads into parts of the changelog: transactions, ordinals, stamps, versions, stops.
+"""Turns decoded rows into parts of the changelog: adds their transactions, ordinals and stamps, and announces versions.
 
 This module is pure. A decoder reads a block of its log and reports its content to an `AssemblyRun`, in the log's order:
 
     begin ── take(2 rows) ── message(stamp) ── take(3 rows) ── describe(table) ── take(1 row) ── commit
-       │         │                │                 │                                 │
-    ordinal 0   0, 1              2              3, 4, 5                              6
+                 │                │                 │                                 │
+    ordinals:   0, 1              2              3, 4, 5                              6
 
-A row is only counted when it is taken. Consecutive rows with the same transaction and stamp (who makes the change) form
-one `Span`. Spans are encoded together (`flush`), as late as possible: before something changes how rows are decoded,
-and at the end of the block. Thus a block of small transactions costs little more than one large transaction.
+`take` only counts rows. Consecutive rows with the same transaction and stamp (who makes the change) form one `Span`.
+Spans are encoded together (`flush`), as late as possible: before something changes how rows are decoded, and at the end
+of the block. Thus a block of small transactions costs little more than one large transaction.
 
 **Ordinals.** The rows and messages of a transaction are numbered from 0; the number is the ordinal. The position of a
 row has a position ordinal, which is twice the ordinal (plus 1 for the second record of a row that moved). Ordinals
@@ -60,7 +60,7 @@ from changelog.envelope.stamp import parse
 from changelog.envelope.versions import Look, Versions
 
 ORDINALS_MAX = 1 << 31
-"""The most rows and messages of one transaction: a position has 32 bits for twice the ordinal."""
+"""The most rows and messages of one transaction, because a position has 32 bits for twice the ordinal."""
 
 _EVERYTHING = 1 << 62
 """Greater than every position ordinal."""
@@ -70,12 +70,14 @@ _EVERYTHING = 1 << 62
 class _OpenTransaction:
     """The transaction that is being delivered.
 
+    `stamp` is that of the last message that is a stamp, and `fallback` the one that applies without such a message.
     `ordinal` is the ordinal of the next row or message. `published` is the last position ordinal of the transaction
     that the changelog holds already, or -1; rows up to there are dropped.
     """
 
     transaction: Transaction
     stamp: Stamp | None = None
+    fallback: Stamp | None = None
     ordinal: int = 0
     published: int = -1
 
@@ -135,6 +137,11 @@ class AssemblyRun:
         self._assembled = Assembled()
 
     @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._assembly.open is not None
+
+    @property
     def taken(self) -> int:
         """The number of rows of the block that were taken."""
         return self._taken
@@ -153,14 +160,14 @@ class AssemblyRun:
         self._assembled.first = self._assembled.first or transaction
 
     def commit(self, end: int) -> None:
-        """Ends the open transaction; the commit of every later one is at least `end`."""
+        """Ends the open transaction. `end` is a place in the log: every later transaction commits there or after it."""
         self._ended.append((self._opened().transaction, end))
         self._assembly.open = None
 
     def take(self, rows: int) -> None:
         """Takes the next `rows` rows of the block, which belong to the open transaction.
 
-        Rows on both sides of the description of a table may be in one span. Raises ChangelogError: LIMIT if the
+        A description of a table between two rows does not end their span. Raises ChangelogError: LIMIT if the
         transaction is too large, MALFORMED if no transaction is open.
         """
         if not rows:
@@ -168,29 +175,37 @@ class AssemblyRun:
         opened = self._opened()
         _check_ordinal(opened.ordinal + rows)
         ordinal, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
-        last = self._spans[-1] if self._spans else None
-        if last is not None and (last.transaction, last.ordinal + last.rows) == (opened.transaction, ordinal):
+        last, stamp = self._spans[-1] if self._spans else None, opened.stamp or opened.fallback
+        place = opened.transaction, ordinal, stamp
+        if last is not None and (last.transaction, last.ordinal + last.rows, last.stamp) == place:
             self._spans[-1] = replace(last, rows=last.rows + rows)
             return
         self._spans.append(
             Span(
                 transaction=opened.transaction,
-                stamp=opened.stamp,
+                stamp=stamp,
                 ordinal=ordinal,
                 rows=rows,
                 published=opened.published,
             )
         )
 
+    def sign(self, stamp: Stamp | None) -> None:
+        """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.
+
+        This is for logs in which stamps have no place of their own, and so no ordinal. None ends the stamp.
+        """
+        self._opened().fallback = stamp
+
     def message(
         self, prefix: str, content: bytes, *, place: int = 0, settle: Callable[[], None] = lambda: None
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp applies to the rows after it. The sender of a fence waits until the checkpoint is stored. Rows that were
-        taken just before the message, and whose record is at `place`, come after the message in the log. `settle` is
-        called before the rows of a table read are published. A decoder whose log does not report every change of
-        tables can then describe the tables as they are at this place.
+        A stamp applies to the rows after it. Rows that were taken just before the message, and whose record is at
+        `place`, come after the message in the log, so a stamp applies to them too. The sender of a fence waits until
+        the checkpoint is stored. `settle` is called before the rows of a table read are published, so that a decoder
+        whose log does not report every change of tables can first describe the tables as they are at this place.
 
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.
@@ -210,12 +225,12 @@ class AssemblyRun:
         return None
 
     def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
-        """Publishes the rows of the table read `nonce` between two transactions of the log, at `change`.
+        """Publishes at `change`, between two transactions of the log, the rows of the table read with this nonce.
 
         This is for logs into which the service writes no messages. The transaction of `change` is not in the log: its
-        commit lies between those of its neighbours, of which the second begins at `end` or later. Returns the place of
-        the next such rows. Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a
-        transaction is open.
+        commit lies between the commits of two transactions of the log, and the later one begins at `end` or after it.
+        Returns the place of the next rows of a table read, if they are published between the same two transactions.
+        Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a transaction is open.
         """
         self.begin(change.transaction)
         opened = self._opened()
@@ -237,7 +252,7 @@ class AssemblyRun:
     def describe(self, entity: Entity, look: Look) -> None:
         """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # even if it did not change, because rows of a table read may have changed the look
+        self.look(entity, look)  # even if it is the same as before, because rows of a table read may have set another
 
     def look(self, entity: Entity, look: Look) -> None:
         """Records that the next rows of an entity have the columns of `look`."""
@@ -246,6 +261,10 @@ class AssemblyRun:
     def alter(self, table: tuple[str, str], changes: ColumnChanges) -> None:
         """Records that the columns of a table changed here. Discards rows read from it that are not published yet."""
         self._assembled.altered.append(changes)
+        self.discard(table)
+
+    def discard(self, table: tuple[str, str]) -> None:
+        """Discards rows read from the table that are not published yet, because a statement may have changed it."""
         if self._assembly.listener is not None:
             self._assembly.listener.discard(table)
 
@@ -257,8 +276,8 @@ class AssemblyRun:
     def flush(self, *, but_last: int = 0) -> None:
         """Encodes the rows that were taken and are not encoded yet, except the last `but_last`, and tells the listener.
 
-        Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, it
-        records the rows before that row's transaction, and raises ChangelogError (STOP); then call `fail`.
+        Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, the
+        rows before that row's transaction are recorded, and ChangelogError (STOP) is raised; then call `fail`.
         """
         end = self._taken - but_last
         if end <= self._encoded:
@@ -276,7 +295,10 @@ class AssemblyRun:
                 self._assembly.listener.touched(encoded.rows, encoded.xids)
 
     def fail(self, error: ChangelogError) -> None:
-        """Records a stop: keeps everything before its transaction, and discards the rest of the block."""
+        """Stops the changelog at the position of `error`, or here if it has none.
+
+        Keeps everything before the transaction at that position, and discards the rest of the block.
+        """
         if error.position is None:
             error.position = self.here()
         commit = error.position.commit
@@ -335,7 +357,7 @@ class AssemblyRun:
             self._spans[-1:] = [*before, replace(late_span, stamp=parsed.stamp)]
 
     def _signal(self, content: bytes, change: Change, settle: Callable[[], None]) -> None:
-        """Records a signal to the service. But if the content is the nonce of a table read, publishes its rows here."""
+        """Records a signal to the service. If the content is the nonce of a table read, publishes its rows instead."""
         listener = self._assembly.listener
         if not is_nonce(content):
             self._assembled.signals.append((content, change))
@@ -381,5 +403,5 @@ class AssemblyRun:
 def _check_ordinal(ordinal: int) -> None:
     if ordinal > ORDINALS_MAX:
         raise ChangelogError(
-            Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="positions cannot count them"
+            Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="a position cannot count more"
         )

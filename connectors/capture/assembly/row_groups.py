@@ -1,8 +1,8 @@
 """Encodes a block of rows whose values are texts already, for decoders that convert values column by column.
 
 The rows of a block are divided into groups: the rows of one table with the same op. The texts of all values are in one
-buffer. Most rows of a group are encoded together (`json_columns`). Unusual rows, and groups of few rows, go through
-`row_records` one by one, which defines the correct output.
+buffer. Most rows of a group are encoded together (`json_columns`). Groups of few rows, and rows that `json_columns`
+cannot encode, such as large rows, are encoded one by one by `row_records`, whose output defines what is correct.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FEW_ROWS = 32
-"""Up to this many rows, handling them one by one costs less than the fixed cost of a group."""
+"""A group of up to this many rows is encoded row by row, which costs less than encoding the rows together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,10 @@ class RowGroup:
 
 
 def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans: Sequence[Span]) -> EncodedRows:
-    """Encodes a block. `data` has the texts, and ends with the padding that `splice` needs; `spans` cover its rows.
+    """Encodes a block.
 
-    If a policy stops the changelog at a row, the result has the error, and later rows may be missing.
+    `data` has the texts of the values, and ends with `splice.INLINE` bytes of padding. `spans` cover the rows of the
+    block. If a policy stops the changelog at a row, the result has the error, and later rows may be missing.
     """
     meta = Meta(spans)
     live: Mask = 2 * meta.ordinals > meta.published

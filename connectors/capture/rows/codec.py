@@ -1,5 +1,6 @@
 """Converts the values of a column from the server's text to JSON, and to the canonical text that keys are made of."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -11,6 +12,9 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.types import ColumnType, Primitive
 
 _PIECE_BYTES = 1 << 18
+
+_TIMESTAMP = re.compile(rb"((?!0000)\d{4}-(?!00)\d\d-(?!00)\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
+_TIMESTAMPTZ = re.compile(_TIMESTAMP.pattern + rb"\+00")
 
 
 class Shape(Enum):
@@ -43,13 +47,39 @@ class Codec:
 def canonical(text: bytes, codec: Codec) -> str:
     """Returns the canonical text of a value that the server printed as `text`. Keys are made of canonical texts.
 
-    It is the content of a JSON string, the token of a number, `true` or `false`. For arrays, objects and all values of
-    json columns, it is the canonical JSON text, so that no json string has the same text as another json value.
+    If the JSON value is a string, its canonical text is the content of this string, without quotes and escapes. A
+    number, `true` and `false` are their own canonical texts. For arrays, objects and all values of json columns, it is
+    the canonical JSON text with quotes, so that the json string "1" and the json number 1 have different texts.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
         return json_canonical.text(value)
     return msgspec.json.decode(value, type=str) if value.startswith(b'"') else value.decode()
+
+
+def raw(text: bytes) -> bytes:
+    """Returns `text`, which is already a JSON token."""
+    return text
+
+
+def plain(text: bytes) -> bytes:
+    """Returns `text` in quotes; it must not contain a quote, a backslash or a control character."""
+    return b'"%b"' % text
+
+
+def timestamp(text: bytes) -> bytes:
+    """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds.
+
+    All other timestamps (BC, later years, infinity, and dates with a part that is 0) stay the server's text.
+    """
+    match = _TIMESTAMP.fullmatch(text)
+    return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
+
+
+def timestamptz(text: bytes) -> bytes:
+    """Converts like `timestamp`, with `Z` at the end."""
+    match = _TIMESTAMPTZ.fullmatch(text)
+    return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
 
 def string(text: bytes | memoryview) -> bytes:

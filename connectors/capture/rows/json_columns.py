@@ -1,7 +1,8 @@
 """Makes the JSON objects and the keys of many rows at once, without a Python object for each value.
 
 The server's texts of the values are slices of one buffer. A JSON object is spliced from these slices and from constants
-such as the names of its members. Values whose text is not their JSON are converted one by one.
+such as the names of its members. Values that cannot be spliced, such as texts that need escapes, are converted one by
+one.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where the server's texts of values are in a buffer: matrices of shape (columns, rows); a null has length 0."""
+    """Says where the server's texts of values are in a buffer.
+
+    Each member is a matrix of shape (columns, rows). A null has length 0.
+    """
 
     starts: Offsets
     lengths: Offsets
@@ -79,8 +83,9 @@ class Texts:
     """The texts of rows of one relation with the same op: the keys and the JSON of the rows, without their provenance.
 
     `Template.texts` numbers its rows from 0. `places` has the numbers of the rows whose texts are here, and `left` the
-    numbers of the other rows, each of which must go through `row_records`. `keys` and the members after it have one
-    element for each of `places`. `current` or `original` is None if the op has none; all four are None without rows.
+    numbers of the other rows, each of which must go through `row_records`. `keys`, `partitions`, `current` and
+    `original` have one element for each of `places`, and are None if there are none. `current` is also None for
+    deletes, and `original` for rows without an old state.
     """
 
     binding: Binding
@@ -118,10 +123,10 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """Where the constants of a template have the texts that are needed inside values: the start and length of each.
+    """Says where a template's constants have the texts that are needed inside values: the start and length of each.
 
-    `fractions[n]` is the text that fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` has
-    a Z after that.
+    `fractions[n]` is the text that fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` is
+    the same text with a Z at its end.
     """
 
     true: tuple[int, int]
@@ -367,6 +372,7 @@ class _Value:
             buffer[np.minimum(starts + 10, len(buffer) - 1)] == ord(" ")
         )
         usual &= buffer[starts + np.maximum(lengths, 1) - 1] <= ord("9")  # not BC
+        usual &= ~_incomplete_dates(buffer, starts)
         if zone:
             usual &= buffer[np.minimum(starts + lengths - zone, len(buffer) - 1)] == ord("+")
         t, _ = marks.t
@@ -393,6 +399,14 @@ class _Value:
             starts[number] = self._pool.add(token)
             lengths[number] = len(token)
         return [(starts, lengths), *segments[1:]]
+
+
+def _incomplete_dates(buffer: Bytes, starts: Offsets) -> Mask:
+    """Returns a mask of the texts that begin with a date whose year, month or day is 0."""
+    pairs: npt.NDArray[np.uint16] = np.ndarray((len(buffer) - 1,), "u2", buffer=buffer, strides=(1,))
+    zeros = pairs[np.minimum(starts + np.array([[0], [2], [5], [8]]), len(pairs) - 1)] == int.from_bytes(b"00")
+    mask: Mask = (zeros[0] & zeros[1]) | zeros[2] | zeros[3]
+    return mask
 
 
 def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:

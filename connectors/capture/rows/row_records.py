@@ -1,8 +1,9 @@
 """Makes the records of one decoded row. A record is an envelope with its key and partition: one message.
 
 This is the plain path, which defines what a record is. A faster path (`json_columns`, `render_rows`) encodes many rows
-at once; tests compare it with this one. It leaves unusual rows to the plain path: rows whose key or partition changes,
-rows with values that the log did not send, and rows for which a policy stops the service.
+at once; tests compare its records with those of the plain path. The faster path leaves unusual rows to the plain path:
+rows whose key or partition changes, rows with values that the log did not send, and rows for which a policy stops the
+service.
 """
 
 from collections.abc import Sequence
@@ -155,12 +156,15 @@ def _check_width(binding: Binding, row: Insert | Update | Delete) -> None:
     sides = (None if isinstance(row, Insert) else row.old, None if isinstance(row, Delete) else row.new)
     for side in sides:
         if side is not None and len(side) != binding.width:
-            what = f"a row of {binding.table} has {len(side)} columns, and its relation {binding.width}"
+            what = f"a row of {binding.table} has {len(side)} columns, but its relation has {binding.width}"
             raise ChangelogError(Kind.MALFORMED, what)
 
 
 class _NoPlaceError(ChangelogError):
-    """The key or the partition of a row is unknown. The hint begins with "and": `_decided` puts it after a command."""
+    """The key or the partition of a row is unknown.
+
+    The hint begins with "and" or "or", because `_decided` puts it after a command.
+    """
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)
@@ -224,8 +228,9 @@ def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
     `kind` is O if the replica identity of the table is the whole row. A tuple without nulls is then whole.
 
     A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
-    all other columns. The tuple does not name its partition. So a tuple with nulls is whole only if it cannot come from
-    a partition that logs less: for each such partition, it has a value in some column that the partition does not log.
+    all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if it
+    cannot come from a partition that logs less than the whole row. This is shown if the tuple has, for each such
+    partition, a value in some column that the partition does not log.
     """
     if kind != "O" or None not in old:
         return kind == "O"
@@ -302,7 +307,7 @@ def _side(binding: Binding, values: Tuple, full_old: Tuple | None) -> _Side:
     if len(json) > JSON_BYTES_MAX:
         raise ChangelogError(
             Kind.LIMIT,
-            f"a row of {binding.table} makes {len(json)} bytes of JSON, and a message holds {JSON_BYTES_MAX}",
+            f"a row of {binding.table} makes {len(json)} bytes of JSON, but a message holds {JSON_BYTES_MAX}",
             hint="leave its largest column out with exclude_columns, or mask it, and start with --accept-config",
         )
     return _Side(json=Raw(json), unavailable=tuple(unavailable), json_null=tuple(json_null))

@@ -1,4 +1,4 @@
-"""Reads the chunks that the windows hand out, in a few threads. A chunk that is being read is called a window."""
+"""Reads the chunks of tables that `Windows` hands out, in a few threads. A window is a chunk that is being read."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -7,7 +7,10 @@ from contextlib import AbstractContextManager
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 
 ReadChunk = Callable[[str, Chunk], bool]
-"""Reads the chunk with a nonce, or gives it back. Returns False if the thread should pause before the next chunk."""
+"""Takes a chunk and its nonce; reads the chunk, or gives it back to `Windows`.
+
+Returns False if the thread should pause before the next chunk.
+"""
 
 _PAUSE_S = 0.2
 
@@ -15,8 +18,8 @@ _PAUSE_S = 0.2
 class ChunkThreads:
     """A few threads that read chunks.
 
-    `tables` gives the table of each entity. Each thread opens one of `sessions`: connections to the database, and the
-    function that reads a chunk over them.
+    `tables` gives the table of each entity. Each thread calls `sessions` once, which opens connections to the database
+    and yields the function that reads a chunk over them.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class ChunkThreads:
             thread.start()
 
     def close(self) -> None:
-        """Stops the threads. A later opening reads the unpublished chunks again."""
+        """Stops the threads. A later opening of the source reads the unpublished chunks again."""
         self._stopping.set()
         self._windows.close()
         for thread in self._threads:

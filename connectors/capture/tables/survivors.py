@@ -38,7 +38,7 @@ If a key is given, there must be one entity, and only the rows of this key are y
 """
 
 FOLDED_MAX = 2_000_000
-"""The most keys in a fold; they take about 200 MB. A fold with more keys gives some of them up."""
+"""The most keys in a fold; they take about 200 MB. A fold with more keys leaves some of them to a later fold."""
 
 GHOSTS_MAX = 100_000
 """The most ghosts in memory at once."""
@@ -56,10 +56,10 @@ _DEPTH_MAX = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GhostPortion:
-    """Some ghosts, by entity, and the entities of which no later portion has ghosts.
+    """Some ghosts, by entity, and the entities that end with this portion: no later portion has ghosts of them.
 
-    If such an entity is in `whole`, all its ghosts were yielded. If it is in `cut`, it has further ghosts, which only
-    another call of `older_than` can find.
+    If an entity that ends is in `whole`, all its ghosts were yielded. If it is in `cut`, it has further ghosts, which
+    only another call of `older_than` can find.
     """
 
     ghosts: Mapping[str, Sequence[Ghost]]
@@ -299,7 +299,7 @@ def _states(read: Read, folded_rows: pa.Table, names: pa.StringArray) -> Iterato
     for entity_number, *_ in last_rows - rows_read:
         raise ChangelogError(
             Kind.CONNECTION,
-            f"rows of {names[entity_number]} disappeared from the changelog during a sweep; the service reads it again",
+            f"rows of {names[entity_number]} disappeared from the changelog during a sweep; the service sweeps again",
         )
 
 

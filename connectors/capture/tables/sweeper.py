@@ -23,10 +23,10 @@ FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
 """The fail points of a sweep, at which tests can crash the process."""
 
 GLANCE_S = 5.0
-"""How often, in seconds, the windows drop the tracked keys that they no longer need, during a sweep."""
+"""The seconds between two snapshots that a sweep takes so that the windows can forget keys that they no longer need."""
 
 Snapshots = Callable[[], AbstractContextManager[Callable[[], Visibility]]]
-"""Opens a connection to the database, with which the result takes snapshots."""
+"""Opens a connection to the database, and yields a function that takes a snapshot over this connection."""
 
 _log = structlog.get_logger("source")
 
@@ -110,8 +110,8 @@ class Sweeper:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            # An entity that has yielded ghosts was being read alone, so the error is of this entity. It must not be
-            # read again: it would yield the same ghosts, whose deletes may not be committed yet.
+            # A pending entity that has yielded ghosts was being read alone, so its rows are the cause of the error. It
+            # must not be read again: it would yield the same ghosts, whose deletes may not be committed yet.
             unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)

@@ -1,4 +1,4 @@
-"""Windows: reads of tables while changes stream. The rows that are read are published in the stream.
+"""Reads tables in *windows* while changes stream, and publishes the rows at the right places of the stream.
 
 A window reads one chunk: a part of a table, or the rows of some keys. The chunk is read under a snapshot of the
 database. Then a message is written into the database's log. When that message arrives in the stream, the chunk's rows
@@ -18,9 +18,9 @@ transaction that the snapshot does not see touched a key and was delivered befor
 a change, and is left out (`_untouched`).
 
 **Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
-the chunk was read. The rows are published at the first place after that between two transactions
-(`AssemblyRun.between`). This place takes the part of the message in everything above: a transaction that the snapshot
-sees was in the log before it.
+the chunk was read. After this end, the rows are published at the first place between two transactions
+(`AssemblyRun.between`). All that is said above about the message is true of this place: a transaction that the snapshot
+sees is in the log before the place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot, and the row, which lacks
@@ -33,10 +33,10 @@ if no transaction has touched the key since the search began (`_unmentioned`). O
 from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
-keys began. A transaction below it may have been delivered earlier, when nobody recorded its keys; or only a part of it
-is delivered, if its table joined the publication while the transaction ran. So if the snapshot of a chunk does not see
-such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the transaction
-arrives in the stream: in the second case, the stream lacks changes of the transaction.
+keys began. A transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part
+of it is delivered, because its table joined the publication while the transaction ran. So if the snapshot of a chunk
+does not see such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the
+transaction arrives in the stream: in the second case, the stream lacks changes of the transaction.
 
 **Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because then every later
 snapshot sees them as well. For entities that are swept, only the transactions are forgotten, and the keys are kept.
@@ -100,7 +100,7 @@ class Rows(Protocol):
 
 
 class Task(Protocol):
-    """The remaining work of reading one entity, which is handed out in parts.
+    """The remaining work of reading one entity. It is handed out in parts.
 
     A fingerprint identifies the columns and the storage from which a part is read. Each kind of task has its own types
     of parts and fingerprints.
@@ -379,6 +379,21 @@ class Windows:
                 return False
             self._waiting = snapshot.unseen_before(self._horizon)
             return not self._waiting
+
+    def narrow(self, nonce: str, taken: Any, divide: Callable[[Any, Any], None]) -> bool:
+        """Replaces the part of a chunk by `taken`, which is a part of that part.
+
+        `divide` gets both; it makes the task hand out the rest. Returns False if the task has started over, and then
+        changes nothing.
+        """
+        with self._changed:
+            chunk = self._chunks[nonce]
+            if chunk.generation != chunk.task.generation:
+                return False
+            divide(chunk.taken, taken)
+            chunk.taken = taken
+            self._changed.notify_all()
+            return True
 
     def read(self, nonce: str, rows: Rows) -> None:
         """Adds the chunk's rows, before its message is written."""

@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--read-again",
         action="store_true",
-        help="read the table again, because the change gave stored rows other values without writing these rows",
+        help="read the table again, because the change altered existing rows in a way that the log does not show",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Stores the decision with the position of the change, so that every replay of the log decides the same."""
+    """Stores the decision with the position of the change, so that it also applies when the change is read again."""
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(
@@ -60,7 +60,7 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
         if stop.altered != entity or position > stop.position:
             raise ChangelogError(
                 Kind.USAGE,
-                f"the service did not stop at a change of the columns of {entity} there",
+                f"the service did not stop at a change of the columns of {entity} at this position",
                 hint=f"it stopped at {stop.position}: {stop.message}",
                 position=position,
             )

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(map(str, Mode)),
         default=str(DEFAULT_MODE),
         metavar="MODE",
-        help=f"the mode of files that set none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
+        help=f"the compatibility mode of files that set none: {', '.join(Mode)}; default: {DEFAULT_MODE}",
     )
     add_format(parser, FORMATS)
 
@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints which readers or writers would break, and why.
 
-    Returns 3 if a file is invalid, otherwise 1 if any would break, or if with `--live` a file differs from its table.
+    Returns 3 if a file is invalid. Otherwise returns 1 if a reader or a writer would break, or if, with `--live`, a
+    file differs from its table.
     """
     paths: list[Path] = arguments.path or [arguments.config.parent / FOLDER]
     contracts = list(read([path for path in paths if path.exists() or path.is_symlink()]))

@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Writes the files, and prints what happened to each. With `--check`, only returns 1 if one would change."""
+    """Writes the files, and prints what happened to each.
+
+    With `--check`, writes nothing, and returns 1 if a file would change.
+    """
     settings = config.load(arguments.config, os.environ)
     outcomes = generate(settings, arguments.entity, arguments.out, write=not arguments.check)
     if arguments.json:
@@ -54,4 +57,4 @@ def print_outcomes(console: Console, outcomes: Sequence[FileOutcome]) -> None:
         line = Text(f"{outcome.file}: ").append(text.format(entity=outcome.entity), style=style)
         console.print(line, soft_wrap=True)
     if any(outcome.state == "outdated" for outcome in outcomes):
-        console.print("\nnothing was written; `changelog schemas generate` does it", soft_wrap=True)
+        console.print("\nnothing was written; `changelog schemas generate` writes these files", soft_wrap=True)

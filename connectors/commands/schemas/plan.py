@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--embedded",
         action="store_true",
-        help="run it on a temporary PostgreSQL with the definitions of the live tables, which locks nothing",
+        help="run it on a temporary PostgreSQL with copies of the live tables' definitions; no live table is locked",
     )
     parser.add_argument(
         "--lock-timeout",
@@ -108,19 +108,19 @@ def _read(path: Path) -> str:
 def _versions(settings: Config) -> dict[str, list[tuple[str, avro.Schema]]]:
     """Returns, by entity, the versions of its columns in the changelog: a label and a schema for each version.
 
-    Returns none if the changelog cannot be reached, for example from CI.
+    Returns an empty mapping if the changelog cannot be reached, for example from CI.
     """
     versions: dict[str, list[tuple[str, avro.Schema]]] = {}
     with contextlib.suppress(ChangelogError):
         for version in read_versions(open_log(settings)):
             schema = avro.state_schema(version.entity, version.columns, version.key, settings.prefix)
-            del schema[PARTITION]  # a version does not record the partition
+            del schema[PARTITION]  # a version does not record the partition columns
             versions.setdefault(version.entity, []).append((f"version {version.number}", schema))
     return versions
 
 
 def _files(folder: Path, prefix: str) -> dict[str, avro.Schema]:
-    """Returns the schemas of entities of `prefix` in the files of `folder`, by entity.
+    """Reads the schema files in `folder`. Returns, by entity, the schemas of the changelog that `prefix` names.
 
     Skips files with other schemas. Also skips invalid files, which `changelog schemas check` reports.
     """

@@ -2,7 +2,7 @@
 whether the service would read the table again.
 
 An alteration is one difference that the migration makes to a table. An alteration restates values if it changes
-values in existing rows, while the database's log has no change of these rows.
+values in existing rows, although the database's log has no change of these rows.
 """
 
 import json
@@ -46,7 +46,7 @@ class Judge:
 
     `file` is the schema in the entity's file, None if there is no file. `versions` are the schema's versions in the
     changelog, as pairs of a label and a schema. `entity` is the entity before the migration. `alterations` are what the
-    migration did to its table; `effects` are those of the whole migration.
+    migration did to the entity's table; `effects` are those of the whole migration.
     """
 
     settings: Config
@@ -108,7 +108,7 @@ class Judge:
     def _lost_table(self, loss: Alteration) -> Trouble:
         table, name = ".".join(self.entity.table), self.entity.name
         if loss.kind is AlterationKind.MOVED:
-            hint = f'then set [entities.{name}] table = "{loss.after}", and publish that entity from the start'
+            hint = f'then change [entities.{name}] to table = "{loss.after}", and publish that entity from the start'
             return stop("TABLE_RENAMED", loss.line, f"{table} becomes {loss.after}", hint)
         hint = f"stop the service first, and remove entity {name} from the configuration"
         return stop("TABLE_DROPPED", loss.line, f"{table} is dropped", hint)
@@ -132,7 +132,7 @@ class Judge:
                 yield Alteration(kind=AlterationKind.RETYPED, line=line, name=change.column, before=old, after=new)
 
     def _refusals(self) -> Iterator[Trouble]:
-        """Yields troubles because the configuration no longer fits the table."""
+        """Yields a trouble for each reason why the configuration no longer fits the table."""
         error = self.after.refused.get(self.entity.name)
         if error is not None:
             placing = {*self.entity.key, *self.entity.partition_by}
@@ -164,10 +164,10 @@ class Judge:
                 yield stop("TRUNCATE", alteration.line, "a TRUNCATE is not published", hint)
 
     def _incompatible_changes(self) -> tuple[list[Trouble], list[Trouble]]:
-        """Returns two lists of troubles, and gives each reason only once.
+        """Returns two lists of troubles, about changes of columns that a compatibility mode forbids.
 
-        The first has the troubles by the compatibility mode of the entity, which the service applies. The second has
-        further troubles by the mode that the file chooses.
+        The first list applies the mode of the entity, as the service does. The second list applies the mode that the
+        schema file chooses, and has only troubles that are not in the first list.
         """
         if self.entity.name not in self.after.shapes:
             return [], []
@@ -209,9 +209,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields alterations for columns that the migration did not alter themselves.
+        """Yields alterations for columns that the migration did not alter directly.
 
-        It altered their type, for example a composite type, so their values differ.
+        Instead it altered the type of the columns, for example a composite type, so their values differ.
         """
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
@@ -222,7 +222,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns how an alteration changes stored values without the service seeing it; None if it does not."""
+        """Describes how an alteration changes stored values unseen by the service; returns None if it does not."""
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}
@@ -230,9 +230,9 @@ class Judge:
             case AlterationKind.REWRITTEN:
                 return "a column may be computed again (USING)"
             case AlterationKind.PARTITION_CAME:
-                return f"the rows of partition {alteration.name} come with it"
+                return f"the rows of partition {alteration.name} join the table"
             case AlterationKind.PARTITION_WENT:
-                return f"the rows of partition {alteration.name} go with it"
+                return f"the rows of partition {alteration.name} leave the table"
             case AlterationKind.RETYPED | AlterationKind.RENAMED | AlterationKind.ADDED if alteration.name in published:
                 return f"stored values of {alteration.name} may have another text"
         return None

@@ -119,7 +119,7 @@ def _notes(planned: Planned) -> Iterator[str]:
     if planned.reads_again:
         columns = ", ".join(planned.reads_again)
         action = "asks for the table to be read again" if planned.asks else "reads the table again"
-        yield f"the service {action}, because no change says what older rows hold in {columns}"
+        yield f"the service {action}, because the log does not say what older rows hold in {columns}"
     for unseen in planned.unseen:
         command = f"`changelog schemas accept {planned.entity} --read-again`"
         yield f"{unseen}, and the service cannot see that; to read the table again, stop the service and run {command}"

@@ -1,9 +1,9 @@
-"""The file log on disk: the names of its files, the checks that a file is whole, and the end of the log.
+"""Reads the file log on disk: knows the names of its files, checks that a file is whole, and finds the log's end.
 
 A file is *whole* if it is complete, undamaged and in its own place.
 
-A commit with rows is one Parquet file, numbered by its sequence; the file's footer holds the commit's checkpoint. A
-commit without rows replaces the resume record, `resume.json`, which holds only a checkpoint.
+A commit with rows is one Parquet file. The file's number is its *sequence*, and its footer holds the commit's
+checkpoint. A commit without rows replaces the resume record, `resume.json`, which holds only a checkpoint.
 docs/reference/file-log.md describes the files for readers. Nothing in this module writes, so a reader needs neither the
 lock nor the right to write.
 """
@@ -47,11 +47,11 @@ A reader of these two entities reads only the files in the list. The footer of a
 file itself. So a copy of the log has either both the row and the entry in the list, or neither."""
 
 _FILE = re.compile(r"(\d{20})\.parquet")
-_REMOVE_RESUME = "remove it: changes after the newest log file are read again"
+_REMOVE_RESUME = "remove this file: the service then reads the changes after the newest log file again"
 
 
 def log_folder(path: Path) -> Path:
-    """Returns the folder of the log files, which are one for each commit with rows."""
+    """Returns the folder of the log files. It has one file for each commit with rows."""
     return path / "log"
 
 
@@ -127,9 +127,9 @@ def _checkpoint(file: Path, parquet: Any) -> Checkpoint:
     metadata = parquet.metadata.metadata or {}
     record = metadata.get(CHECKPOINT)
     if record is None:
-        raise NotWholeError(file, "has no recovery record")
+        raise NotWholeError(file, "has no checkpoint")
     if metadata.get(CHECKSUM) != b"%d" % zlib.crc32(record):
-        raise NotWholeError(file, "has a damaged recovery record")
+        raise NotWholeError(file, "has a damaged checkpoint")
     if metadata.get(SEQUENCE) != str(sequence_of(file)).encode():
         raise NotWholeError(file, "belongs to another place in a log")
     checkpoint = Checkpoint.from_json(record)
@@ -230,7 +230,7 @@ def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int]
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
-    The newest whole file lists them. It returns all of `live` if an older version of this program wrote that file. The
+    The newest whole file lists them. If an older version of this program wrote that file, returns all of `live`. The
     newest file is ignored if it is not whole.
     """
     for sequence in reversed(live[-2:]):

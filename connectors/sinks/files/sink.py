@@ -55,7 +55,8 @@ ROW_GROUP_ROWS = 16_384
 """The most rows in one row group. A reader either skips a row group, or holds all of it in memory."""
 
 ROW_GROUP_BYTES = 32 << 20
-"""The most bytes in one row group. Usual rows reach `ROW_GROUP_ROWS` first. A larger row has a row group for itself."""
+"""The most bytes in one row group. With rows of usual size, a row group reaches `ROW_GROUP_ROWS` first. A row that is
+larger than this limit has a row group for itself."""
 
 _MARKED = pa.array(sorted(OF_CHANGELOG))
 
@@ -271,9 +272,9 @@ class FileSink:
         self._reach("files:set-aside")
 
     def _mend(self) -> None:
-        """Removes a resume record that `recover` ignored, and sets aside a newest file that `recover` found damaged.
+        """Repairs what `recover` found: removes a resume record that it ignored, and sets aside a damaged newest file.
 
-        It can be done once more after a crash at any point.
+        After a crash at any point, the method can be called again.
         """
         if self._end.ahead:
             _remove(resume_file(self._path))
@@ -348,14 +349,14 @@ def _remedy(number: int | None) -> str:
         return "free space, then start again: nothing is lost"
     if number in _FORBIDDEN:
         return "give the service the right to write there, on a file system that has hard links"
-    return "fix that, then start again: nothing is lost"
+    return "remove the cause, then start again: nothing is lost"
 
 
 def _all_gone(path: Path) -> ChangelogError:
     return ChangelogError(
         Kind.GAP,
-        f"{resume_file(path)} follows a log file that is gone or damaged, and there is no other",
-        hint=f"restore it from a copy; else {OVER_GAP}",
+        f"{resume_file(path)} follows a log file that is gone or damaged, and no other log file is whole",
+        hint=f"restore the log files from a copy; else {OVER_GAP}",
     )
 
 

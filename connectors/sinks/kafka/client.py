@@ -1,4 +1,4 @@
-"""The options, the log and the translation of errors that all Kafka clients of this program share."""
+"""Gives all Kafka clients of this program their options, their log and the translation of their errors."""
 
 import logging
 from collections import deque
@@ -72,7 +72,7 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
         _FORBIDDEN, (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and [sink] client")
     ),
     **dict.fromkeys(
-        UNKNOWN_TOPIC, (Kind.PRECONDITION, "it was deleted, or this user cannot see it; see `changelog check`")
+        UNKNOWN_TOPIC, (Kind.PRECONDITION, "the topic was deleted, or this user cannot see it; see `changelog check`")
     ),
     KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),

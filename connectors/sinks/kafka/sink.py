@@ -36,12 +36,12 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 """The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""The shortest and the longest time for which one call to Kafka is retried. Between these limits, a call is retried for
-the timeout of a transaction. After that, the sink is recovered. The maximum is below the 120 s after which `/live`
-reports a service as stuck."""
+"""The limits, in seconds, of the time for which one call to Kafka is retried. Between these limits, a call is retried
+for as long as the timeout of a transaction. After that, the sink is recovered. The maximum is below the 120 s after
+which `/live` reports a service as stuck."""
 
 STOP_PATIENCE_S = 5.0
-"""How long a call is retried once the service is stopping. It is enough for one call or two."""
+"""The seconds for which a call is retried once the service is stopping. They are enough for one or two attempts."""
 
 _TOPICS = "topics"
 """The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
@@ -373,7 +373,7 @@ class KafkaSink:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # a decision names a position, but this row gets another one each time its table is read
+        if op == Op.READ:  # a decision names a position, but this row has another one each time its table is read
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)

@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.Candidate`: a PostgreSQL database that has no configuration yet."""
+"""Implements `changelog.connectors.sources.candidates.Candidate`: a PostgreSQL database without a configuration yet."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,6 +14,10 @@ class PostgresCandidate:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
+
+    kind = "postgres"
+    home = "public"
+    usual_tables = "*"
 
     def name(self) -> str:
         """See `Candidate.name`."""

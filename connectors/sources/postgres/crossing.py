@@ -25,12 +25,14 @@ from typing import Any
 import psycopg
 
 from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.gap_records import truncates
 from changelog.connectors.capture.tables.repairs import Repairs, over_gap
 from changelog.connectors.failpoints import Reach
+from changelog.connectors.findings import refuse
 from changelog.connectors.sources import ChangelogEnd, CrossedGap
 from changelog.connectors.sources.postgres.admin import evidence
 from changelog.connectors.sources.postgres.admin.catalog import read_tables
-from changelog.connectors.sources.postgres.admin.check import Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings
 from changelog.connectors.sources.postgres.admin.claim import claim_slot
 from changelog.connectors.sources.postgres.admin.lineage import cluster_of, joins_on, timeline_of
 from changelog.connectors.sources.postgres.admin.slot import (
@@ -46,9 +48,8 @@ from changelog.connectors.sources.postgres.stream.replication import Replication
 from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn, through_text
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.entity import TRUNCATE_KEY, Entity
+from changelog.envelope.entity import Entity
 from changelog.envelope.gap import Gap, Side
-from changelog.envelope.model import Envelope, Op, Place, Record
 from changelog.envelope.position import Position
 
 FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-made", "gap:stored")
@@ -71,10 +72,10 @@ def crossing(
 ) -> Iterator[CrossedGap]:
     """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the slot stays claimed.
 
-    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if
-    there is none that can be read. It decides whether the settings are refused and whether the slot can be kept.
-    `take_over` takes the sink over from its previous writer and returns the end of the changelog. Only the checkpoint
-    in that end is final, so the new checkpoint is made from it.
+    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
+    can be read. The settings, and whether the slot can be kept, are checked against `stored`. `take_over` takes the
+    sink over from its previous writer and returns the end of the changelog. Only the checkpoint that `take_over`
+    returns is final, so the new checkpoint is made from that one.
 
     The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
     same log. In every other case a new slot replaces it.
@@ -105,7 +106,7 @@ def crossing(
             gap = _gap(settings.name, reason, end, checkpoint)
             gap_record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
             lost = [entity for entity in entities if slot_starts_later or entity.name in end.lost]
-            yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *_truncates(lost, gap_record)])
+            yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
 
 
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
@@ -198,22 +199,6 @@ def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Si
         timeline=timeline_of(checkpoint),
         committed_at=committed_at,
     )
-
-
-def _truncates(entities: Sequence[Entity], gap_record: Record) -> Iterator[Record]:
-    """Yields truncate records for the entities whose changelog has lost rows: one for each of their partitions.
-
-    The changelog no longer has every key that consumers have, so consumers must drop all rows of these entities. An
-    immutable entity whose policy is to ignore deletes gets no truncate record, so consumers keep its rows.
-    """
-    provenance = gap_record.envelope.provenance
-    for entity in entities:
-        if entity.immutable and entity.on_change_of_immutable == "ignore":
-            continue
-        source = replace(provenance.source, op=Op.TRUNCATE, table=".".join(entity.table))
-        envelope = Envelope(provenance=replace(provenance, source=source), current=None, original=None)
-        for number in range(entity.partitions):
-            yield Record(entity=entity.name, place=Place(key=TRUNCATE_KEY, partition=number), envelope=envelope)
 
 
 def _now(catalog: psycopg.Connection[Any]) -> datetime:

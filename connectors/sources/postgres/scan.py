@@ -1,6 +1,6 @@
-"""Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds.
+"""Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds: Spark's driver.
 
-Spark's executors import only this module of the source, and its imports. A task reads ranges of pages with COPY. It
+Of the source, Spark's executors import only this module and what it imports. A task reads ranges of pages with COPY. It
 encodes the rows with the same code that encodes messages, so masks, types and formats cannot differ. With each row it
 returns the row's leaf (the table, or the partition that stores the row) and the row's ctid. With these two, the row can
 be read again under the same snapshot.
@@ -39,8 +39,8 @@ _CTIDS_AT_ONCE: Final = 1000
 LOCK_TIMEOUT_S: Final = 10
 """How many seconds a task waits for a table's lock.
 
-If a migration is ahead of the task in the queue for the lock, the migration itself waits for the driver. The driver
-holds a lock until the job ends, so a longer wait would not help.
+If a migration is ahead of the task in the queue for the lock, the migration itself waits for the driver's lock on the
+table. The driver holds its lock until the job ends, so a longer wait would not help.
 """
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
@@ -61,7 +61,7 @@ class ScannedTable:
 
 
 def session(dsn: str) -> Connection:
-    """Opens a session that prints values as they are published, and that no server timeout ends."""
+    """Opens a session in which the server prints values as they are published, and which no server timeout ends."""
     patience = Patience(silence_s=_SILENCE_S)
     connection = connect(dsn, settings={**SETTINGS, "lock_timeout": "0"}, patience=patience)
     if connection.info.server_version >= _NO_TRANSACTION_LIMIT:
@@ -192,7 +192,7 @@ def _encoded(table: ScannedTable, template: Template, rows: Sequence[memoryview]
 
 
 def _one(table: ScannedTable, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
-    """Encodes one row with the plain code: its key, its state and its `json_null`."""
+    """Encodes one row with `row_records`; returns the row's `key`, `current` and `json_null` (see `ROWS`)."""
     record = row_records.read(_ORIGIN, table.binding, values, _NOWHERE)
     current: Any = record.envelope.current
     names = record.envelope.provenance.source.json_null

@@ -17,9 +17,10 @@ from changelog.connectors.capture.tables.survivors import Read
 from changelog.connectors.capture.tables.table_progress import was_complete
 from changelog.connectors.capture.throttled_warnings import Stamps
 from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.findings import refuse
 from changelog.connectors.sources import Activity, Piece, Recover
 from changelog.connectors.sources.postgres.admin.catalog import Table, filled_columns, newest_transaction, read_tables
-from changelog.connectors.sources.postgres.admin.check import Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.check import Requirements, findings
 from changelog.connectors.sources.postgres.admin.claim import claim_slot
 from changelog.connectors.sources.postgres.admin.history import MEMBER as HISTORY
 from changelog.connectors.sources.postgres.admin.history import History, last_transaction
@@ -145,7 +146,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
+        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to the end."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -158,7 +159,7 @@ class PostgresSource:
         system = replication.identify_system()
         linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
         if linked is not None:
-            check_cluster(linked, system)  # before the slot: in another cluster, an error about the slot would mislead
+            check_cluster(linked, system)  # first, because in another cluster an error about the slot would mislead
             refuse_lost(self._catalog, settings.slot)
         refuse(findings(self._catalog, requirements, list(tables.values())))
         ensure_publication(self._catalog, settings.publication, entities)
@@ -210,7 +211,8 @@ class PostgresSource:
     def _held(self) -> set[str]:
         """Returns the entities that have rows in the changelog.
 
-        The changelog stores a version of an entity's columns before the entity's first row, so the versions name them.
+        The changelog stores a version of an entity's columns before the entity's first row. So the versions name all
+        entities that have rows.
         """
         return set() if self._known is None else {version.entity for version in self._known()}
 
@@ -378,7 +380,7 @@ class PostgresSource:
         state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Reacts to the unlogged changes that the watch of the catalogue has found and that the stream has passed."""
+        """Reacts to changes that are not in the log, once `Watch` has found them and the stream has passed them."""
         assert self._noticed is not None
         self._state.settle(self._noticed.settle)
 

@@ -208,7 +208,7 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
     for entity in requirements.entities:
         name = f"entity {entity.name}"
         if entity.table not in tables:
-            hint = "rename it back, or remove the entity from the configuration"
+            hint = "give the table its old name again, or remove the entity from the configuration"
             raise ChangelogError(Kind.PRECONDITION, f"{name}: there is no table {'.'.join(entity.table)}", hint=hint)
         problem = tables[entity.table].key_problem(entity.key)
         if problem is not None:
@@ -256,7 +256,8 @@ def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[
 def _no_publication(name: str) -> ChangelogError:
     """Returns the error for a missing publication.
 
-    The hint is not to create it again: the server cannot decode what was written while the publication was missing.
+    The hint does not tell people to create the publication again, because the server cannot decode what was written
+    while the publication was missing.
     """
     message = f"publication {name} does not exist, and the changelog was begun with it"
     return ChangelogError(Kind.GAP, message, hint=OVER_GAP)

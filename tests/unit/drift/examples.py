@@ -1,4 +1,4 @@
-"""Reports of four nights: one without drift, one with drift, one with severe drift, and one that was not caught up."""
+"""Reports of four nights: no drift, drift, severe drift, and a changelog that did not reach the fence in time."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
 DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
-"""The number of drifted orders in earlier nights."""
+"""Maps the number of an earlier night to how many orders drifted then. In the other earlier nights, none drifted."""
 
 HARD = "<script>alert(\"x\")</script> & 'quotes'"
 """A text that must never be interpreted as markup or as a script."""
@@ -105,7 +105,7 @@ def clean() -> JSON:
 
 
 def drift() -> JSON:
-    """A night with drift. The drifted keys were republished at once, and 41 earlier keys are verified."""
+    """A night with drift. The drifted keys were republished at once; 41 keys of earlier nights were found repaired."""
     night_report = finish(report(21, {"order": orders(21, **DRIFT), **others(21)}), {}, earlier(20))
     night_report = repaired(night_report, "order", ["3f2a-1"], "2026-11-21T03:10:13Z")
     night_report["entities"]["order"]["history"] |= {"verified": 41}

@@ -1,4 +1,7 @@
-"""The page as people use it, in Chromium: light and dark, wide and narrow, on paper, by keyboard, by screen reader."""
+"""The page of a drift report in Chromium, as people use it.
+
+They read it in light and dark colours, on wide and narrow screens and on paper, and use a keyboard or a screen reader.
+"""
 
 import os
 import time
@@ -20,7 +23,7 @@ HERE = Path(__file__).parent
 PICTURES = HERE.parents[2] / "docs" / "images"
 PATIENCE_MS = PATIENCE_S * 1000
 TOP_PX = 1500
-"""The greatest height of a picture of a page. Only the picture that the docs show has the whole page."""
+"""Pictures of a page end at this height. Only those of the night "drift" in light colours show the whole page."""
 
 CONTRAST = (HERE / "contrast.js").read_text("utf-8")
 OUTSIDE = (HERE / "outside.js").read_text("utf-8")
@@ -49,7 +52,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page in the browser, which must request nothing but the report itself and must log no problem."""
+    """Opens a page in the browser. At the end, checks that it requested only the report's file and logged nothing."""
     page = browser.new_page()
     page.set_default_timeout(PATIENCE_MS)
     requested: list[str] = []
@@ -89,7 +92,7 @@ def test_a_page_fits_and_can_be_read(
         height = page.evaluate("document.documentElement.scrollHeight")
         clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height if is_complete else min(height, TOP_PX)}
         page.screenshot(path=picture, full_page=True, clip=clip)
-    assert picture.is_file(), "take it with UPDATE_PICTURES=1"
+    assert picture.is_file(), "take the picture with UPDATE_PICTURES=1"
 
 
 def test_both_values_of_a_key_are_side_by_side(page: Page, reports: dict[str, Path]) -> None:
@@ -153,7 +156,7 @@ def test_the_keyboard_reaches_scrolling_parts_and_every_link(page: Page, reports
     page.locator(".scroll").focus()
     page.keyboard.press("ArrowRight")
     deadline = time.monotonic() + PATIENCE_S
-    # The page's own policy forbids playwright's polling, which evaluates a string.
+    # Playwright's own way to wait evaluates a string, which the page's Content-Security-Policy forbids.
     while page.evaluate("document.querySelector('.scroll').scrollLeft") == 0:
         assert time.monotonic() < deadline, "the arrow key does not scroll the table"
         page.wait_for_timeout(50)

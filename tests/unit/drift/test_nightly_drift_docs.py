@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from changelog.connectors import cli
+from changelog.envelope.errors import EXIT_CODES, Kind
 from changelog.spark_jobs.detect_drift import JOB
 from changelog.spark_jobs.drift.report import finish, prometheus
 from changelog.spark_jobs.runner import job
@@ -33,7 +34,7 @@ POD = CRONJOB["spec"]["jobTemplate"]["spec"]["template"]["spec"]
 
 
 def submitted(text: str) -> list[str]:
-    """The job's own arguments in a command line."""
+    """Returns the arguments that a command line gives to the job `detect_drift.py`, without those for Spark."""
     words = shlex.split(text.replace("\\\n", " "))
     (place,) = [number for number, word in enumerate(words) if word.endswith("detect_drift.py")]
     return words[place + 1 :]
@@ -73,12 +74,13 @@ def test_the_dag_compiles_and_judges_every_verdict() -> None:
         assert f'"{verdict}"' in source
 
 
-def test_the_cron_job_repeats_only_runs_that_could_not_compare() -> None:
+def test_the_cron_job_repeats_only_runs_that_failed_or_could_not_compare() -> None:
     spec = CRONJOB["spec"]["jobTemplate"]["spec"]
     (rule,) = spec["podFailurePolicy"]["rules"]
-    assert POD["restartPolicy"] == "Never"  # otherwise Kubernetes refuses the policy
+    assert POD["restartPolicy"] == "Never"  # otherwise Kubernetes refuses a podFailurePolicy
     assert rule["onExitCodes"]["containerName"] == CONTAINER["name"]
-    assert {*rule["onExitCodes"]["values"], 0, 5} == {*job._CODES.values(), 2, job._FAILED}
+    codes = {*job._CODES.values(), EXIT_CODES[Kind.USAGE], job._FAILED}
+    assert {*rule["onExitCodes"]["values"]} == codes - {0, job._FAILED, job._NOT_COMPARED}
     assert {volume["name"] for volume in CONTAINER["volumeMounts"]} == {volume["name"] for volume in POD["volumes"]}
 
 

@@ -23,7 +23,7 @@ def test_the_schema_in_docs_is_the_shape() -> None:
     expected = json.dumps(shape.json_schema(), indent=2, ensure_ascii=False) + "\n"
     if os.environ.get("UPDATE_SCHEMA") == "1":
         SCHEMA.write_text(expected, "utf-8")
-    assert SCHEMA.read_text("utf-8") == expected, "write it again with UPDATE_SCHEMA=1"
+    assert SCHEMA.read_text("utf-8") == expected, "write the schema again with UPDATE_SCHEMA=1"
 
 
 def test_reports_meet_the_schema(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def malformed(**changed: Any) -> bytes:
         malformed(more=1),
         malformed(keys="../20261101T031000Z-3f2a/keys.jsonl"),
         malformed(entities={"order": {}}),
-        json.dumps(report()).encode(),  # not finished
+        json.dumps(report()).encode(),  # a report that `finish` did not complete
     ],
 )
 def test_a_malformed_report_is_refused_with_its_path(tmp_path: Path, content: bytes) -> None:

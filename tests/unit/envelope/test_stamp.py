@@ -145,7 +145,7 @@ def test_a_message_of_more_than_1_mib_is_no_stamp() -> None:
     )
 
 
-def test_a_stamp_has_at_most_4_kib() -> None:
+def test_a_stamp_has_at_most_4_kib_without_its_context() -> None:
     frame = b'{"serviceName":"%b"}'
     room = stamp.NBYTES_MAX - len(frame % b"")
     assert stamp.parse(frame % (b"s" * room)).stamp is not None

@@ -1,4 +1,7 @@
-"""A database in memory: a `World` with the interface of a kind of source, `changelog.connectors.sources.Database`."""
+"""Implements `changelog.connectors.sources.Database`, the interface of every kind of database, for a `World`.
+
+A `World` is a tiny database in memory.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +21,7 @@ from changelog.connectors.sources import (
     Retained,
     SourceStatus,
     TableName,
+    Trait,
     no_table,
 )
 from changelog.envelope.checkpoint import Checkpoint
@@ -45,6 +49,9 @@ class MemoryColumn:
     not_null: bool
 
 
+FULL = Trait(name="replica identity", value="full", suffices=True)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
     """See `TableInfo`."""
@@ -55,7 +62,7 @@ class MemoryTable:
     schema: str = SCHEMA
     primary_key: tuple[str, ...] = ("id",)
     nbytes: int = 0
-    before_image: str = "full"
+    trait: Trait = FULL
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """See `TableInfo`."""
@@ -67,12 +74,12 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """See `changelog.connectors.sources.Database`. Messages become visible when a source reads next."""
+    """See `changelog.connectors.sources.Database`. Commits of only messages become visible when a source reads next."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None
-        """Called when a fence has been taken, before the log grows and before anything is scanned."""
+        """Tests replace this function. It is called after a fence was taken, before the fence's message is logged."""
         self._source: MemorySource | None = None
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[MemoryTable]:
@@ -137,7 +144,7 @@ class MemoryDatabase:
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """See `Database`."""
         if self._source is not None and not self._source.is_closed:
-            raise ChangelogError(Kind.IN_USE, "another source reads the log", hint="close it first")
+            raise ChangelogError(Kind.IN_USE, "another source reads the log", hint="close that source first")
 
     def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
         """See `Database`: nothing has to be set up."""
@@ -148,7 +155,7 @@ class MemoryDatabase:
         raise ChangelogError(Kind.USAGE, f"there are no statements here: {list(statements)}")
 
     def clock_ahead_s(self) -> float:
-        """See `Database`: it is this machine's clock."""
+        """See `Database`: this database uses this machine's clock."""
         return 0.0
 
     def hold(self) -> Hold | None:
@@ -198,7 +205,7 @@ class MemoryDatabase:
         yield fence
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `Database`: it keeps nothing for a service."""
+        """See `Database`: this database keeps nothing for a service."""
         return ()
 
     def drop(self, kind: str) -> None:

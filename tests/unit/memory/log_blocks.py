@@ -1,4 +1,7 @@
-"""Reads the log of a `World` from the last confirmed position, through the assembly of the capture core."""
+"""Reads the log of a `World` (a database in memory) from the last confirmed position, and assembles it.
+
+The assembly is that of the capture core.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,16 +26,16 @@ from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 EPOCH = 1
 
 Event = Logged | RowEdit | LogMessage | int
-"""The begin of a transaction, a changed row, a message, or the position where the transaction ends.
+"""The beginning of a transaction, a changed row, a message, or the position where the transaction ends.
 
-Position 0 says that the log has no more events now."""
+The number 0 in place of a position says that the log has no more events now."""
 
 
 class LogBlocks:
-    """Assembles the log in blocks of random sizes, from after the position `end`.
+    """Assembles the log in blocks of random sizes, and begins after the position `end`.
 
-    `due` returns the nonces of the table reads whose rows belong between two transactions, at a position or before it.
-    `ordinal` is the first free ordinal at the position `end`.
+    `due` takes the position where a transaction ends. It returns the nonces (ids) of the table reads whose rows must be
+    published before the next transaction. `ordinal` is the first free ordinal at the position `end`.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class LogBlocks:
                 self._between(run, event)
 
     def _between(self, run: AssemblyRun, end: int) -> None:
-        """Publishes the rows of table reads after the transaction that ends at `end`. No transaction begins there."""
+        """Publishes the rows of table reads at the position `end`, where a transaction ends and none begins."""
         if end != self._end:
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
@@ -95,7 +98,7 @@ class LogBlocks:
             self._ordinal = run.between(nonce, change, end).ordinal
 
     def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
-        """Describes the table of the next row, if its columns are new."""
+        """Tells the run which columns the table of the next row has, if they are new."""
         known = self._bound.get(edit.table)
         if known is not None and known.width == len(edit.columns):
             return
@@ -127,7 +130,7 @@ class LogBlocks:
         )
 
     def _follow(self) -> Iterator[Event]:
-        """Yields all events after the last confirmed position, without an end."""
+        """Yields all events after the last confirmed position, and 0 whenever there are no more. Never ends."""
         number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
         while True:
             while number == len(self._world.log):

@@ -1,4 +1,4 @@
-"""The rows of a `World` at a fence, for other processes: `changelog.connectors.sources.fences.Scan`."""
+"""Implements `changelog.connectors.sources.fences.Scan`, which reads rows at a fence, for a database in memory."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from tests.unit.memory.world import KEYS
 LEAVES = 2
 LEAF_KEYS = KEYS // LEAVES
 PAGE_KEYS = 4
-"""A table has two leaves (parts that store rows), one with its lower keys and one with its upper keys. A page is a
-range of keys."""
+"""A table has two leaves (parts that store rows): one has the lower keys, the other the upper keys. A leaf is divided
+into pages, which are ranges of PAGE_KEYS keys."""
 
 _NOWHERE = Change(transaction=Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0), ordinal=0, stamp=None)
 _ORIGIN = Origin(connector="memory", name="", database="")

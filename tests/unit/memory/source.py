@@ -1,4 +1,4 @@
-"""A source that reads a `World`: `changelog.connectors.sources.Source`, built from the capture core alone."""
+"""Implements `changelog.connectors.sources.Source` for a `World` (a database in memory), with only the capture core."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -32,9 +32,10 @@ SOURCE = {"name": "memory"}
 class MemorySource:
     """One opening of the source.
 
-    It has no thread: each `read` calls `live`, in which the world changes, and often does a step of the table reads.
-    With `messages`, it writes a message into the log for each chunk that it read, as PostgreSQL lets it. Without, the
-    rows are published between two transactions, once everything is delivered that was in the log when they were read.
+    The source has no thread of its own. Each `read` calls `live`, which changes the world, and often does one step of
+    reading the tables. If `messages` is true, the source writes a message into the log for each chunk that it has read,
+    as a source for PostgreSQL does. If not, it publishes a chunk's rows between two transactions, after it has
+    delivered everything that was in the log when the chunk was read.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class MemorySource:
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages
         self._read: list[tuple[int, str]] = []
-        """The end of the log when a chunk was read, and the chunk's nonce, for chunks without a message."""
+        """For each chunk without a message: the end of the log when the chunk was read, and the chunk's nonce."""
         self.is_closed = False
 
     def _resumed(self, stored: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
@@ -102,7 +103,7 @@ class MemorySource:
         shapes = shapes_of(entities, codec=PLAIN_CODEC, hmac_key=b"")
         check_settings(stored, shapes, accept=accept_settings)
         through = commit_text(self._world.end - 1) if stored is None else stored.through
-        assert through >= commit_text(self._world.confirmed), "the log is needed from before the confirmed position"
+        assert through >= commit_text(self._world.confirmed), "the source needs the log before the confirmed position"
         return resumed(
             stored,
             entities,
@@ -143,7 +144,7 @@ class MemorySource:
     # The tables
 
     def _read_tables(self) -> None:
-        """Does one step: searches for ghosts, reads a chunk, or writes the message of the chunk that was read."""
+        """Does one step: searches for ghosts (see `_sweep`), reads a chunk, or ends the reading of that chunk."""
         if self._unswept:
             self._sweep()
         elif self._marked is not None:
@@ -190,7 +191,7 @@ class MemorySource:
         return nonces
 
     def _sweep(self) -> None:
-        """Searches the changelog for possible ghosts: keys that it still has, and that the tables may lack."""
+        """Searches the changelog for possible ghosts: keys that the changelog still has and the tables may lack."""
         repairs = self._state.repairs
         starts = {name: repairs.open[name].start for name in self._unswept if repairs.open[name].sweep}
         for name, lookup in self._unswept.items():
@@ -227,7 +228,7 @@ class MemorySource:
 
     @property
     def ghosts(self) -> tuple[str, tuple[int, ...]]:
-        """The entity and the keys of the ghosts that were looked up last, until the message about them is written."""
+        """The entity and the ghosts in the chunk that was read last; empty once that chunk's message is written."""
         chunk = self._marked[1] if self._marked else None
         if chunk is None or not isinstance(chunk.taken, Keys):
             return "", ()

@@ -1,10 +1,10 @@
 """A tiny database in memory: tables, transactions that commit before they are visible, and a log.
 
-A commit is in the log at once, but readers of the tables see it only later. Until then its rows are locked for other
-writers, as in a real database. Some edits are not logged at all.
+A commit is in the log at once, but readers of the tables see it only later. Until then, the rows that it changed are
+locked for other writers, as in a real database. Some edits are not logged at all.
 
 A transaction's id is its position in the log. In PostgreSQL, ids follow the order in which transactions begin. The core
-and the drift comparison work with both.
+and the drift comparison work with both kinds of ids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class RowEdit:
-    """An insert, update or delete of a row, with the columns that its table has."""
+    """An insert, update or delete of a row. `columns` are those that the table had at that time."""
 
     table: str
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot, which shows the commits before `end` except those in `unseen`: a `Visibility` of the windows."""
+    """A snapshot: it shows the commits before `end` except those in `unseen`. Implements `windows.Visibility`."""
 
     end: int
     unseen: frozenset[int]
@@ -73,7 +73,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """A table, with all versions of each row, oldest first, each with its commit. An unlogged edit has commit 0."""
+    """A table. `versions` has pairs of commit and row for each key, oldest first. An unlogged edit has the commit 0."""
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -102,7 +102,7 @@ class World:
         self.log: list[Logged] = []
         self.end, self.confirmed = 100, 99
         self.unlogged: list[tuple[int, str, int]] = []
-        """The unlogged edits: the end of the log at that time, the table and the key."""
+        """For each unlogged edit: where the log ended at that time, the table, and the key."""
         self._last_number = self._counter = 0
         self._open: dict[int, list[RowEdit | LogMessage]] = {}
         self._unseen: dict[int, tuple[RowEdit | LogMessage, ...]] = {}
@@ -124,7 +124,7 @@ class World:
         return self.end
 
     def show_messages(self) -> None:
-        """Makes every commit visible that has only messages."""
+        """Makes all commits visible that contain only messages."""
         self._unseen = {
             commit: events
             for commit, events in self._unseen.items()

@@ -25,13 +25,14 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 
 OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
-"""The messages that carry their transaction's id inside a stream block. A ReplicationOrigin does not."""
+"""The messages that carry their transaction's id inside a stream block, which is a part of a transaction that is still
+open. A ReplicationOrigin carries no such id."""
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}
 
 
 def encode(message: Decoded, *, xid: int | None = None) -> bytes:
-    """Returns the message's bytes, with `xid` as inside a stream block of that transaction."""
+    """Returns the message's bytes. With `xid`, they are as inside a stream block of that transaction."""
     payload = _encode(message)
     plain = xid is None or not isinstance(message, OF_A_TRANSACTION)
     return payload if plain else payload[:1] + struct.pack("!I", xid) + payload[1:]

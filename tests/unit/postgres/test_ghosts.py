@@ -63,7 +63,7 @@ def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Reco
 
 
 def records_of(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
-    """The records of these changes, which belong to the entities `names` in turn."""
+    """Returns the records of these changes. Each letter of `names` is an entity; the changes belong to them in turn."""
     records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
         name = names[at % len(names)]
@@ -143,7 +143,10 @@ def test_what_is_older_or_asked_for_is_found_in_parts(
 
 
 def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None:
-    """Two entities are read together, and are then divided by entity and by key. Batches of both still follow."""
+    """Two entities are read in one pass and turn out too large, so the pass keeps only one, and then half of its keys.
+
+    Batches of both entities still follow in that pass.
+    """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
     for names in ("aabb", "aaaa", "bbbb"):
@@ -159,7 +162,7 @@ def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """Each pass reads twice as many entities while the folded state stays small; the rest is left to another pass."""
+    """While entities are small, each pass reads twice as many as before. A large entity is left to another pass."""
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
@@ -198,8 +201,8 @@ def test_requested_keys_that_are_alive_are_found(
     assert all(bytes(ghost.current) == bytes(live[ghost.key].envelope.current or b"") for ghost in ghosts)
 
 
-def test_rows_that_go_away_between_two_looks_have_it_looked_again() -> None:
-    """A broker may compact and delete while its topics are read."""
+def test_rows_that_go_away_between_two_readings_are_read_again() -> None:
+    """A broker may compact topics or delete rows while the topics are read. The error makes the service try again."""
     looks = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:

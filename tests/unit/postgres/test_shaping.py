@@ -26,7 +26,7 @@ STORED = Checkpoint(
 def test_the_error_warns_if_a_key_may_be_in_two_partitions(changed: dict[str, object], may_move: bool) -> None:
     shapes = {"order": {**SHAPE, **changed}, "guest": SHAPE}
     with pytest.raises(
-        ChangelogError, match=f"entity order has other settings: {next(iter(changed))}; put it back"
+        ChangelogError, match=f"entity order has other settings: {next(iter(changed))}; restore the earlier config"
     ) as caught:
         check_settings(STORED, shapes, accept=False)
     assert caught.value.kind is Kind.SETTINGS

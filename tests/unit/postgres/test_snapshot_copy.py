@@ -1,4 +1,4 @@
-"""Rows that COPY printed: parsing returns each value, and a chunk has the same rows as the plain path."""
+"""Parsing what COPY prints returns each value, and a chunk gets the rows that the plain path, `row_records`, makes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -145,7 +145,7 @@ def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: p
         read_at=READ_AT,
     )
     with pytest.raises(
-        ChangelogError, match="bytes of JSON, and a message holds 100; leave its largest column"
+        ChangelogError, match="bytes of JSON, but a message holds 100; leave its largest column"
     ) as caught:
         encoded.at(Change(transaction=TRANSACTION, ordinal=1, stamp=None), np.ones(1, bool))
     assert caught.value.kind is Kind.LIMIT

@@ -1,8 +1,9 @@
-"""Key lookups, and sweeps that delete keys which the table lacks, on the simulated database of `window_simulation`.
+"""Tests lookups of keys, and sweeps that delete keys which the table lacks, on the database of `window_simulation`.
 
-Everything that is published is compared with the true state at its place in the stream, which follows from the table's
-first state and the streamed changes. A row that was read must be the true one. A deleted key must be absent from the
-true state and present in the changelog. The stored changelog lags behind the delivered one; a crash goes back to it.
+Everything that is published is compared with the true state of the table at that place in the stream. The true state is
+computed from the table's first state and the streamed changes. A row that was read must be the true one. A deleted key
+must be absent from the true state and present in the changelog. The stored changelog lags behind the delivered one; a
+crash goes back to the stored one.
 """
 
 import copy
@@ -71,7 +72,7 @@ class _LookedUp:
 
 
 class _WrongError(AssertionError):
-    """A published row or deletion contradicts the table."""
+    """A row or a deletion was published that contradicts the true state of the table."""
 
 
 @dataclass(slots=True)
@@ -186,11 +187,11 @@ class _Sweep:
         now = self.now
         if version == DELETED:
             if key in now.truth:
-                raise _WrongError(f"key {key} is deleted, and is there")
+                raise _WrongError(f"key {key} is deleted, but the table has it")
             if now.alive.pop(key, None) is None:
-                raise _WrongError(f"key {key} is deleted, and the changelog did not hold it")
+                raise _WrongError(f"key {key} is deleted, but the changelog did not have it")
         elif now.truth.get(key) != version:
-            raise _WrongError(f"key {key} is published as {version}, and is {now.truth.get(key)}")
+            raise _WrongError(f"key {key} is published as {version}, but is {now.truth.get(key)}")
         else:
             now.alive[key] = version, self.opening
 
@@ -260,7 +261,7 @@ def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> Non
 
 
 def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
-    """Every snapshot sees the transactions, so only the remembered keys show that they were touched."""
+    """The snapshot sees all transactions, so only the remembered keys show what the transactions touched."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
     windows.glance(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
@@ -276,7 +277,7 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
 
 
 class _Watched(Lookup):
-    """Checks its attributes after each change, as a thread would see them that does not hold the lock."""
+    """Checks its attributes after each assignment, as a thread that does not hold the lock would see them."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -306,7 +307,7 @@ class _ByVisibilityAlone(Windows):
 
 
 class _ForgetsTheSwept(Windows):
-    """Remembers only those touched keys that a snapshot may not see."""
+    """Remembers only those touched keys whose changes a snapshot may not see."""
 
     def _remember(self, swept: object) -> None:
         pass

@@ -1,8 +1,8 @@
-"""A simulated database, and the real windows over it, one step at a time.
+"""Runs the real windows, which read tables in chunks, on a simulated database, one step at a time.
 
-The simulation has everything that makes this hard in PostgreSQL: a commit is in the log before it is visible, rows move
-between pages, transactions run while the service starts, and the service restarts. A *version* is a number that grows
-with each write. The error that we look for is a published state that is older than an earlier state of the same key.
+The simulation has everything that makes reading hard in PostgreSQL: a commit is in the log before it is visible, rows
+move between pages, transactions run while the service starts, and the service restarts. A *version* is a number that
+grows with each write. The error that we look for: after a state of a key, an older state of that key is published.
 """
 
 import copy
@@ -223,7 +223,7 @@ class StaleError(AssertionError):
 
 
 class _Service:
-    """A reader of the log and of the table around the real `Windows`, one step at a time."""
+    """A service that reads the log and the table with the real `Windows`, one step at a time."""
 
     def __init__(self, database: Database, make: Callable[..., Windows]) -> None:
         self.database, self.make = database, make
@@ -316,7 +316,7 @@ class _Service:
     def _publish(self, key: int, version: int, *, deleted: bool, read: bool) -> None:
         last = self.published.get(key, 0)
         if version < last or (read and key in self.gone):
-            raise StaleError(f"key {key}: version {version} behind {last}")
+            raise StaleError(f"key {key}: version {version} was published after version {last}")
         self.published[key] = version
         (self.gone.add if deleted else self.gone.discard)(key)
 
@@ -335,7 +335,10 @@ def progress_of(windows: Windows) -> list[object]:
 
 
 def check_counted(windows: Windows, before: Windows, changes: int, progress: Sequence[object]) -> None:
-    """Checks that a step that changed the progress was counted, because a source reads the progress only then."""
+    """Checks that `windows.changes` has counted the last step if it changed the progress.
+
+    A source reads the progress only if `windows.changes` has grown.
+    """
     assert windows is not before or changes != windows.changes or progress_of(windows) == progress
 
 

@@ -1,4 +1,6 @@
-"""Compares verdicts with what fastavro decodes from written data, for random changes of random schemas.
+"""Checks `unreadable`, which says why a reader's schema cannot read a writer's data, against what fastavro can decode.
+
+The schemas are random, and so are the changes that lead from the one to the other.
 
 The random schemas avoid the cases in which fastavro differs from Avro's rules. The last tests show these cases.
 """
@@ -19,7 +21,11 @@ from changelog.schemas.rules import Rule
 from tests.unit.schemas.evolutions import ROUNDS, evolutions, plain, values
 
 DEPENDS = {Rule.AMBIGUOUS, Rule.PROMOTION_LOSSY}
-"""The strict rules about data that only some libraries can decode: a name fits several types, or bytes are not text."""
+"""If a change of a schema breaks one of these strict rules, only some Avro libraries can decode the data.
+
+Some libraries refuse a name that fits several types or fields, and some refuse to read bytes as text if they are not
+UTF-8.
+"""
 
 
 @settings(max_examples=ROUNDS or 250, deadline=None, suppress_health_check=list(HealthCheck))
@@ -47,7 +53,7 @@ def takes_bytes_for_text(reader: Schema) -> bool:
 
 
 def decoding_error(reader: Schema, writer: Schema) -> Exception | None:
-    """The error of reading the writer's values with the reader's schema; None if all can be read."""
+    """Returns the error that fastavro raises when it reads the writer's values with the reader's schema; else None."""
     for value in values(writer):
         data = _written(value, writer)
         try:
@@ -91,7 +97,10 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 
 
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
-    """Whether fastavro converts a stored value, such as a number of days, to the same value with both logical types."""
+    """Whether a stored value, such as a number of days, means the same in both schemas.
+
+    It does if fastavro converts it to equal values by the logical types of the writer and of the reader.
+    """
     expected = _read(_written(raw, plain(writer)), writer)
     try:
         actual = _read(
@@ -153,4 +162,4 @@ def test_one_field_that_fits_two_fields_of_the_reader() -> None:
     }
     (finding,) = unreadable(reader, writer)
     assert (finding.rule, finding.strict, finding.path) == (Rule.AMBIGUOUS, True, "/fields/a")
-    assert decoding_error(reader, writer) is not None  # Java's own verdict is that it can be read
+    assert decoding_error(reader, writer) is not None  # Avro for Java says that the data can be read

@@ -108,28 +108,28 @@ def test_a_problem_names_the_field_the_readers_and_the_remedy() -> None:
     assert descriptions(problems(new, [("v1", old)], Mode.FULL)) == [
         (
             "TYPE_CHANGED /fields/current/fields/id breaks new readers of v1",
-            "v1 holds long, the new schema reads string",
-            "keep the type, and give the new one a field of its own",
+            "v1 holds long, but the new schema reads string",
+            "keep the type, and add a separate field for the new type",
         ),
         (
             "DECIMAL /fields/current/fields/amount breaks new readers of v1",
-            "v1 has decimals of precision and scale 10, 2, the new schema 10, 3",
+            "v1 has decimals of precision 10 and scale 2, but the new schema has precision 10 and scale 3",
             "keep the scale 2 and a precision of at least 10",
         ),
         (
             "TYPE_CHANGED /fields/current/fields/id breaks old readers of v1",
-            "the new schema holds string, v1 reads long",
-            "keep the type, and give the new one a field of its own",
+            "the new schema holds string, but v1 reads long",
+            "keep the type, and add a separate field for the new type",
         ),
         (
             "DECIMAL /fields/current/fields/amount breaks old readers of v1",
-            "the new schema has decimals of precision and scale 10, 3, v1 10, 2",
+            "the new schema has decimals of precision 10 and scale 3, but v1 has precision 10 and scale 2",
             "keep the scale 2 and a precision of at most 10, or add a field of another name",
         ),
         (
             "BRANCH_MISSING /fields/current/fields/gr_x00F6__x00DF_e breaks old readers of v1",
-            "the new schema may hold long, v1 reads only null, int",
-            "keep to null, int, and add a separate field for values that may be long",
+            "the new schema may hold long, but v1 reads only null, int",
+            "allow only [null, int]; add a separate field for values that may be long",
         ),
     ]
 
@@ -141,7 +141,7 @@ def test_a_field_without_a_default_and_its_remedies() -> None:
         (
             "FIELD_NO_DEFAULT /fields/y breaks new readers of v1",
             'v1 has no field "y", and the new schema has no default for it',
-            'give "y" a default, or the alias "x" if "x" was renamed to it',
+            'give "y" a default, or the alias "x" if "x" was renamed to "y"',
         ),
         (
             "FIELD_NO_DEFAULT /fields/x breaks old readers of v1",

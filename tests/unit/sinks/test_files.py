@@ -289,7 +289,7 @@ def test_a_newer_format_is_refused_not_set_aside(sink: FileSink, monkeypatch: py
 def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: bytes) -> None:
     sink.close()
     resume_file(path).write_bytes(text)
-    with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove it"):
+    with pytest.raises(ChangelogError, match=r"resume.json is damaged; remove this file"):
         sink.recover()
 
 
@@ -300,14 +300,14 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
     resume_file(path).write_bytes(Resume(sequence=2, checkpoint=foreign).to_json())
-    with pytest.raises(ChangelogError, match=r"resume.json ends at .* to another copy of the log; remove it"):
+    with pytest.raises(ChangelogError, match=r"resume.json ends at .* to another copy of the log; remove this file"):
         _recovered_after_restart(path, sink)
     resume_file(path).unlink()
     assert FileSink(path).recover() == checkpoint(2)
 
 
 def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file gets the number of the file that was set aside. Then its checkpoint is newer than the record's."""
+    """The next file gets the number of the file that was set aside. Its checkpoint is newer than that of the record."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))

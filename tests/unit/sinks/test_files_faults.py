@@ -85,15 +85,15 @@ def _check_continues(path: Path) -> None:
 
 @contextmanager
 def _small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
+    """Mounts a file system of 1 MiB and yields its folder. Skips the test if this process may not mount."""
     with small_disk(tmp_path / "disk", 1) as mounted:
         if not mounted:
-            pytest.skip("only root may mount a small file system, with CAP_SYS_ADMIN in a container")
+            pytest.skip("only root may mount a small file system; in a container, root also needs CAP_SYS_ADMIN")
         yield tmp_path / "disk"
 
 
 def _large(number: int) -> list[pa.RecordBatch]:
-    """A commit of about 100 kB that does not compress, in `LARGE` rows."""
+    """Returns a commit of `LARGE` rows, about 100 kB in all, which do not compress."""
     noise = random.Random(number)
     return [batch(row(Position(1, number, 2 * n), current=f'"{noise.randbytes(400).hex()}"') for n in range(LARGE))]
 
@@ -168,7 +168,7 @@ def _file_size_limit(nbytes: int) -> Iterator[None]:
 
 
 def _check_log(path: Path, last: int) -> None:
-    """The log has exactly the large commits up to `last`, and no part of another."""
+    """Checks that the log has exactly the large commits up to `last`, and no part of another one."""
     assert [change["position"] for change in read(path)] == [
         str(Position(1, number, 2 * n)) for number in range(1, last + 1) for n in range(LARGE)
     ]

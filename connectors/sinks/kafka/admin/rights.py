@@ -13,9 +13,9 @@ NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
 
 
 def topic_rights(client: Client, names: Sequence[str]) -> Iterator[Finding]:
-    """Yields a finding for each topic that the user may not read and write.
+    """Yields a finding for each topic for which the user lacks a right.
 
-    If there is no such topic, yields one finding, which says so. The topics must exist.
+    If the user has all rights, yields one finding, which says so. The topics must exist.
     """
     try:
         granted = _granted(client, names)
@@ -56,4 +56,4 @@ def transaction_rights(client: Client, transactional_id: str) -> Finding:
     except ChangelogError as error:
         acl = f"kafka-acls --add --transactional-id {transactional_id} --allow-principal User:… --operation Write"
         return fail("transactions", error.message, f"{acl} --operation Describe")
-    return ok("transactions", f"this user may begin them as {transactional_id}")
+    return ok("transactions", f"this user may begin transactions as {transactional_id}")

@@ -88,7 +88,7 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
 }
 _POSITIONS = _PROFILES["aggressive"]
 _DELTA_BYTES = 4
-"""How many times larger than the largest message of the changelog a delta may be.
+"""The largest size of a delta, as a multiple of the largest size of a message of the changelog.
 
 A delta has the name of each changed column twice, and both values."""
 
@@ -299,7 +299,7 @@ def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
 
 
 def _create(admin: AdminClient, absent: Sequence[Topic], replication_factor: int | None) -> None:
-    """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, it is left out."""
+    """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, leaves out this setting."""
     new = {
         topic.name: NewTopic(topic.name, topic.partitions, replication_factor or -1, config=dict(topic.settings))
         for topic in absent
@@ -336,7 +336,7 @@ def refuse_repartitioned(
     """Raises ChangelogError (SETTINGS) if an entity is configured with another number of partitions than it began with.
 
     `started_with` maps entities to the settings that they began with. The topics in `recreated` are accepted: they were
-    deleted and created again since, so no key has older changes in another partition.
+    deleted and created again since then, so no key has older changes in another partition.
     """
     for entity in entities:
         name = topic_name(prefix, entity.name)
@@ -357,7 +357,7 @@ def refuse_resized(topic: Topic, state: TopicState) -> None:
             Kind.PRECONDITION,
             f"topic {topic.name} has {state.partitions} partitions, and {topic.partitions} are configured",
             hint=f"set partitions = {state.partitions} if the changelog was begun with that; Kafka cannot remove "
-            f"partitions, and with another number a key's changes would be in two: {REPARTITION}",
+            f"partitions, and with another number a key's changes would be in two partitions: {REPARTITION}",
         )
 
 

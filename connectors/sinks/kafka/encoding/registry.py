@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
-# The client raises the errors of one of two HTTP libraries. Only this module of the client knows which one it uses.
+# The client raises the errors of one of two HTTP libraries. The client's module `_httpx_compat` imports the one in use.
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
@@ -47,7 +47,7 @@ class Registry:
         try:
             self._client = SchemaRegistryClient({"timeout": TIMEOUT_S, **options, "url": url})
         except (ValueError, TypeError) as error:
-            detail = "is not an address, which begins with http:// or https://" if "url" in str(error) else str(error)
+            detail = "an address must begin with http:// or https://" if "url" in str(error) else str(error)
             raise ChangelogError(Kind.USAGE, f"[sink] registry or registry_client: {detail}") from None
         except OSError as error:
             raise ChangelogError(
@@ -58,7 +58,7 @@ class Registry:
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """Returns the schema's id under `subject`.
 
-        If the schema is missing, it registers the schema with `auto_register`, and raises PRECONDITION without.
+        If the schema is not registered, registers it if `auto_register` is set, and otherwise raises PRECONDITION.
         """
         id_ = self.look_up(subject, schema)
         if id_ is None and self._auto_register:
@@ -115,7 +115,7 @@ class Registry:
         return [(number, version.schema.schema_str or "null") for number, version in versions]
 
     def schema(self, id_: int) -> avro.Schema:
-        """Returns the schema with an id. Asks the registry once, because the schema of an id never changes.
+        """Returns the schema with an id. Asks the registry once for each id, because the schema of an id never changes.
 
         Raises PRECONDITION if there is no schema with this id.
         """
@@ -148,7 +148,7 @@ class Registry:
 
 
 _CREDENTIALS = "give other credentials in [sink] registry_client"
-_ADDRESS = "correct [sink] registry; Confluent's own is at http://HOST:8081, others have a path"
+_ADDRESS = "correct [sink] registry: for Confluent's registry it is http://HOST:8081, for others it also has a path"
 
 
 def _error(error: SchemaRegistryError, where: str) -> ChangelogError:

@@ -20,7 +20,7 @@ SILENCE_S = 30.0
 def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection[str] = ()) -> Checkpoint | None:
     """Returns the last committed checkpoint of the source `name`, which publishes `entities`; None if it has none.
 
-    The caller resumes from this checkpoint. It must have called `init_transactions` before, which ends our last
+    The caller resumes from this checkpoint. Before this, it must have called `init_transactions`, which ends our last
     transaction. An open transaction of another source hides all messages after its start, so this function waits until
     that transaction ends. Raises ChangelogError: CONNECTION if the transaction does not end in time, or if the topic
     does not exist; GAP if the message is not a checkpoint; PRECONDITION as `refuse_shared` does.
@@ -82,7 +82,7 @@ def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str,
                 Kind.PRECONDITION,
                 f"{other} already publishes to {topic(prefix, shared[0])}, and so would {name}: changes of two sources "
                 "cannot be ordered",
-                hint="give one of them another [sink] prefix; or, if the other is no longer used, drop its checkpoint: "
+                hint=f"give one of them another [sink] prefix; or, if {other} is no longer used, drop its checkpoint: "
                 f"`changelog drop --positions --yes` with the configuration of {other}",
             )
 
@@ -90,7 +90,7 @@ def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str,
 def _published(text: bytes) -> Set[str]:
     """Returns the entities in another source's checkpoint.
 
-    Returns none if the checkpoint cannot be read, for example because a newer version of this program wrote it.
+    The set is empty if the checkpoint cannot be read, for example because a newer version of this program wrote it.
     """
     try:
         return Checkpoint.from_json(text).settings.keys()
@@ -101,7 +101,8 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    It reads up to the end of the committed messages. With `end`, it first waits until this end has reached `end`.
+    It reads up to the end of the committed messages. If `end` is given, it first waits until these messages reach the
+    offset `end`.
     """
     doing = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}

@@ -1,8 +1,8 @@
 """Checks that the topics are still those with which the checkpoint was stored.
 
 A topic that was deleted and created again has another id, and has lost its messages. If the topics have rows that are
-newer than the checkpoint, this checkpoint has overwritten a newer one. To resume from it would publish these rows
-again.
+newer than the checkpoint, an older checkpoint has overwritten a newer one. To resume from the older checkpoint would
+publish these rows again.
 """
 
 from collections.abc import Callable, Collection, Mapping, Set
@@ -21,11 +21,13 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
 
 LOOK_S = 10.0
-"""The seconds between two checks that no topic was deleted and created again. A commit begins with this check,
-because librdkafka writes to the new topic without an error.
+"""The seconds between two checks whether a topic was deleted and created again.
 
-Rows that are committed between two checks stay in the new topic. They do no harm: `changelog run --over-gap`, by which
-the service then continues, reads the tables again."""
+A commit begins with such a check if the last check began at least this long ago. Only this check shows a running
+service that a topic is a new one, because librdkafka writes to the new topic without an error.
+
+Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
+and it continues only with `changelog run --over-gap`, which reads the tables again."""
 
 _NO_ID = str(Uuid(0, 0))
 """The id that a broker before Kafka 2.8 returns, because it has no topic ids."""
@@ -40,7 +42,8 @@ def read_ids(admin: Admin, topics: Set[str]) -> dict[str, str]:
         try:
             ids[name] = str(answer.result().topic_id)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # the topic was deleted, or is too new
+            # A broker gives this answer if the topic was deleted, or was created only a moment ago.
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise error_of(error.args[0], "asking Kafka for the topics' ids") from error
     return {name: topic_id for name, topic_id in ids.items() if topic_id != _NO_ID}
 
@@ -101,7 +104,8 @@ def refuse_older(
 def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: Collection[Part]) -> None:
     """Raises ChangelogError (GAP) if one of `parts` holds a row of the source `name`, which has no checkpoint.
 
-    Without a checkpoint, the source would start from the beginning, and new rows could have lower positions than these.
+    Without a checkpoint, the source would start from the beginning, so new rows could have lower positions than that
+    row.
     """
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
@@ -162,9 +166,10 @@ def message_position(message: Message) -> Position | None:
 
 
 def is_foreign(message: Message, values: Values, name: str) -> bool:
-    """Returns whether a row belongs to a source other than `name`, one that used this topic earlier.
+    """Returns whether a row was published by a source other than `name`.
 
-    A value that cannot be decoded counts as a row of `name`.
+    The other source must have published the row earlier, because two sources may not publish to one topic at the same
+    time (`positions.refuse_shared`). A value that cannot be decoded counts as a row of `name`.
     """
     try:
         return values.decode(message.value() or b"").provenance.source.name != name

@@ -9,6 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from changelog.connectors.sources import Trait
+from changelog.connectors.sources.mysql.decode.transactions import SIGNAL_TABLE, STAMP_TABLE
+
 Query = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
 """Runs SQL with `%s` parameters and returns the rows."""
 
@@ -17,7 +20,12 @@ TableName = tuple[str, str]
 
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
+ENGINE = "InnoDB"
+"""The storage engine that tables must have. The others lose the rollback of a transaction."""
+
 _JSON = "json"
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +80,9 @@ class Table:
         return next((index.columns for index in self.unique_indexes if index.primary), ())
 
     @property
-    def before_image(self) -> str:
-        """The columns of an old row that the log contains: all, because the source requires it of the server."""
-        return "full"
+    def trait(self) -> Trait:
+        """The storage engine. The source needs one whose changes can be rolled back."""
+        return Trait(name="engine", value=self.engine or "none", suffices=self.engine == ENGINE)
 
     def usable_key(self) -> tuple[str, ...] | None:
         """Returns the columns of the primary key or of the first unique index that can serve as the key, else None."""
@@ -104,16 +112,28 @@ class Table:
 def read_tables(
     query: Query, *, named: TableName | None = None, sized: Callable[[TableName], bool] = lambda _: False
 ) -> list[Table]:
-    """Returns all tables that can be published, sorted by database and name, without views and system tables.
+    """Returns all tables that can be published, sorted by database and name, without views, system tables and the
+    tables of stamps and signals.
 
     If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
     returned; for the others, it is 0.
+
+    The catalogue can show a table without its columns while the table is renamed. Then it is read once more.
     """
+    tables: list[Table] = []
+    for _ in range(_ATTEMPTS):
+        tables = _read(query, named, sized)
+        if all(table.columns for table in tables):
+            break
+    return tables
+
+
+def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bool]) -> list[Table]:
     condition, names = _restriction(named)
     columns = _by_table(query(_COLUMNS.format(condition), names))
     indexes = _by_table(query(_INDEXES.format(condition), names))
     cascades = _by_table(query(_CASCADES.format(condition.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")), names))
-    json = _json_columns(query, named)
+    json = json_columns(query, named)
     return [
         Table(
             schema=schema,
@@ -129,6 +149,7 @@ def read_tables(
             nbytes=int(nbytes or 0) if sized((schema, name)) else 0,
         )
         for schema, name, kind, engine, rows, nbytes in query(_TABLES.format(condition), names)
+        if name not in (SIGNAL_TABLE, STAMP_TABLE)
     ]
 
 
@@ -162,7 +183,7 @@ def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
             yield UniqueIndex(name=name, columns=names, prefix=any(length is not None for _, length in columns))
 
 
-def _json_columns(query: Query, named: TableName | None) -> Collection[tuple[str, str, str]]:
+def json_columns(query: Query, named: TableName | None) -> Collection[tuple[str, str, str]]:
     """Returns the columns of MariaDB that were declared as `json`: their constraint is `json_valid` of the column."""
     if not query("SELECT INSTR(VERSION(), 'MariaDB')", ())[0][0]:
         return ()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import psycopg
 
+from changelog.connectors.sources import Trait
 from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.envelope.entity import Entity
 
@@ -90,9 +91,10 @@ class Table:
         return next((index.columns for index in self.indexes if index.primary), ())
 
     @property
-    def before_image(self) -> str:
-        """The columns of an old row that the log contains, as a word that describes the table's replica identity."""
-        return _BEFORE_IMAGES[self.replica_identity]
+    def trait(self) -> Trait:
+        """The replica identity. It decides which columns of an old row the log contains."""
+        value = _BEFORE_IMAGES[self.replica_identity]
+        return Trait(name="replica identity", value=value, suffices=value == "full")
 
     def usable_key(self) -> tuple[str, ...] | None:
         """Returns the columns of the primary key or of the first unique index that can serve as the key, else None."""

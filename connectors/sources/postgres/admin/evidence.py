@@ -1,4 +1,4 @@
-"""Records what the catalogue says about each table, so that a later look can notice changes that are not in the log.
+"""Records what the catalogue says about each table; comparing two records shows changes that are not in the log.
 
 A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`, the id of the
 transaction that wrote it. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. So if a table leaves
@@ -22,8 +22,8 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 LEAVES_MAX = 200
-"""The most partitions of a table that a checkpoint lists. For a table with more, it stores a hash of them, because
-checkpoints are written often and must be short."""
+"""The most partitions of a table that a checkpoint lists. If a table has more, the checkpoint stores one hash of all
+its partitions instead, because every commit writes a checkpoint, which must be short."""
 
 _PROBED_PAGES = 128
 """How many pages of a rewritten or truncated partition are searched for a row from before the last look."""
@@ -47,13 +47,14 @@ class LeafEvidence:
 class TableEvidence:
     """The evidence for one entity's table, whose OID is `oid`.
 
-    `name` is a mark that changes each time the table is renamed or gets another `owner`. `options` is a mark that
-    changes each time the publication itself is edited or gets another owner (`publisher`). `published` identifies the
-    rows of the catalogue by which the publication covers the table.
+    `name` is the `xmin` of the table's row in `pg_type`. PostgreSQL writes this row again each time the table gets
+    another name, schema or `owner`. `options` is the OID of the publication and the `xmin` of its row in
+    `pg_publication`. PostgreSQL writes this row again each time the publication itself is edited or gets another owner
+    (`publisher`). `published` identifies the rows of the catalogue by which the publication covers the table.
 
-    `keys` holds the constraints that keep the entity key unique (`c` and the OID), and the unique indexes without a
-    constraint that do so (`i` and the OID). `types` holds the type of each key column. If the type contains composites,
-    a hash of their attributes follows. `leaves` holds the partitions that store rows, by OID, or a hash of them.
+    `keys` holds what keeps the entity key unique: constraints (each as `c` and its OID), and unique indexes without a
+    constraint (each as `i` and its OID). `types` holds the type of each key column; if the type contains composites, a
+    hash of their attributes follows. `leaves` holds the partitions that store rows, by OID, or a hash of all of them.
     """
 
     oid: int
@@ -130,9 +131,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlogged:
-    """A change of a table between the log positions `since` and `until` whose effect on rows may be missing in the log.
+    """A change of a table whose effect on rows may be missing from the log.
 
-    `why` describes the change. `statements` is a word that occurs in the name of every command that can have caused it.
+    The table was changed between the log positions `since` and `until`. `why` describes the change. `statements` is
+    TABLE or PUBLICATION: the module `ddl` searches for the change among the commands whose name contains this word.
     `leaves` holds the OIDs of the partitions to read again; None means the whole table. `sweep` says that rows may be
     gone. `truncated` says that partitions were truncated and nothing else happened.
     """
@@ -150,8 +152,8 @@ class Unlogged:
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
     """Looks at the catalogue. A look locks no table, so it never waits for an ALTER TABLE.
 
-    It first reads the end of the log, in a statement of its own. So the look sees every change of a table that was made
-    before the log reached that position.
+    A first statement reads the position at which the log ends (`Evidence.lsn`), and only then a second one reads the
+    catalogue. So the look sees every change of a table that was made before the log reached `lsn`.
     """
     requests = [
         {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
@@ -231,7 +233,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
         return "the table was taken off the publication and added again, or its row filter was edited"
     if old_table.types != new_table.types:  # checked before the keys: a new type also recreates the constraint
         has_same_keys = _same_text(old_table.types, new_table.types)
-        return None if has_same_keys else "a key column got another type, or its type was altered"
+        return None if has_same_keys else "a key column got another type, or a composite in its type was altered"
     if old_table.keys and new_table.keys and not old_table.keys & new_table.keys:
         return "the constraint that keeps its key unique was dropped and made again"
     return None
@@ -296,9 +298,10 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
 def _is_new(
     connection: psycopg.Connection[Any], leaf: int, leaf_evidence: LeafEvidence, old_leaves: Iterable[LeafEvidence]
 ) -> bool:
-    """Returns whether the log has all rows of a new partition under the name of its partitioned table.
+    """Returns whether the log has all rows of a new partition as rows of its partitioned table.
 
-    The log has all rows if the partition is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF).
+    A table can be filled before it is attached as a partition; then the log has these rows as rows of that table alone.
+    So the result is True if the partition is empty, or if it was created as a partition (CREATE TABLE … PARTITION OF).
     If its parent is new as well, the parent must also have been created as a partition. If our role may not read the
     partition, returns True if the same transaction created and attached it.
     """
@@ -356,7 +359,9 @@ def _digest(leaves: Sequence[Any]) -> str:
 
 
 # The catalogue row of a system column is written when its table is created, and never again. CREATE TABLE … PARTITION
-# OF writes the rows of the other columns at the same time; ATTACH writes them again, to mark them as inherited.
+# OF writes the rows of the other columns at the same time; ATTACH writes them again, to mark them as inherited. So a
+# table was created as a partition if an inherited column's row has the same xmin and cmin as a system column's row, and
+# the row of pg_inherits has this xmin, too.
 _PROBE = """
 WITH RECURSIVE chain AS (
     SELECT i.inhrelid, i.inhparent, i.xmin AS link FROM pg_inherits AS i WHERE i.inhrelid = %(leaf)s

@@ -53,7 +53,7 @@ class History:
     def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
         """Returns the history for the changelog that ends at `stored`.
 
-        `stored` is None if the changelog is new, or if this log is that of another cluster.
+        `stored` is None if the changelog is new, or if the changelog comes from another cluster.
         """
         if stored is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
@@ -99,5 +99,5 @@ class History:
             Kind.DIVERGED,
             f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
             f"{awaited['commit']}): the database was restored to an earlier point, or is another copy of it",
-            hint=f"connect to the server that has it; if no server does, {OVER_GAP}",
+            hint=f"connect to the server that has this transaction; if no server does, {OVER_GAP}",
         )

@@ -1,8 +1,8 @@
 """Determines which history of the source a log position belongs to, and whether the changelog can continue in it.
 
-Epochs number the histories: each promotion of a standby and each new cluster begins a new epoch. A promoted server
-continues on a new timeline, which branches off the old one at a position, the *fork*. A commit before the fork belongs
-to the epoch in which it was first published, even if the promoted server sends it again.
+Each history has a number, its *epoch*: each promotion of a standby and each new cluster begins a new epoch. A promoted
+server continues on a new timeline, which branches off the old one at a position, the *fork*. A commit before the fork
+belongs to the epoch in which it was first published, even if the promoted server sends it again.
 """
 
 from collections.abc import Mapping
@@ -78,9 +78,10 @@ class Lineage:
         return next(part.epoch for part in self.stretches if part.end_lsn is None or commit_lsn < part.end_lsn)
 
     def reached(self, through_lsn: int) -> Stretch:
-        """Returns the stretch that contains the log up to `through_lsn`; its epoch and timeline go into the checkpoint.
+        """Returns the stretch in which the log ends if it is read up to `through_lsn`.
 
-        If a record ends exactly at a fork, this is the stretch before the fork.
+        The epoch and the timeline of this stretch go into the checkpoint. If `through_lsn` is exactly at a fork, this
+        is the stretch before the fork.
         """
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 
@@ -106,7 +107,7 @@ def is_elsewhere(stored: Checkpoint | None, system: System) -> bool:
 def joins_on(
     stored: Checkpoint, database: Mapping[str, Any], system: System, history: tuple[tuple[int, int], ...]
 ) -> bool:
-    """Returns whether the changelog was made from this server's log, which has everything that was published."""
+    """Returns whether the changelog was made from this server's log, and this log has everything that was published."""
     try:
         check_database(stored, database)
         Lineage.trace(stored, system, history, confirmed_flush=0)
@@ -150,21 +151,21 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
     elif timeline_of(stored) == system.timeline:
         end, where = system.wal_end, f"ends at {lsn_text(system.wal_end)}"
     else:
-        end, where = -1, f"was never on it (it is on {system.timeline})"
+        end, where = -1, f"was never on that timeline (it is on {system.timeline})"
     if reached > end:
         raise ChangelogError(
             Kind.DIVERGED,
             f"the changelog reaches {lsn_text(reached)} on timeline {timeline_of(stored)}, but the server {where}: "
-            "it lacks commits that were published",
-            hint=f"connect to the server that has them; otherwise {OVER_GAP}",
+            "the server lacks commits that were published",
+            hint=f"connect to the server that has these commits; otherwise {OVER_GAP}",
         )
 
 
 def _published_to(stored: Checkpoint) -> int:
-    """Returns the position that the server's log must have reached for the changelog to be made from it.
+    """Returns the position that the server's log must have reached if the changelog was made from this log.
 
-    It is the end of the last published record. If the changelog ends inside a transaction, it is at least the first
-    byte of that transaction's commit record.
+    The position is the end of the last published record. If the changelog ends inside a transaction, the log must also
+    have the first byte of that transaction's commit record; the position is after this byte.
     """
     if stored.partial and stored.position is not None:
         return max(through_lsn(stored), stored.position.commit + 1)

@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FEW_ROWS = 32
-"""Up to this many rows, handling them one by one costs less than the fixed cost of a block."""
+"""If a block has at most this many rows of a relation, they are encoded one by one, because this costs less."""
 
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"IUDT"
 _NEW, _OLD = b"NO"

@@ -39,5 +39,6 @@ class Session:
         return ChangelogError(
             Kind.IN_USE,
             f"replication slot {slot} is read by {self}",
-            hint=f"stop that process first; if nobody needs it any more: SELECT pg_terminate_backend({self.pid})",
+            hint="stop that process first, or, if nobody needs the process any more, end it with "
+            f"SELECT pg_terminate_backend({self.pid})",
         )

@@ -53,7 +53,7 @@ class ReplicationConnection:
         self._skipped: str | None = None
         self._over = False
         self.unsent = False
-        """Whether some of our output is still waiting for room in the socket: call `flush` when it is writable."""
+        """Whether some of our output waits for room in the socket. If so, call `flush` when the socket is writable."""
 
     @classmethod
     def connect(cls, dsn: str, *, settings: Mapping[str, str] | None = None, patience: Patience | None = None) -> Self:
@@ -95,7 +95,8 @@ class ReplicationConnection:
         if timeline == 1:
             return ()
         [(_, content)] = self.query(f"TIMELINE_HISTORY {timeline}")
-        return parse_history(content.encode() if isinstance(content, str) else content)  # its type varies by server
+        # Some servers send the content as text, others as bytes.
+        return parse_history(content.encode() if isinstance(content, str) else content)
 
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
@@ -115,7 +116,7 @@ class ReplicationConnection:
         self.query(f"DROP_REPLICATION_SLOT {identifier(name)}")
 
     def start(self, slot: str, lsn: int, options: Mapping[str, str]) -> None:
-        """Starts streaming from `slot`, at `lsn` or at its confirmed position, whichever is later.
+        """Starts streaming from `slot`, at `lsn` or at the slot's confirmed position, whichever is later.
 
         `options` go to the output plugin. Raises ChangelogError: IN_USE, naming the session, if another session reads
         the slot; GAP if the slot is missing or lost its log; PRECONDITION for other errors of the server.

@@ -7,11 +7,10 @@ pgoutput, COPY (unescaped) and a plain query all return the same text. `Codec.to
 
 import binascii
 import contextlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from changelog.connectors.capture.rows.codec import Codec, Shape, string
+from changelog.connectors.capture.rows.codec import Codec, Shape, plain, raw, string, timestamp, timestamptz
 from changelog.connectors.sources.postgres.values import literals
 from changelog.connectors.sources.postgres.values.printed import is_printed
 from changelog.connectors.sources.postgres.values.types import PgType
@@ -41,9 +40,8 @@ another value would print another amount.
 def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
     """Returns the codec for a column of this type and modifier (-1: no modifier).
 
-    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this, because
-    the text of a composite does not name its attributes: it may have been written with other attributes than the type
-    has now.
+    With `proving`, the codec rejects text that the type cannot print. The attributes of composites need this check: the
+    text of a composite does not name its attributes, and it may have been written when the type had other attributes.
     """
     match type_:
         case PgType(kind="base", name=name):
@@ -62,16 +60,6 @@ def codec_for(type_: PgType, typmod: int, *, proving: bool = False) -> Codec:
     return _TEXT
 
 
-def raw(text: bytes) -> bytes:
-    """Returns `text`, which is already a JSON token."""
-    return text
-
-
-def plain(text: bytes) -> bytes:
-    """Returns `text` in quotes; it must not contain a quote, a backslash or a control character."""
-    return b'"%b"' % text
-
-
 def boolean(text: bytes) -> bytes:
     """Converts `t` and `f` to true and false."""
     return b"true" if text == b"t" else b"false"
@@ -80,21 +68,6 @@ def boolean(text: bytes) -> bytes:
 def floating(text: bytes) -> bytes:
     """Returns the server's text as a number; `NaN`, `Infinity` and `-Infinity` become strings, as JSON lacks them."""
     return plain(text) if text.endswith((b"N", b"y")) else text
-
-
-def timestamp(text: bytes) -> bytes:
-    """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds.
-
-    All other timestamps (BC, later years and infinity) stay the server's text.
-    """
-    match = _TIMESTAMP.fullmatch(text)
-    return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
-
-
-def timestamptz(text: bytes) -> bytes:
-    """Converts like `timestamp`, with `Z` at the end."""
-    match = _TIMESTAMPTZ.fullmatch(text)
-    return b'"%bT%b.%bZ"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
 
 
 def base64(text: bytes) -> bytes:
@@ -194,9 +167,6 @@ def _object(members: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 _HEADER = 4  # VARHDRSZ, which the server adds to every typmod
-
-_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
-_TIMESTAMPTZ = re.compile(_TIMESTAMP.pattern + rb"\+00")
 
 _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 

@@ -9,6 +9,8 @@ from changelog.envelope.entity import Entity
 
 __all__ = ["Finding", "findings"]
 
+_ABSENT = "create it, GRANT SELECT on it, or remove the entity"
+
 
 def findings(query: Query, entities: Sequence[Entity], all_tables: Sequence[Table]) -> list[Finding]:
     """Returns all findings: first on the server and the account, then on each table.
@@ -21,7 +23,11 @@ def findings(query: Query, entities: Sequence[Entity], all_tables: Sequence[Tabl
     return [
         *server.findings(present),
         *(
-            fail(entity.name, f"there is no table {'.'.join(entity.table)}", "create it, or remove the entity")
+            fail(
+                entity.name,
+                f"there is no table {'.'.join(entity.table)}",
+                _ABSENT,
+            )
             for entity in entities
             if entity.table not in by_name
         ),

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from changelog.connectors.findings import Finding, fail, ok
-from changelog.connectors.sources.mysql.admin.catalog import Table
+from changelog.connectors.sources.mysql.admin.catalog import ENGINE, Table
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.values.types import lacks_size
 from changelog.envelope.entity import Entity
 
 LOGS_CASCADES = (9, 6, 0)
@@ -13,23 +14,33 @@ LOGS_CASCADES = (9, 6, 0)
 
 def findings(entity: Entity, table: Table, version: ServerVersion) -> Iterator[Finding]:
     """Yields all findings on one entity and its table."""
-    problems = [*_engine(entity, table), *_cascades(entity, table, version)]
+    problems = [*_engine(entity, table), *_layout(entity, table), *_cascades(entity, table, version)]
     yield from problems or [ok(entity.name, f"{table.schema}.{table.name} by {', '.join(entity.key)}")]
 
 
 def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
     text = f"{table.schema}.{table.name}"
-    if table.engine != "InnoDB":
+    if table.engine != ENGINE:
         yield fail(
             entity.name,
             f"{text} is stored in {table.engine or 'no engine'}, whose changes cannot be rolled back",
-            f"ALTER TABLE {quoted(table)} ENGINE = InnoDB",
+            f"ALTER TABLE {quoted(table)} ENGINE = {ENGINE}",
         )
     if table.versioned:
         yield fail(
             entity.name,
             f"{text} has system versioning: the log has its old rows, too, with the same key",
             f"exclude it, or ALTER TABLE {quoted(table)} DROP SYSTEM VERSIONING, which deletes its history",
+        )
+
+
+def _layout(entity: Entity, table: Table) -> Iterator[Finding]:
+    name = next((column.name for column in table.columns if lacks_size(column.declared)), None)
+    if name is not None:
+        yield fail(
+            entity.name,
+            f"column {name} of {table.schema}.{table.name} has an old layout, whose size the log does not have",
+            f"SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE {quoted(table)} FORCE",
         )
 
 

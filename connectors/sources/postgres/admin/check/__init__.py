@@ -1,4 +1,4 @@
-"""Tests every precondition of the source; each finding says how to fix it."""
+"""Checks every precondition of the source; if one is not met, its finding says how to meet it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,8 @@ from changelog.connectors.sources.postgres.admin.check import publication, right
 from changelog.connectors.sources.postgres.admin.check.finding import Requirements
 from changelog.connectors.sources.postgres.admin.slot import slot_state
 from changelog.connectors.sources.postgres.session.connection import translated
-from changelog.envelope.errors import ChangelogError, Kind
 
-__all__ = ["Finding", "Requirements", "findings", "refuse"]
+__all__ = ["Finding", "Requirements", "findings"]
 
 
 def findings(
@@ -49,17 +48,3 @@ def findings(
                 for finding in tables.findings(entity, table, publication_state, relations, facts)
             ),
         ]
-
-
-def refuse(results: Sequence[Finding]) -> None:
-    """Raises ChangelogError (PRECONDITION) for the first finding that is a failure, if there is one.
-
-    The message says how many more failures there are.
-    """
-    failures = [finding for finding in results if finding.status == "fail"]
-    if failures:
-        more = f" (and {len(failures) - 1} more: see `changelog check`)" if len(failures) > 1 else ""
-        first_failure = failures[0]
-        raise ChangelogError(
-            Kind.PRECONDITION, f"{first_failure.name}: {first_failure.message}{more}", hint=first_failure.hint
-        )

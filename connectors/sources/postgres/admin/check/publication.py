@@ -90,9 +90,9 @@ def findings(
     entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
 ) -> Iterator[Finding]:
-    """Yields findings on what the publication `name` leaves out, or sends in another way than the service needs.
+    """Yields a finding for each way in which the publication `name` does not send what the service needs.
 
-    If the publication does not exist (None), yields a finding on whether our role can create it.
+    If there is no publication yet (`publication` is None), the finding says whether our role can create it.
     """
     if publication is None:
         yield _absent(connection, facts, name, entity_tables, relations)
@@ -158,7 +158,7 @@ def _table(
     text = ".".join(entity.table)
     published_table = publication.tables.get(entity.table)
     if table.kind == "p" and not publication.via_root:
-        return  # the publication lists its partitions until the option is fixed
+        return  # the publication lists the table's partitions instead of the table, until `via_root` is fixed
     if published_table is None:
         add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {published_as(entity)}"
         yield mend("publication", f"{name} lacks table {text}", add)
@@ -186,7 +186,8 @@ def _row_filter(
             raise
         return
     if not is_same:
-        yield fail("publication", f"{name} and [entities.{entity.name}] where disagree on {text}", hint)
+        message = f"{name} and the setting `where` of [entities.{entity.name}] disagree on {text}"
+        yield fail("publication", message, hint)
 
 
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:

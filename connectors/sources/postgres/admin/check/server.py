@@ -95,13 +95,13 @@ def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
         yield ok("wal_level", "logical")
     if facts.standby:
         yield fail(
-            "primary", "the server is a standby", "connect to the primary: the service writes marks into its log"
+            "primary", "the server is a standby", "connect to the primary, because the service writes into its log"
         )
     if facts.encoding == "SQL_ASCII":
         yield fail(
             "encoding",
             "the database's encoding is SQL_ASCII, so its text may be in any encoding",
-            "move it to a UTF8 database",
+            "move the data to a database with the encoding UTF8",
         )
     yield from _role(facts)
     if requirements.failover:
@@ -135,7 +135,7 @@ def _failover(facts: Facts) -> Iterator[Finding]:
         yield warn(
             "failover",
             "synchronized_standby_slots is empty: we may publish commits that a promoted standby lacks",
-            "name the standbys' physical slots there",
+            "list the standbys' physical slots in synchronized_standby_slots",
         )
 
 
@@ -191,7 +191,7 @@ def retention(facts: Facts) -> Iterator[Finding]:
         yield warn(
             "retention",
             "max_slot_wal_keep_size is unlimited: while the service is stopped, the log fills the server's disk",
-            "watch changelog_slot_retained_bytes, or set a limit that is large enough for the longest outage",
+            "watch the metric changelog_slot_retained_bytes, or set a limit that is enough for the longest outage",
         )
     if facts.idle_timeout not in ("0", "0s"):
         yield warn(

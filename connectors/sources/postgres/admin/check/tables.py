@@ -35,11 +35,11 @@ def findings(
 
 
 def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRights]) -> Iterator[Finding]:
-    """Yields findings on which columns of an old row the log lacks.
+    """Yields a finding if the log lacks columns of old rows.
 
-    If it lacks a column of the key, a change cannot be published. If it lacks other columns, the message's `original`
-    is unknown. For a partitioned table, the partition's replica identity decides what is in the log, and the table's
-    own replica identity decides what the server sends of it.
+    If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
+    `original` is unknown. For a partitioned table, the partition's replica identity decides what is in the log, and the
+    table's own replica identity decides how much of that the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -77,13 +77,13 @@ def _row_filter(
     relations: Mapping[int, RelationRights],
     facts: Facts,
 ) -> Iterator[Finding]:
-    """Yields findings on the entity's row filter, whose columns must be in the replica identity.
+    """Yields a finding if the entity's row filter cannot be used: its columns must be in the replica identity.
 
     If the publication has the filter already, the server lists the filter's columns. Otherwise every column whose name
     occurs as a word in `where` counts as a column of the filter.
     """
     if entity.where is not None and facts.version < ROW_FILTERS:
-        hint = f"remove where from [entities.{entity.name}]"
+        hint = f"remove the setting `where` from [entities.{entity.name}]"
         yield fail(entity.name, f"PostgreSQL {facts.version} has no row filters", hint)
         return
     published_table = publication.tables.get(entity.table) if publication is not None else None
@@ -91,7 +91,8 @@ def _row_filter(
         what, used_columns = "the publication's row filter", set(published_table.filter_columns)
     else:
         words = set(re.findall(r"\w+", (entity.where or "").lower()))
-        what, used_columns = "where", {column.name for column in table.columns if column.name.lower() in words}
+        used_columns = {column.name for column in table.columns if column.name.lower() in words}
+        what = "the setting `where`"
     lacking_leaves, lacking_columns = _lacking(table, used_columns)
     if lacking_leaves:
         message = (

@@ -1,0 +1,38 @@
+"""The contract of a database that has no configuration yet: what `changelog init` needs to write one."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from changelog.connectors.sources import TableInfo, TableName
+
+
+class Candidate(Protocol):
+    """A database that no configuration names yet. `changelog init` uses it to write a configuration."""
+
+    def name(self) -> str:
+        """Returns the server's name for the database. Raises ChangelogError if the database cannot be reached."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the database, as `[source] kind` spells it."""
+
+    @property
+    def home(self) -> str:
+        """The schema of the tables that a configuration names without a schema."""
+
+    @property
+    def usual_tables(self) -> str:
+        """The pattern, as in `[tables] include`, of the tables that a configuration has if nobody chooses them."""
+
+    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
+        """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.
+
+        Raises ChangelogError.
+        """
+
+    def grants(self, tables: Collection[TableName]) -> str:
+        """Returns a script for an administrator of the database.
+
+        The script creates the roles that set up and run the service for these tables, with their rights. It sets no
+        passwords. Raises ChangelogError.
+        """

@@ -1,0 +1,61 @@
+"""Makes sure that only one service reads the log for a changelog: a lock that the server releases with its session."""
+
+import hashlib
+from dataclasses import dataclass
+
+from changelog.connectors.sources.mysql.admin.catalog import Query
+from changelog.envelope.errors import ChangelogError, Kind
+
+_NAME_MAX = 64
+_PREFIX = "changelog:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The session that has the lock: its connection's id, and what the server tells about it."""
+
+    id: int
+    user: str
+    host: str
+
+    def in_use(self, name: str) -> ChangelogError:
+        """Returns the error for a service that needs the lock."""
+        who = f" ({self.user} from {self.host})" if self.user else ""
+        return ChangelogError(
+            Kind.IN_USE,
+            f"connection {self.id}{who} reads the binary log for changelog {name}",
+            hint=f"stop that service first; or, if it is lost, KILL {self.id} on the server",
+        )
+
+
+def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
+    """Takes the lock of the changelog `name` for the session of `query`, and waits for it up to `patience_s` seconds.
+
+    The server needs a moment to notice that a session has ended. `own` has the ids of all connections that this process
+    has had. Raises ChangelogError: IN_USE if a foreign session has the lock, CONNECTION if one of ours has it.
+    """
+    [(taken,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
+    if taken == 1:
+        return
+    present = holder(query, name)
+    if present is None or present.id in own:
+        raise ChangelogError(
+            Kind.CONNECTION, f"a lost session of this service still reads the binary log for changelog {name}"
+        )
+    raise present.in_use(name)
+
+
+def holder(query: Query, name: str) -> Holder | None:
+    """Returns the session that has the lock of the changelog `name`; None if none has it."""
+    [(id_,)] = query("SELECT IS_USED_LOCK(%s)", (_lock(name),))
+    if id_ is None:
+        return None
+    sessions = query("SELECT USER, HOST FROM information_schema.PROCESSLIST WHERE ID = %s", (id_,))
+    user, host = sessions[0] if sessions else ("", "")
+    return Holder(id=int(id_), user=user, host=host)
+
+
+def _lock(name: str) -> str:
+    """Returns the name of the lock. The server allows 64 characters."""
+    lock = _PREFIX + name
+    return lock if len(lock) <= _NAME_MAX else _PREFIX + hashlib.sha256(name.encode()).hexdigest()[:40]

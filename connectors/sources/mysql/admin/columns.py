@@ -1,0 +1,133 @@
+"""What the catalogue knows of a table's columns: all of them, and what the binary log does not tell."""
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from changelog.connectors.sources.mysql.admin.catalog import Query, TableName, json_columns, read_tables
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.values.catalog_columns import COLLATIONS, FIELDS, CatalogColumn, column_of
+from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.types import DECLARED, STRINGS
+from changelog.envelope.entity import Entity
+
+
+class ColumnCatalog:
+    """Reads columns from the catalogue, in the form that the binary log describes them.
+
+    `collations` are the ids of the server's collations, by name.
+    """
+
+    def __init__(self, query: Query, collations: Mapping[str, int]) -> None:
+        self._query, self._collations = query, collations
+
+    @classmethod
+    def of(cls, query: Query, flavour: Flavour) -> Self:
+        """Returns the catalogue of the server that `query` asks."""
+        collations = query(COLLATIONS[flavour], ())
+        return cls(query, {name: int(number) for name, number in collations if number is not None})
+
+    def through(self, query: Query) -> Self:
+        """Returns the same catalogue, read through another session."""
+        return type(self)(query, self._collations)
+
+    def rows(self, table: TableName) -> Sequence[CatalogColumn]:
+        """Returns the columns that a table has now, in order; none if there is no such table."""
+        rows = self._query(f"SELECT {FIELDS} {_OF_TABLE}", table)
+        json = json_columns(self._query, table)
+        return [_declared(CatalogColumn(*row), is_json=(*table, row[0]) in json) for row in rows]
+
+    def all_rows(self, tables: Sequence[TableName]) -> Mapping[TableName, Sequence[CatalogColumn]]:
+        """Returns the columns of each of these tables that exists."""
+        if not tables:
+            return {}
+        names = ", ".join(["(%s, %s)"] * len(tables))
+        rows = self._query(_OF_TABLES.format(names), [name for table in tables for name in table])
+        json = json_columns(self._query, None)
+        grouped = itertools.groupby(rows, key=lambda row: (row[0], row[1]))
+        return {
+            table: [_declared(CatalogColumn(*row[2:]), is_json=(*table, row[2]) in json) for row in group]
+            for table, group in grouped
+        }
+
+    def column(self, row: CatalogColumn) -> Column:
+        """Returns the column that the log describes."""
+        return column_of(row, self._collations)
+
+    def columns(self, entity: Entity) -> tuple[Column, ...]:
+        """Returns the columns of an entity's table."""
+        return tuple(map(self.column, self.rows(entity.table)))
+
+    @property
+    def charsets(self) -> Mapping[int, str]:
+        """The names of the character sets by the id of a collation. A collation begins with its set's name."""
+        return {number: name.partition("_")[0] for name, number in self._collations.items()}
+
+
+def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
+    """Returns the row with the type that was declared: MariaDB stores a `json` column as a `longtext`."""
+    return row._replace(column_type="json") if is_json else row
+
+
+class Declarations:
+    """The declared types of columns that the log does not tell apart: in MariaDB, a `uuid` looks like a `binary(16)`.
+
+    The catalogue is asked when the log describes such a column for the first time. The answer is `stored` in the
+    checkpoint, so that the same rows are published in the same way after a restart.
+    """
+
+    def __init__(self, query: Query, stored: Mapping[str, Mapping[str, str]]) -> None:
+        self._query = query
+        self._declared = {entity: dict(columns) for entity, columns in stored.items()}
+
+    @property
+    def stored(self) -> Mapping[str, Mapping[str, str]]:
+        """The answers, by entity and column. A column without a type that the log cannot tell has an empty text."""
+        return {entity: dict(columns) for entity, columns in self._declared.items()}
+
+    def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
+        """Returns the columns of an entity's table with their declared types."""
+        ambiguous = [column.name for column in columns if column.type in STRINGS]
+        known = self._declared.setdefault(entity.name, {})
+        if any(name not in known for name in ambiguous):
+            declared = self._ask(entity)
+            known |= {name: declared.get(name, "") for name in ambiguous if name not in known}
+        return tuple(replace(column, declared=known.get(column.name, "")) for column in columns)
+
+    def forget(self, entity: Entity) -> None:
+        """Makes `declare` ask the catalogue again, because the table was altered."""
+        self._declared.pop(entity.name, None)
+
+    def _ask(self, entity: Entity) -> Mapping[str, str]:
+        tables = read_tables(self._query, named=entity.table)
+        return {
+            column.name: column.declared if column.declared.partition("(")[0] in DECLARED else ""
+            for table in tables
+            for column in table.columns
+        }
+
+
+def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
+    """Returns the columns in which older rows may have a value: rows that were inserted before the column was added.
+
+    An example is a column that was added with a default, which the log does not contain. A column without a default is
+    null in older rows.
+    """
+    names = ", ".join(["%s"] * len(columns))
+    rows = query(_EMPTY.format(names), [*entity.table, *columns])
+    return set(columns) - {name for (name,) in rows}
+
+
+_OF_TABLE = "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+
+_OF_TABLES = f"""
+SELECT TABLE_SCHEMA, TABLE_NAME, {FIELDS} FROM information_schema.COLUMNS
+WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({{}}) ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
+"""
+
+_EMPTY = """
+SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLUMN_NAME IN ({})
+    AND IS_NULLABLE = 'YES' AND (COLUMN_DEFAULT IS NULL OR COLUMN_DEFAULT = 'NULL') AND GENERATION_EXPRESSION = ''
+"""

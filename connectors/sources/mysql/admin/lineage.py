@@ -1,0 +1,169 @@
+"""Decides whether a server's log continues a changelog, and from where.
+
+A changelog continues on any server whose log has all transactions that the changelog has: the same server, or a replica
+that was promoted. Where those transactions are in the files of the log does not matter, because the server finds the
+next ones by their GTIDs. But positions are made of places in the files, so another server begins a new epoch.
+
+The part of a checkpoint's `source` that this module writes:
+
+- `server`: the identity of the server, and `flavour` whether it is MySQL or MariaDB.
+- `gtids`: the transactions that were delivered completely.
+- `resume`: those that the server need not send again; absent if they are the same. Rows of prepared XA transactions are
+  only in memory, so the server must send them again.
+- `half`: the GTID of the transaction of which a part is published; absent if there is none.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.sources.mysql.admin.catalog import Query
+from changelog.connectors.sources.mysql.admin.server_log import LogEnd, log_end, purged, server_identity
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids, parse_gtids
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.position import commit_text
+
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a stream begins.
+
+    `server` is the server's identity. `epoch` is that of its positions, and `through` the coordinate up to which the
+    changelog is complete; 0 if the server's files are others than those of the changelog. `received` has the
+    transactions that the changelog has, and `resume` those that the server need not send. `joined` says that the log
+    continues the one from which the changelog was made. `half` is the transaction of which a part is published, with
+    the epoch and the commit of that part.
+    """
+
+    server: str
+    flavour: Flavour
+    epoch: int
+    through: int
+    received: Gtids
+    resume: Gtids
+    joined: bool
+    half: tuple[str, int, int] | None = None
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The members of a checkpoint's `source`."""
+        members = {"server": self.server, "flavour": str(self.flavour), "gtids": self.received.text}
+        if self.resume.text != self.received.text:
+            members["resume"] = self.resume.text
+        if self.half is not None:
+            members["half"] = self.half[0]
+        return members
+
+    @property
+    def through_text(self) -> str:
+        """`through` as a `Checkpoint.through`."""
+        return commit_text(self.through)
+
+    @classmethod
+    def trace(cls, query: Query, version: ServerVersion, stored: Checkpoint | None, *, accept: bool) -> "Lineage":
+        """Returns where the stream continues the changelog that ends at `stored`, or where a new changelog begins.
+
+        Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if it never
+        had transactions that the changelog has. With `accept`, the changelog continues in that case, too: at the
+        present end of the log. Tables that were read completely are not read again.
+        """
+        server, end = server_identity(query, version), log_end(query, version)
+        if stored is None:
+            return cls._at_end(server, version.flavour, end, FIRST_EPOCH)
+        if stored.source.get("flavour") != version.flavour:
+            made_from = stored.source.get("flavour", "another kind of database")
+            raise ChangelogError(
+                Kind.DIVERGED,
+                f"the changelog was made from {made_from}, and the server is {version.flavour}",
+                hint=f"connect to the server that it was made from; or {OVER_GAP}",
+            )
+        received = parse_gtids(version.flavour, stored.source["gtids"])
+        resume = parse_gtids(version.flavour, stored.source.get("resume", received.text))
+        missing = _logged(query, version, end.gtids).missing(received)
+        if missing and accept:
+            return cls._at_end(server, version.flavour, end, stored.epoch + 1)
+        if missing:
+            raise _diverged(server, stored, missing)
+        lost = resume.missing(purged(query, version))
+        if lost:
+            raise ChangelogError(
+                Kind.GAP,
+                f"the server has purged transactions that are not published yet: {_short(lost)}",
+                hint=OVER_GAP,
+            )
+        through = int(stored.through, 16)
+        same_files = server == stored.source["server"] and end.coordinate >= through
+        return cls(
+            server=server,
+            flavour=version.flavour,
+            epoch=stored.epoch if same_files else stored.epoch + 1,
+            through=through if same_files else 0,
+            received=received,
+            resume=resume,
+            joined=True,
+            half=_half(stored),
+        )
+
+    @classmethod
+    def _at_end(cls, server: str, flavour: Flavour, end: LogEnd, epoch: int) -> "Lineage":
+        return cls(
+            server=server,
+            flavour=flavour,
+            epoch=epoch,
+            through=end.coordinate,
+            received=end.gtids,
+            resume=end.gtids,
+            joined=False,
+        )
+
+
+def reaches_back(query: Query, version: ServerVersion, stored: Checkpoint | None) -> Finding:
+    """Returns a finding that says whether the server's log continues the changelog that ends at `stored`."""
+    if stored is None:
+        return ok("log", "the changelog will begin at the present end of the binary log")
+    try:
+        Lineage.trace(query, version, stored, accept=False)
+    except ChangelogError as error:
+        if error.kind not in (Kind.GAP, Kind.DIVERGED):
+            raise
+        return fail("log", error.message, error.hint or OVER_GAP)
+    return ok("log", "the binary log continues the changelog")
+
+
+def _half(stored: Checkpoint) -> tuple[str, int, int] | None:
+    if not stored.partial or stored.position is None or "half" not in stored.source:
+        return None
+    return stored.source["half"], stored.position.epoch, stored.position.commit
+
+
+def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
+    """Returns the transactions in the server's log. MySQL can send a transaction before it counts as executed."""
+    if version.flavour is Flavour.MARIADB:
+        return executed
+    [(owned,)] = query("SELECT @@global.gtid_owned", ())
+    builder = executed.builder()
+    for source, numbers in re.findall(r"([0-9a-f-]{36}(?::[a-z_]\w*)?)((?::\d+#\d+)+)", owned):
+        for number in re.findall(r":(\d+)#", numbers):
+            builder.add(f"{source}:{number}")
+    return builder.build()
+
+
+def _diverged(server: str, stored: Checkpoint, missing: Gtids) -> ChangelogError:
+    other = "" if server == stored.source["server"] else ", and it is another server than before"
+    return ChangelogError(
+        Kind.DIVERGED,
+        f"the server's log lacks transactions that are published: {_short(missing)}{other}",
+        hint=f"connect to the server that has them; or {OVER_GAP}",
+    )
+
+
+def _short(gtids: Gtids) -> str:
+    """Returns the text of a set; only its beginning if it is long."""
+    text = gtids.text
+    return text if len(text) <= 200 else f"{text[:200]}…"

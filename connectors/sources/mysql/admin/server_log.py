@@ -1,0 +1,100 @@
+"""Reads what the server's binary log contains now: where it ends, which transactions, and which of them are purged."""
+
+from dataclasses import dataclass
+
+from changelog.connectors.sources.mysql.admin.catalog import Query
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids, parse_gtids
+from changelog.envelope.errors import ChangelogError, Kind
+
+_RENAMED_STATUS = (8, 2, 0)
+"""The first version of MySQL with SHOW BINARY LOG STATUS; 8.4 no longer has SHOW MASTER STATUS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The end of the log: the name of its last file, the offset there in bytes, and the transactions before it."""
+
+    file: str
+    offset: int
+    gtids: Gtids
+
+    @property
+    def coordinate(self) -> int:
+        """The end as a coordinate; see `values.coordinates`."""
+        _, number = parse_file_name(self.file)
+        return coordinate(number, self.offset)
+
+
+def server_identity(query: Query, version: ServerVersion) -> str:
+    """Returns a text that identifies the server: two servers, or two data folders, never share it."""
+    if version.flavour is Flavour.MYSQL:
+        [(identity,)] = query("SELECT @@server_uuid", ())
+        return str(identity)
+    rows = query("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uid')", ())
+    return "-".join(value for _, value in sorted(rows))
+
+
+def log_end(query: Query, version: ServerVersion) -> LogEnd:
+    """Returns the end of the log. Raises ChangelogError (PRECONDITION) if the server writes none."""
+    file, offset, *rest = _status(query, version)
+    if version.flavour is Flavour.MYSQL:
+        return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, rest[2]))
+    [(text,)] = query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
+    return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, text or ""))
+
+
+def end_coordinate(query: Query, version: ServerVersion) -> int:
+    """Returns the coordinate of the end of the log."""
+    file, offset, *_ = _status(query, version)
+    _, number = parse_file_name(file)
+    return coordinate(number, offset)
+
+
+def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, str]:
+    renamed = version.flavour is Flavour.MYSQL and version.numbers >= _RENAMED_STATUS
+    rows = query("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS", ())
+    if not rows:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            "the server writes no binary log",
+            hint="set log_bin in its configuration file, and restart it",
+        )
+    file, offset, do_databases, ignored_databases, *gtids = rows[0]
+    return file, int(offset), do_databases, ignored_databases, gtids[0] if gtids else ""
+
+
+def purged(query: Query, version: ServerVersion) -> Gtids:
+    """Returns the transactions that are no longer in any file of the log.
+
+    MariaDB does not print them: they are those before its oldest file. Raises ChangelogError.
+    """
+    if version.flavour is Flavour.MYSQL:
+        [(text,)] = query("SELECT @@global.gtid_purged", ())
+        return parse_gtids(version.flavour, text)
+    file = query("SHOW BINARY LOGS", ())[0][0]
+    [(text,)] = query("SELECT BINLOG_GTID_POS(%s, 4)", (file,))
+    return parse_gtids(version.flavour, text or "")
+
+
+def oldest_coordinate(query: Query) -> int:
+    """Returns the coordinate at which the oldest file of the log begins."""
+    _, number = parse_file_name(query("SHOW BINARY LOGS", ())[0][0])
+    return coordinate(number, 0)
+
+
+def bytes_between(query: Query, first: int, end: int) -> int:
+    """Returns how many bytes of log lie between two coordinates, as far as the server still has them."""
+    total = 0
+    for file, nbytes, *_ in query("SHOW BINARY LOGS", ()):
+        _, number = parse_file_name(file)
+        begin = max(first, coordinate(number, 0))
+        total += max(min(end, coordinate(number, int(nbytes))) - begin, 0)
+    return total
+
+
+def lower_case_table_names(query: Query) -> int:
+    """Returns the setting that says how the server compares names of tables; if it is not 0, they are in lower case."""
+    [(value,)] = query("SELECT @@lower_case_table_names", ())
+    return int(value)

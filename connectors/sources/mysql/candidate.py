@@ -1,0 +1,46 @@
+"""Implements `changelog.connectors.sources.candidates.Candidate`: a MySQL server that has no configuration yet."""
+
+from collections.abc import Callable, Collection, Sequence
+from glob import escape
+
+from changelog.connectors.sources import TableName
+from changelog.connectors.sources.mysql.admin.catalog import Table, read_tables
+from changelog.connectors.sources.mysql.admin.grants import grants
+from changelog.connectors.sources.mysql.session.address import Address
+from changelog.connectors.sources.mysql.session.connection import Connection
+
+
+class MysqlCandidate:
+    """The server and the database that the connection string `dsn` names."""
+
+    def __init__(self, dsn: str) -> None:
+        self._address = Address.parse(dsn)
+
+    kind = "mysql"
+
+    @property
+    def home(self) -> str:
+        """See `Candidate.home`: the database in the connection string."""
+        return self._address.database
+
+    @property
+    def usual_tables(self) -> str:
+        """See `Candidate.usual_tables`. A server has databases of other owners, too."""
+        return f"{escape(self.home)}.*"
+
+    def name(self) -> str:
+        """See `Candidate.name`."""
+        with Connection(self._address) as connection:
+            [(name,)] = connection.query("SELECT DATABASE()")
+        return str(name)
+
+    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[Table]:
+        """See `Candidate.tables`."""
+        with Connection(self._address) as connection:
+            tables = read_tables(connection.query, sized=includes)
+        return [table for table in tables if includes((table.schema, table.name))]
+
+    def grants(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.grants`."""
+        with Connection(self._address) as connection:
+            return grants(tables, connection.flavour, database=self._address.database)

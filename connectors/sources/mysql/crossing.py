@@ -1,0 +1,115 @@
+"""Continues a changelog over a gap, where the server's log no longer connects to the end of the changelog.
+
+The changelog continues in a new epoch, above all epochs before, at the present end of the server's log. The service
+then reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals
+its tables, whatever changes were lost.
+
+Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
+so the first row after the gap of such an entity is a truncate.
+
+Until the sink has stored the checkpoint made here, every start finds the gap again, and these steps can be repeated.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.gap_records import truncates
+from changelog.connectors.capture.tables.repairs import Repairs, over_gap
+from changelog.connectors.failpoints import Reach
+from changelog.connectors.findings import refuse
+from changelog.connectors.sources import ChangelogEnd, CrossedGap
+from changelog.connectors.sources.mysql.admin.catalog import read_tables
+from changelog.connectors.sources.mysql.admin.check import findings
+from changelog.connectors.sources.mysql.admin.claim import claim
+from changelog.connectors.sources.mysql.admin.lineage import Lineage
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.settings import Settings
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.gap import Gap, Side
+from changelog.envelope.position import Position
+
+FAIL_POINTS = ("gap:claimed", "gap:taken-over", "gap:stored")
+"""The fail points between the steps of the crossing, at which tests can crash the process.
+
+`crossing` itself reports all of them except `gap:stored`, which its caller reports after it has stored the rows.
+"""
+
+
+@contextmanager
+def crossing(
+    settings: Settings,
+    entities: Sequence[Entity],
+    stored: Checkpoint | None,
+    take_over: Callable[[], ChangelogEnd],
+    *,
+    reason: str,
+    reach: Reach,
+) -> Iterator[CrossedGap]:
+    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the lock stays taken.
+
+    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
+    can be read. `take_over` takes the sink over from its previous writer and returns the end of the changelog.
+
+    Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session has the lock.
+    """
+    with settings.connect() as connection:
+        shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
+        without_partial = None if stored is None else replace(stored, partial=False)
+        check_settings(without_partial, shapes, accept=settings.accept_settings)
+        refuse(findings(connection.query, entities, read_tables(connection.query)))
+        claim(connection.query, settings.name, patience_s=settings.patience_s, own=settings.connections)
+        reach("gap:claimed")
+        end = take_over()
+        reach("gap:taken-over")
+        checkpoint = _checkpoint(connection, settings, shapes, end)
+        before = _unknown(end) if end.checkpoint is None else _side(end.checkpoint, committed_at=end.committed_at)
+        gap = Gap(name=settings.name, reason=reason, before=before, after=_side(checkpoint), entities=tuple(shapes))
+        connector, database = connection.flavour.lower(), settings.address.database
+        gap_record = gap.record(connector=connector, database=database, at=datetime.now(UTC))
+        lost = [entity for entity in entities if entity.name in end.lost]
+        yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
+
+
+def _checkpoint(
+    connection: Connection, settings: Settings, shapes: dict[str, dict[str, object]], end: ChangelogEnd
+) -> Checkpoint:
+    """Returns the checkpoint from which the changelog continues: at the end of the server's log.
+
+    The commit of the gap's record is one byte before that end, so all rows of the log come after the record.
+    """
+    lineage = Lineage.trace(connection.query, connection.version, None, accept=False)
+    before = end.checkpoint
+    position = Position(end.epoch + 1, lineage.through - 1, 0)
+    repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
+    opened, windows = over_gap(repairs, list(shapes), position)
+    return Checkpoint(
+        position=position,
+        through=lineage.through_text,
+        epoch=position.epoch,
+        windows=windows,
+        settings=shapes,
+        accepted={} if before is None else before.accepted,
+        repairs=opened.to_json(),
+        source={**lineage.source, "database": settings.address.database},
+    )
+
+
+def _unknown(end: ChangelogEnd) -> Side:
+    return Side(position=None, epoch=end.epoch, through=None, system=None, timeline=None)
+
+
+def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Side:
+    """Describes one side of the gap by the checkpoint on that side."""
+    return Side(
+        position=None if checkpoint.position is None else str(checkpoint.position),
+        epoch=checkpoint.epoch,
+        through=coordinate_text(int(checkpoint.through, 16)),
+        system=checkpoint.source.get("server"),
+        timeline=None,
+        committed_at=committed_at,
+    )

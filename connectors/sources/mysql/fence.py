@@ -1,0 +1,131 @@
+"""Takes a fence: a cut through the server, and copies of the tables at this cut.
+
+Sessions of MySQL and MariaDB cannot share a snapshot. So one session reads all tables under one snapshot, and the
+driver writes their rows to files, which other processes read. The snapshot ends before the comparison begins.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from changelog.connectors.sources.fences import FencedTable, Shown
+from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, server_identity
+from changelog.connectors.sources.mysql.admin.signals import send_fence
+from changelog.connectors.sources.mysql.decode.rows.binder import Binder
+from changelog.connectors.sources.mysql.scan import GROUP_PAGES, CopiedTable, MysqlScan
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.settings import Settings
+from changelog.connectors.sources.mysql.snapshot.cut import Cut, take_cut
+from changelog.connectors.sources.mysql.snapshot.key_columns import quoted
+from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable, read_table
+from changelog.connectors.sources.mysql.spool import copy_table
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlFence:
+    """Implements `changelog.connectors.sources.fences.Fence`.
+
+    The fence shows the transactions of `cut`, on the server with the identity `identity`. `asking` is a connection to
+    this server.
+    """
+
+    cut: Cut
+    identity: str
+    database: str
+    server: str
+    taken_at: datetime
+    tables: Mapping[str, FencedTable]
+    scan: MysqlScan
+    asking: Connection
+
+    @property
+    def text(self) -> str:
+        """See `Fence.text`."""
+        return self.cut.gtids
+
+    @property
+    def place(self) -> str:
+        """See `Fence.place`."""
+        return coordinate_text(self.cut.end)
+
+    @property
+    def shown(self) -> Shown:
+        """See `Fence.shown`. The commit in a position is the coordinate at which its transaction begins."""
+        return Shown(end=self.cut.end, hidden=(), ids="commits")
+
+    def is_of(self, checkpoint: Checkpoint) -> bool:
+        """See `Fence.is_of`. Coordinates of two servers cannot be compared, even if one is a replica of the other."""
+        return checkpoint.source.get("server") == self.identity
+
+    def missing(self, checkpoint: Checkpoint) -> str | None:
+        """See `Fence.missing`. A server that was told to begin its log again (RESET) has lower coordinates."""
+        through = int(checkpoint.through, 16)
+        if through < self.cut.end:
+            return f"it reaches {coordinate_text(through)}, the snapshot {self.place}"
+        end = end_coordinate(self.asking.query, self.asking.version)
+        if through > end:
+            return f"it reaches {coordinate_text(through)}, the server's log only {coordinate_text(end)}"
+        return None
+
+
+@contextlib.contextmanager
+def hold_fence(settings: Settings, entities: Sequence[Entity], *, deadline: float) -> Iterator[MysqlFence]:
+    """Yields a fence, and deletes the copies of the tables when the block ends.
+
+    `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError if no cut can be
+    taken, and ChangelogError (ALTERED) if a table is gone.
+    """
+    with settings.connect() as asking, _folder(settings) as folder:
+        catalog = ColumnCatalog.of(asking.query, asking.flavour)
+        with settings.connect_reading(settings.stopping) as reading:
+            names = [quoted(*entity.table) for entity in entities]
+            cut = take_cut(reading, asking, names, deadline=deadline)
+            taken_at = datetime.now(UTC)
+            send_fence(asking)
+            binder = Binder(hmac_key=settings.hmac_key)
+            tables = [read_table(catalog, binder, entity) for entity in entities]
+            fenced, copied = _copies(reading, tables, folder)
+        yield MysqlFence(
+            cut=cut,
+            identity=server_identity(asking.query, asking.version),
+            database=settings.address.database,
+            server=asking.version.text,
+            taken_at=taken_at,
+            tables=fenced,
+            scan=MysqlScan(tables=copied),
+            asking=asking,
+        )
+
+
+@contextlib.contextmanager
+def _folder(settings: Settings) -> Iterator[Path]:
+    """Yields a new folder, which only this account can read, and deletes it when the block ends."""
+    try:
+        folder = TemporaryDirectory(prefix="changelog-fence-", dir=settings.fence_folder)
+    except OSError as error:
+        raise ChangelogError(
+            Kind.USAGE, f"no folder for copies of tables: {error}", hint="set fence_folder in [source]"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
+def _copies(
+    reading: Connection, tables: Sequence[ReadTable], folder: Path
+) -> tuple[Mapping[str, FencedTable], Mapping[str, CopiedTable]]:
+    """Copies the tables, each to a file of its own."""
+    fenced, copied = {}, {}
+    for number, table in enumerate(tables):
+        binding, file = table.bound.binding, folder / f"{number}.parquet"
+        groups = copy_table(reading, table, file)
+        fenced[table.entity.name] = FencedTable(binding=binding, leaf_pages=(groups * GROUP_PAGES,))
+        copied[table.entity.name] = CopiedTable(file=file, key_columns=len(binding.key))
+    return fenced, copied

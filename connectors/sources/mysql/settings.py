@@ -1,0 +1,75 @@
+"""The configuration of the MySQL source, and its sessions."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from changelog.connectors.capture.settings_guard import PLAIN_CODEC
+from changelog.connectors.sources.mysql.session.address import Address
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.packets import ANSWER_S, Patience
+from changelog.connectors.sources.mysql.snapshot.chunk_reader import SESSION
+from changelog.connectors.sources.mysql.snapshot.key_progress import CHUNK_ROWS
+from changelog.connectors.sources.mysql.values.selected import SETTINGS
+
+_SERVER_ID_BASE = 0x4000_0000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one source.
+
+    `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
+    which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
+    of `chunk_rows` rows. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
+    `replica_id` is the `server_id` by which the server knows us among its replicas; by default it follows from `name`.
+
+    Comparisons copy tables to a folder in `fence_folder`; None means the usual folder for temporary files.
+
+    `patience_s` is how many seconds a start waits for a lock that a dead session may still hold. With
+    `accept_settings`, the source continues even if settings that decide order or content have changed. With
+    `accept_server`, it continues even on a server whose log is not a continuation of the changelog.
+
+    A connection counts as lost if a query gets no answer for `answer_s` seconds, or if a table read gets no byte for
+    `read_s` seconds. Every wait ends soon after `stopping` returns true. `connections` holds the ids of all connections
+    that have read the log for this process.
+    """
+
+    name: str
+    dsn: str
+    hmac_key: bytes
+    signals_secret: bytes | None = None
+    codec: str = PLAIN_CODEC
+    workers: int = 2
+    chunk_rows: int = CHUNK_ROWS
+    replica_id: int | None = None
+    fence_folder: Path | None = None
+    patience_s: float = 5.0
+    accept_settings: bool = False
+    accept_server: bool = False
+    answer_s: float = ANSWER_S
+    read_s: float = 300.0
+    connections: set[int] = field(default_factory=set)
+    stopping: Callable[[], bool] = lambda: False
+
+    @cached_property
+    def address(self) -> Address:
+        """The server and the account. Raises ChangelogError (USAGE)."""
+        return Address.parse(self.dsn)
+
+    @property
+    def server_id(self) -> int:
+        """The id under which the service asks for the log. No replica of the server may have the same."""
+        return self.replica_id or _SERVER_ID_BASE | zlib.crc32(self.name.encode()) >> 2
+
+    def connect(self) -> Connection:
+        """Opens a session for short queries."""
+        patience = Patience(silence_s=self.answer_s, stopping=self.stopping)
+        return Connection(self.address, patience=patience, statements=SETTINGS)
+
+    def connect_reading(self, stopping: Callable[[], bool]) -> Connection:
+        """Opens a session that reads tables. A wait ends at once when `stopping` returns true."""
+        patience = Patience(silence_s=self.read_s, stopping=stopping, stopping_s=0.0)
+        return Connection(self.address, patience=patience, statements=(*SETTINGS, *SESSION))

@@ -1,0 +1,202 @@
+"""Reads chunks of tables. A chunk that is being read is called a window.
+
+Nothing is written to the server. After a chunk is read, the reader asks where the log ends. The chunk's rows are
+published at the first place between two transactions that is not before that end (see `capture.tables.windows`):
+
+    L  what the snapshot sees at least    R  the rows are read    U  the end of the log
+
+MySQL cannot say what a snapshot sees, so L is asked for before the snapshot is taken. MariaDB tells it exactly.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+
+import structlog
+
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import ChunkRows, KeyedRows
+from changelog.connectors.capture.tables.chunk_threads import ReadChunk
+from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.session.results import TooLargeError
+from changelog.connectors.sources.mysql.snapshot.key_columns import range_condition
+from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress, KeyRange
+from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
+from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
+from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
+from changelog.envelope.errors import ChangelogError, Kind
+
+LOCK_WAIT_S = 2
+"""How many seconds a thread waits for a table that is being altered, before it reads another chunk."""
+
+SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}",
+)
+"""The statements that a session executes before it reads chunks, besides those before it reads values."""
+
+_log = structlog.get_logger("mysql")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadChunks:
+    """The chunks that are read and wait for their place in the stream.
+
+    For each of them, it has the end of the log when the chunk was read, and the nonce.
+    """
+
+    _lock: Lock
+    _waiting: list[tuple[int, str]]
+
+    @classmethod
+    def none(cls) -> "ReadChunks":
+        """Returns an empty list."""
+        return cls(_lock=Lock(), _waiting=[])
+
+    def add(self, end: int, nonce: str) -> None:
+        """Adds a chunk."""
+        with self._lock:
+            self._waiting.append((end, nonce))
+
+    def due(self, end: int) -> list[bytes]:
+        """Removes and returns the nonces of the chunks that may be published at the coordinate `end`."""
+        if not self._waiting:
+            return []
+        with self._lock:
+            nonces = [nonce.encode() for needed, nonce in self._waiting if needed <= end]
+            self._waiting[:] = [(needed, nonce) for needed, nonce in self._waiting if needed > end]
+        return nonces
+
+
+class ChunkReader:
+    """Reads the chunks that `windows` hands out, and adds them to `chunks`.
+
+    `bind` uses a connection to find out how an entity's table is read now.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        origin: Origin,
+        chunks: ReadChunks,
+        delivered: Delivered,
+        *,
+        bind: Callable[[Connection, str], ReadTable],
+        connect: Callable[[], Connection],
+        reach: Reach = nowhere,
+    ) -> None:
+        self._windows, self._origin, self._chunks, self._delivered = windows, origin, chunks, delivered
+        self._bind, self._connect, self._reach = bind, connect, reach
+
+    @contextmanager
+    def session(self) -> Iterator[ReadChunk]:
+        """Opens the connections of a thread, one to read and one to ask for the end of the log; see `ChunkThreads`."""
+        with self._connect() as asking, closing(_Renewed(self._connect)) as renewed:
+            yield lambda nonce, chunk: self._chunk(renewed.connection(), asking, nonce, chunk)
+
+    def _chunk(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> bool:
+        """Reads a chunk, or gives it back; returns False if the thread should pause before the next one."""
+        smaller = False
+        try:
+            rows = self._rows(reading, asking, nonce, chunk)
+            if rows is None:
+                return False
+            self._windows.read(nonce, rows)
+            self._reach("window:read")
+            self._chunks.add(end_coordinate(asking.query, asking.version), nonce)
+            self._reach("window:marked")
+        except TooLargeError:
+            smaller = True
+        except ChangelogError as error:
+            if error.kind is not Kind.CONNECTION or reading.closed or asking.closed:
+                raise
+            return False  # the table is locked
+        finally:
+            if not reading.closed:
+                reading.execute("ROLLBACK")
+            self._windows.give_back_unread(nonce, smaller=smaller)
+        return True
+
+    def _rows(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> ChunkRows | KeyedRows | None:
+        snapshot = take_snapshot(reading, asking, self._delivered)
+        [(read_at,)] = reading.query("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
+        table = self._bind(reading, chunk.entity)
+        if not self._windows.reading(nonce, snapshot, table.signature):
+            return None
+        self._reach("window:begun")
+        if isinstance(chunk.taken, Keys):
+            rows = read_keys(reading, self._origin, table, chunk.taken, read_at=int(read_at))
+            if len(rows.gone) and not chunk.taken.ghosts:
+                _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(rows.gone))
+            return rows
+        range_ = self._narrowed(reading, table, nonce, chunk)
+        condition = _condition(table, range_)
+        return table.rows(reading, self._origin, condition, read_at=int(read_at))
+
+    def _narrowed(self, reading: Connection, table: ReadTable, nonce: str, chunk: Chunk) -> KeyRange:
+        """Narrows the range of a chunk to its first rows; the windows hand out the rest."""
+        range_, task = chunk.taken, chunk.task
+        assert isinstance(range_, KeyRange)
+        assert isinstance(task, KeyProgress)
+        if table.key is None:
+            return range_
+        columns = ", ".join(column.compared for column in table.key)
+        literals = ", ".join(column.literal for column in table.key)
+        rows = reading.query(
+            f"SELECT {literals} FROM {table.name} WHERE {_condition(table, range_)} ORDER BY {columns}"
+            f" LIMIT 1 OFFSET {task.chunk_rows - 1}"
+        )
+        if not rows:
+            return range_
+        narrowed = range_.upto(tuple(str(literal) for literal in rows[0]))
+        return narrowed if self._windows.narrow(nonce, narrowed, task.narrow) else range_
+
+
+def _condition(table: ReadTable, range_: KeyRange) -> str:
+    if table.key is None:
+        return "TRUE"
+    first, end = (None if bound is None else bound.key for bound in (range_.first, range_.end))
+    return range_condition(table.key, first, end)
+
+
+def take_snapshot(reading: Connection, asking: Connection, delivered: Delivered) -> Visibility:
+    """Begins a transaction of `reading` with a snapshot, and returns what it sees."""
+    if reading.flavour is Flavour.MARIADB:
+        reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        status = dict(reading.query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'"))
+        _, number = parse_file_name(status["Binlog_snapshot_file"])
+        return PlaceSnapshot(end=coordinate(number, int(status["Binlog_snapshot_position"])))
+    [(executed,)] = asking.query("SELECT @@global.gtid_executed")
+    reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    return delivered.snapshot(parse_gtids(reading.flavour, executed))
+
+
+def nonce() -> str:
+    """Returns a new name for a window."""
+    return secrets.token_hex(16)
+
+
+class _Renewed:
+    """A connection that reads tables; if it was closed, because a chunk was too large, a new one takes its place."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    def connection(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

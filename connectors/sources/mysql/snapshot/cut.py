@@ -1,0 +1,123 @@
+"""Takes a cut through the server: a transaction whose snapshot sees exactly the transactions before a place in the log.
+
+MariaDB tells the place of a snapshot. The second part of an XA transaction is the exception: its commit is in the log
+before it is visible. MySQL does not tell the place, so no transaction may commit while the snapshot is taken. For
+these cases, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment. It waits for running statements, and other
+sessions wait meanwhile, so each attempt is short, and there is a longer pause before the next one.
+
+The definitions of the tables are protected from the moment before the snapshot is taken. Without this, a table that
+is renamed to the name of a published one just after the snapshot would be read in place of it.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from changelog.connectors.sources.fences import NoFenceError
+from changelog.connectors.sources.mysql.admin.server_log import log_end
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.session.server_errors import LOCK_TIMEOUT, number_of
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.envelope.errors import ChangelogError, Kind
+
+_LOCK_WAIT_S = 1
+_PAUSE_S = 3.0
+"""How long one attempt waits for a lock, and the pause before the next one, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The transactions that begin before the coordinate `end`. `gtids` are their GTIDs, as the server prints them."""
+
+    end: int
+    gtids: str
+
+
+def take_cut(reading: Connection, asking: Connection, tables: Sequence[str], *, deadline: float) -> Cut:
+    """Begins a transaction of `reading` whose snapshot is a cut, and returns the cut. `asking` is another connection.
+
+    `tables` are the quoted names of the tables that `reading` will read; their definitions cannot change until its
+    transaction ends. `deadline` (in seconds of `time.monotonic`) limits the wait for locks. Raises NoFenceError if
+    there was no cut until then, or if the account may not lock tables.
+    """
+    for connection in (reading, asking):
+        connection.execute(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
+    while True:
+        try:
+            return _unlocked_cut(reading, asking, tables) or _locked_cut(reading, asking, tables)
+        except ChangelogError as error:
+            if number_of(error) != LOCK_TIMEOUT:
+                raise
+            reading.execute("ROLLBACK")
+            asking.execute("ROLLBACK")
+            if time.monotonic() > deadline:
+                raise NoFenceError(
+                    "a table is locked: by a migration, or by a statement that does not end",
+                    hint="run the job again later, or wait longer (--wait)",
+                    later=True,
+                ) from error
+        time.sleep(_PAUSE_S)
+
+
+def _unlocked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut | None:
+    """Takes a cut of MariaDB; returns None if an XA transaction may have been committed at that moment.
+
+    The server counts an XA COMMIT when it begins, and lists the prepared transaction until it has ended.
+    """
+    if asking.flavour is not Flavour.MARIADB:
+        return None
+    xa_commits = _xa_commits(asking)
+    asking.execute("START TRANSACTION READ ONLY")
+    _open_tables(asking, tables)
+    prepared = asking.query("XA RECOVER")
+    _begin(reading, tables)
+    asking.execute("ROLLBACK")
+    if prepared or _xa_commits(asking) != xa_commits:
+        return None
+    return _told_cut(reading)
+
+
+def _locked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut:
+    """Takes a cut while nobody can commit."""
+    try:
+        asking.execute("FLUSH TABLES WITH READ LOCK")
+    except ChangelogError as error:
+        if error.kind is not Kind.ACCESS:
+            raise
+        raise NoFenceError(
+            "the account may not stop writers for the moment in which the snapshot is taken",
+            hint="GRANT RELOAD ON *.* to the account in [source] dsn",
+            later=False,
+        ) from error
+    try:
+        _begin(reading, tables)
+        end = log_end(asking.query, asking.version)
+    finally:
+        asking.execute("UNLOCK TABLES")
+    return Cut(end=end.coordinate, gtids=end.gtids.text)
+
+
+def _begin(reading: Connection, tables: Sequence[str]) -> None:
+    reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    _open_tables(reading, tables)
+
+
+def _open_tables(connection: Connection, tables: Sequence[str]) -> None:
+    """Takes the locks that keep the definitions of tables as they are until the transaction ends."""
+    for table in tables:
+        connection.query(f"SELECT 1 FROM {table} LIMIT 0")
+
+
+def _xa_commits(asking: Connection) -> int:
+    [(_, count)] = asking.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
+    return int(count)
+
+
+def _told_cut(reading: Connection) -> Cut:
+    """Returns the cut that MariaDB tells of the snapshot."""
+    status = dict(reading.query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'"))
+    file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
+    _, number = parse_file_name(file)
+    [(gtids,)] = reading.query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
+    return Cut(end=coordinate(number, offset), gtids=gtids or "")

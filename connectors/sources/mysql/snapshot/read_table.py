@@ -1,0 +1,108 @@
+"""How a table is read now: its columns as the catalogue has them, bound to the entity."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.tables.chunk_rows import ChunkRows
+from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
+from changelog.connectors.sources.mysql.decode.rows.binder import Binder, needed
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.results import TextRows, read_portions, read_text_rows
+from changelog.connectors.sources.mysql.snapshot.key_columns import KeyColumn, key_column, quoted
+from changelog.connectors.sources.mysql.snapshot.text_rows import convert_column, parse_rows
+from changelog.connectors.sources.mysql.values.catalog_columns import CatalogColumn
+from changelog.connectors.sources.mysql.values.selected import Selected, selected
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+
+CHUNK_BYTES_MAX = 32 << 20
+"""The most bytes of text in one chunk, unless a single row is larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTable:
+    """How to read an entity's table while it has this `signature`.
+
+    `places` are the columns to read, as their places in the binding `bound`, and `selections` the SQL of each. `where`
+    is the entity's row filter. `key` is the SQL of the key columns; None if one of them cannot be compared.
+    """
+
+    entity: Entity
+    signature: str
+    bound: CompiledBinding
+    places: tuple[int, ...]
+    selections: tuple[Selected, ...]
+    where: str | None
+    key: tuple[KeyColumn, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The table's name, quoted for SQL."""
+        return quoted(*self.entity.table)
+
+    def rows(self, connection: Connection, origin: Origin, condition: str, *, read_at: int) -> ChunkRows:
+        """Reads the rows that fulfil a condition. Raises ChangelogError and TooLargeError."""
+        text_rows = read_text_rows(connection, self._query(condition), bytes_max=CHUNK_BYTES_MAX)
+        return self._encoded(origin, text_rows, read_at=read_at)
+
+    def portions(self, connection: Connection, origin: Origin, *, rows_max: int, bytes_max: int) -> Iterator[ChunkRows]:
+        """Reads all rows, and yields them in portions; see `read_portions`. Raises ChangelogError."""
+        for portion in read_portions(connection, self._query("TRUE"), rows_max=rows_max, bytes_max=bytes_max):
+            yield self._encoded(origin, portion, read_at=0)
+
+    def _query(self, condition: str) -> str:
+        columns = ", ".join(selection.sql for selection in self.selections)
+        return f"SELECT {columns} FROM {self.name} WHERE {self.filtered(condition)}"
+
+    def _encoded(self, origin: Origin, text_rows: TextRows, *, read_at: int) -> ChunkRows:
+        parsed = parse_rows(text_rows, self.places, self.bound.binding.width)
+        for place, selection in zip(self.places, self.selections, strict=True):
+            if selection.convert is not None:
+                convert_column(text_rows.data, parsed, place, selection.convert)
+        return ChunkRows.encode(origin, self.bound, text_rows.data, parsed, read_at=read_at)
+
+    def filtered(self, condition: str) -> str:
+        """Returns the condition together with the entity's row filter."""
+        return condition if self.where is None else f"({condition}) AND ({self.where})"
+
+
+def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
+    """Returns how an entity's table is read now.
+
+    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if it lacks a column of the key.
+    """
+    rows = catalog.rows(entity.table)
+    if not rows:
+        message = f"table {'.'.join(entity.table)} of {entity.name} disappeared while it was being read"
+        raise ChangelogError(Kind.ALTERED, f"{message}; it is read again")
+    columns = [catalog.column(row) for row in rows]
+    bound = binder.bind(entity, columns)
+    if bound.binding.lost is not None:
+        raise ChangelogError(
+            Kind.PRECONDITION, bound.binding.lost, hint=f"name the new key in [entities.{entity.name}]"
+        )
+    places = tuple(needed(bound.binding))
+    by_name = {row.name: row for row in rows}
+    key = [_key_column(by_name[name]) for name in entity.key]
+    return ReadTable(
+        entity=entity,
+        signature=signature(rows),
+        bound=bound,
+        places=places,
+        selections=tuple(selected(columns[place]) for place in places),
+        where=entity.where,
+        key=None if None in key else tuple(column for column in key if column is not None),
+    )
+
+
+def signature(rows: Sequence[CatalogColumn]) -> str:
+    """Returns a hash of a table's columns and their types."""
+    return hashlib.md5(repr([tuple(row) for row in rows]).encode(), usedforsecurity=False).hexdigest()
+
+
+def _key_column(row: CatalogColumn) -> KeyColumn | None:
+    collation = row.collation or "binary"
+    return key_column(row.name, row.data_type, collation.partition("_")[0], collation)

@@ -1,0 +1,95 @@
+"""Which transactions of the log a snapshot of the server sees.
+
+A transaction is identified by its coordinate in the log. MariaDB says up to which place of the log a snapshot sees the
+commits. MySQL only says which GTIDs were executed before the snapshot was taken; the service remembers which GTID it
+received at each coordinate. Both databases can deliver a commit before they make it visible.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from threading import Lock
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Delivered:
+    """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
+
+    The stream adds to it, and other threads take snapshots. Transactions that all snapshots in use see are forgotten.
+    `received` has the transactions that were delivered before the stream was opened.
+    """
+
+    def __init__(self, received: Gtids) -> None:
+        self.received = received
+        self._lock = Lock()
+        self._coordinates: list[int] = []
+        self._gtids: list[str] = []
+        self._snapshots: WeakSet[GtidSnapshot] = WeakSet()
+
+    def add(self, coordinate: int, gtid: str) -> None:
+        """Adds a transaction, which is after all others."""
+        with self._lock:
+            self._coordinates.append(coordinate)
+            self._gtids.append(gtid)
+
+    def snapshot(self, executed: Gtids) -> "GtidSnapshot":
+        """Returns a snapshot that sees at least the transactions of `executed`."""
+        snapshot = GtidSnapshot(executed, self)
+        with self._lock:
+            self._snapshots.add(snapshot)
+            seen = 0
+            while seen < len(self._gtids) and all(
+                other.executed.contains(self._gtids[seen]) for other in self._snapshots
+            ):
+                seen += 1
+            del self._coordinates[:seen], self._gtids[:seen]
+        return snapshot
+
+    def gtid(self, coordinate: int) -> str | None:
+        """Returns the GTID of a transaction; None if it is forgotten or was delivered before the opening."""
+        with self._lock:
+            place = bisect_left(self._coordinates, coordinate)
+            is_there = place < len(self._coordinates) and self._coordinates[place] == coordinate
+            return self._gtids[place] if is_there else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceSnapshot:
+    """A snapshot of MariaDB: it sees exactly the transactions that begin before the coordinate `end`."""
+
+    end: int
+
+    def misses(self, ids: Ints) -> Mask:
+        """See `Visibility`."""
+        mask: Mask = ids >= self.end
+        return mask
+
+    def unseen_before(self, horizon: int) -> tuple[int, ...]:
+        """See `Visibility`."""
+        return (horizon - 1,) if self.end < horizon else ()
+
+
+class GtidSnapshot:
+    """A snapshot of MySQL: it sees at least the transactions of `executed`; `Delivered.snapshot` makes it."""
+
+    def __init__(self, executed: Gtids, delivered: Delivered) -> None:
+        self.executed = executed
+        self._delivered = delivered
+
+    def misses(self, ids: Ints) -> Mask:
+        """See `Visibility`. A transaction may be counted as missing although the snapshot sees it; that is safe."""
+        coordinates, places = np.unique(ids, return_inverse=True)
+        gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
+        mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]
+        return mask
+
+    def unseen_before(self, horizon: int) -> tuple[int, ...]:
+        """See `Visibility`. The transaction is not named, because only its GTID is known."""
+        return () if self._delivered.received.is_subset(self.executed) else (horizon - 1,)

@@ -1,0 +1,363 @@
+"""The MySQL source: combines the stream of the binary log and the reads of tables into pieces of the changelog."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import structlog
+
+from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges
+from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.repairs import Repairs, read_again
+from changelog.connectors.capture.tables.survivors import Read
+from changelog.connectors.capture.throttled_warnings import Stamps
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.findings import refuse
+from changelog.connectors.sources import Activity, Piece, Recover
+from changelog.connectors.sources.mysql.admin.catalog import Table, read_tables
+from changelog.connectors.sources.mysql.admin.check import findings
+from changelog.connectors.sources.mysql.admin.claim import claim
+from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog, Declarations, filled_columns
+from changelog.connectors.sources.mysql.admin.lineage import Lineage
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, lower_case_table_names
+from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.connectors.sources.mysql.decode.cutting import portion
+from changelog.connectors.sources.mysql.decode.log_state import LogState
+from changelog.connectors.sources.mysql.decode.rows.binder import Binder
+from changelog.connectors.sources.mysql.decode.rows.tables import Tables
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.dump import start_dump
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.settings import Settings
+from changelog.connectors.sources.mysql.snapshot.table_reads import ReadContext, TableReads
+from changelog.connectors.sources.mysql.snapshot.visibility import Delivered
+from changelog.connectors.sources.mysql.stream.pump import Stream
+from changelog.connectors.sources.mysql.values.positions.coordinates import bytes_read
+from changelog.connectors.sources.mysql.values.positions.gtid_encoding import encode_gtids
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.signal import Signing
+from changelog.envelope.versions import Version, Versions
+
+Known = Callable[[], Iterable[Version]]
+"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
+
+_GATHERED_EVENTS = 4096
+
+_log = structlog.get_logger("mysql")
+
+
+class MysqlSource:
+    """One opening of a MySQL or MariaDB server; see `changelog.connectors.sources.Source`.
+
+    It takes the lock of the changelog, then calls `recover` for the last checkpoint, and streams from there. `known`
+    returns the stored versions of columns and `changelog` the stored rows; they are None if the sink cannot be read.
+    `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+
+    Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
+    connecting and of the checks.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        entities: Sequence[Entity],
+        recover: Recover,
+        known: Known | None = None,
+        changelog: Read | None = None,
+        *,
+        reach: Reach = nowhere,
+    ) -> None:
+        self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
+        self._entities = entities
+        self._reading: TableReads | None = None
+        self._stream: Stream | None = None
+        self._hurried = self._closing = False
+        self._stamps = Stamps()
+        self._last_progress: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
+        self._asking = settings.connect()
+        try:
+            self._open(recover)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, recover: Recover) -> None:
+        """Opens the source in three steps, numbered in the code.
+
+        1. It takes the lock. 2. It takes the changelog over and learns where the changelog ends. 3. It streams from
+        there.
+        """
+        settings = self._settings
+        dump = settings.connect()
+        try:
+            claim(dump.query, settings.name, patience_s=settings.patience_s, own=settings.connections)  # 1
+            settings.connections.add(dump.id)
+            self._resume(recover())  # 2
+            self._begin()
+            self._start(dump)
+        except BaseException:
+            dump.close()
+            raise
+        self._stream = Stream(dump, name=settings.name)  # 3
+        self._pending: list[bytes] = []
+
+    def _resume(self, stored: Checkpoint | None) -> None:
+        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
+        settings, entities, query = self._settings, self._entities, self._asking.query
+        shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
+        check_settings(stored, shapes, accept=settings.accept_settings)
+        tables = read_tables(query)
+        self._tables: Mapping[tuple[str, str], Table] = {(table.schema, table.name): table for table in tables}
+        refuse(findings(query, entities, tables))
+        lineage = Lineage.trace(query, self._asking.version, stored, accept=settings.accept_server)
+        declared = {} if stored is None or "declared" not in stored.source else {"declared": stored.source["declared"]}
+        checkpoint = resumed(
+            stored,
+            entities,
+            through=lineage.through_text,
+            epoch=lineage.epoch,
+            settings=shapes,
+            source={
+                **lineage.source,
+                "database": settings.address.database,
+                **({"declared": declared} if declared else {}),
+            },
+            joined=lineage.joined,
+            held=self._held,
+        )
+        self._lineage = lineage
+        self._state = Checkpointing(
+            checkpoint,
+            name=settings.name,
+            signing=self._signing,
+            asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
+            stretch=lambda _: (lineage.epoch, {}),
+            reach=self._reach,
+        )
+        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
+
+    def _held(self) -> set[str]:
+        """Returns the entities that have rows in the changelog; the stored versions of columns name them."""
+        return set() if self._known is None else {version.entity for version in self._known()}
+
+    def _begin(self) -> None:
+        """Creates the assembler, and starts to read the tables that are not yet complete in the changelog."""
+        settings, checkpoint, lineage = self._settings, self._state.checkpoint, self._lineage
+        delivered = Delivered(lineage.received)
+        catalog = ColumnCatalog.of(self._asking.query, self._asking.flavour)
+        self._log_state = LogState(
+            epoch=lineage.epoch,
+            received=lineage.received,
+            resume=lineage.resume,
+            database=settings.address.database,
+            delivered=self._delivered_to(delivered),
+            half=lineage.half,
+            lower_case_table_names=lower_case_table_names(self._asking.query),
+        )
+        binder = Binder(hmac_key=settings.hmac_key)
+        origin = Origin(
+            connector=self._asking.flavour.lower(),
+            name=settings.name,
+            database=settings.address.database,
+            decisions=checkpoint.decisions,
+        )
+        context = ReadContext(
+            origin=origin,
+            connect=partial(settings.connect_reading, lambda: self._closing or settings.stopping()),
+            binder=binder,
+            workers=settings.workers,
+            chunk_rows=settings.chunk_rows,
+            horizon=lineage.through,
+            delivered=delivered,
+            tables=self._tables,
+            changelog=self._changelog,
+            reach=self._reach,
+        )
+        self._reading = TableReads(catalog, context, self._entities, checkpoint.windows, self._state.repairs)
+        self._declarations = Declarations(self._asking.query, checkpoint.source.get("declared", {}))
+        entities = {entity.table: entity for entity in self._entities}
+        self._assembler = Assembler(
+            origin=origin,
+            tables=Tables(
+                binder,
+                entities,
+                declarations=self._declarations,
+                look_up=catalog.columns,
+                charsets=catalog.charsets,
+            ),
+            entities=entities,
+            state=self._log_state,
+            published=checkpoint.position,
+            partial=checkpoint.partial,
+            through=lineage.through,
+            listener=self._reading.windows if not self._reading.windows.complete else None,
+            due=self._reading.chunks.due,
+            versions=self._versions(),
+        )
+        self._reading.start()
+
+    def _delivered_to(self, delivered: Delivered) -> Callable[[int, str], None]:
+        """Returns what records delivered transactions, while tables are read under snapshots that need to know them."""
+
+        def record(commit: int, gtid: str) -> None:
+            if self._reading is not None and self._reading.running:
+                delivered.add(commit, gtid)
+
+        return (lambda *_: None) if self._asking.flavour is Flavour.MARIADB else record
+
+    def _versions(self) -> Versions | None:
+        if self._known is None:
+            return None
+        accepted = {entity: Position.parse(text) for entity, text in self._state.checkpoint.accepted.items()}
+        return Versions(self._known(), accepted=accepted, filled=partial(filled_columns, self._asking.query))
+
+    def _signing(self, transaction: int) -> Signing | None:
+        secret = self._settings.signals_secret
+        if secret is None:
+            return None
+        number = self._log_state.signal_numbers.get(transaction, 0)
+        return Signing(secret=secret, cluster=self._settings.address.database, transaction=number)
+
+    def _start(self, dump: Connection) -> None:
+        resume = self._lineage.resume
+        encoded = encode_gtids(resume) if isinstance(resume, GtidSet) else b""
+        start_dump(dump, server_id=self._settings.server_id, gtids=resume.text, encoded_gtids=encoded)
+
+    # Source
+
+    def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
+        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
+        if self._opening_checkpoint is not None:
+            checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
+            return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
+        self._raise_failure()
+        assert self._stream is not None
+        assert self._reading is not None
+        if self._state.is_outdated(sweeping=self._reading.sweeping):
+            raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
+        if not self._pending:
+            self._pending = self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
+        count = portion(self._pending)
+        events, self._pending = self._pending[:count], self._pending[count:]
+        assembled = self._assembler.feed(events)
+        self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
+        for altered in assembled.altered:
+            _report_altered(altered)
+        return self._piece(assembled)
+
+    def _raise_failure(self) -> None:
+        if self._assembler.stop is not None:
+            raise self._assembler.stop
+        assert self._reading is not None
+        if self._reading.failure is not None:
+            raise self._reading.failure
+        if self._reading.running and self._reading.windows.complete:
+            self._reach("reading:complete")
+            self._reading.close()
+            _log.info("all tables are read")
+
+    def _piece(self, assembled: Assembled) -> Piece | None:
+        before = self._state.checkpoint
+        self._state.deliver(assembled)
+        self._remember()
+        self._progress()
+        self._state.hear(assembled)
+        self._read_unlogged()
+        checkpoint = self._state.checkpoint
+        if checkpoint == before:
+            return None
+        return Piece(
+            rows=assembled.rows,
+            checkpoint=checkpoint,
+            nbytes=sum(batch.nbytes for batch in assembled.rows),
+            log_bytes=bytes_read(int(before.through, 16), int(checkpoint.through, 16)),
+            urgent=assembled.fenced,
+        )
+
+    def _remember(self) -> None:
+        """Puts into the checkpoint where the stream is."""
+        log, state = self._log_state, self._state
+        if self._assembler.between and self._assembler.stop is None:
+            state.reach(self._assembler.through)
+        gtids = log.gtids
+        state.remember("gtids", gtids.text)
+        resume = log.resume.text
+        state.remember("resume", resume if resume != gtids.text else None)
+        half = state.checkpoint.partial and log.begun is not None
+        state.remember("half", log.begun.gtid if half and log.begun is not None else None)
+        state.remember("declared", self._declarations.stored)
+
+    def _read_unlogged(self) -> None:
+        """Plans to read the tables whose rows have changed without being in the log, as `on_unlogged` says."""
+        unlogged, self._log_state.unlogged = self._log_state.unlogged, []
+        policies = {entity.name: entity.on_unlogged for entity in self._entities}
+        for entity, reason in unlogged:
+            if policies[entity] == "stop":
+                raise ChangelogError(Kind.GAP, f"rows of {entity} are not in the log: {reason}", hint=OVER_GAP)
+            _log.warning("rows are not in the log", entity=entity, reason=reason, policy=policies[entity])
+            if policies[entity] == "rebuild":
+                self._state.settle(partial(_planned, entity))
+
+    def _progress(self) -> None:
+        """Puts into the checkpoint how far the table reads are."""
+        assert self._reading is not None
+        windows, state = self._reading.windows, self._state
+        changes = windows.changes, len(state.replanned)
+        repairs, stored = self._last_progress[1:]
+        if changes != self._last_progress[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
+            state.progress(windows.progress(), self._reading.reached(state.replanned))
+            self._last_progress = changes, state.repairs, state.checkpoint.windows
+
+    def activity(self) -> Activity:
+        """See `Source.activity`."""
+        assert self._reading is not None
+        windows = self._reading.windows
+        return Activity(
+            windows_open=windows.open,
+            waiting=windows.waiting,
+            invalid_stamps=self._stamps.take(),
+            ignored_signals=self._state.signals.take(),
+        )
+
+    def end(self) -> str:
+        """See `Source.end`."""
+        self._hurried = True
+        return commit_text(end_coordinate(self._asking.query, self._asking.version))
+
+    def confirm(self, checkpoint: Checkpoint) -> None:
+        """See `Source.confirm`. The server keeps its log for a fixed time, so it need not know."""
+        self._state.confirm(checkpoint)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._closing = True
+        if self._reading is not None:
+            self._reading.close()
+        if self._stream is not None:
+            self._stream.close()
+        self._asking.close()
+
+
+def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
+    """Returns the checkpoint and the repairs by which an entity's table is read, and keys that it lacks are deleted."""
+    start = str(checkpoint.complete_before)
+    repairs, windows = read_again(repairs, checkpoint.windows, entity, start, sweep=True, part=None)
+    return replace(checkpoint, windows=windows, repairs=repairs.to_json()), repairs
+
+
+def _report_altered(altered: ColumnChanges) -> None:
+    _log.info(
+        "columns changed",
+        table=altered.table,
+        position=str(altered.position),
+        added=altered.added,
+        dropped=altered.dropped,
+        retyped=altered.retyped,
+    )

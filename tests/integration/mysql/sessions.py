@@ -1,0 +1,34 @@
+"""Sessions that return every value as the bytes that the server sent."""
+
+from typing import Any, Final
+
+import pymysql
+from pymysql.converters import encoders
+from pymysql.cursors import Cursor
+
+from changelog.connectors.servers.mysql import Server
+
+ENCODERS: Final[dict[Any, Any]] = {**encoders}
+"""How values are written into statements. There are no decoders."""
+
+
+def session(server: Server, database: str) -> "pymysql.Connection[Cursor]":
+    """Opens a session in autocommit mode that prints texts in UTF-8, and stores what it can of a wrong value."""
+    return pymysql.connect(
+        host=server.host,
+        port=server.port,
+        user="root",
+        database=database,
+        charset="utf8mb4",
+        use_unicode=False,
+        conv=ENCODERS,
+        sql_mode="",
+        autocommit=True,
+        ssl_disabled=True,
+    )
+
+
+def rows(cursor: Cursor, sql: str) -> list[tuple[bytes, ...]]:
+    """Runs a query, and returns its rows."""
+    cursor.execute(sql)
+    return list(cursor.fetchall())

@@ -1,0 +1,58 @@
+"""The setup of an operator whose database is MySQL or MariaDB."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pymysql.cursors import DictCursor
+
+from changelog.connectors.servers.mysql import Server
+from tests.integration.site import Site
+
+HEAD = """
+name = {name}
+source = {{ kind = "mysql", dsn = {dsn}, snapshot_rows = {rows} }}
+sink = {{ path = {path}, commit_seconds = 0.05 }}
+service = {{ listen = "127.0.0.1:0" }}
+"""
+
+
+class MysqlSite(Site):
+    """A fresh database of a server, and in `folder` the configuration and the log of one service."""
+
+    def __init__(self, server: Server, database: str, folder: Path, *, snapshot_rows: int = 20) -> None:
+        self.server, self.database = server, database
+        self.dsn = self.url("root")
+        self.name = database
+        self.folder = folder
+        self.config = folder / "changelog.toml"
+        self.log = folder / "log"
+        self.snapshot_rows = snapshot_rows
+
+    def url(self, user: str, password: str = "") -> str:
+        """The connection string for an account."""
+        account = f"{user}:{password}" if password else user
+        return f"mysql://{account}@{self.server.host}:{self.server.port}/{self.database}"
+
+    def configure(self, rest: str, *, dsn: str | None = None, path: str = "log") -> None:
+        """Writes the configuration. `rest` is the text below its head."""
+        values = {"name": self.name, "dsn": dsn or self.dsn, "path": path, "rows": self.snapshot_rows}
+        head = HEAD.format(**{key: json.dumps(value) for key, value in values.items()})
+        self.config.write_text(head + rest, "utf-8")
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Runs the statements in one session, in autocommit mode. Returns the rows of the last one."""
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def rows(self, table: str) -> dict[str, Any]:
+        """Returns the rows of a table by its column `id`: numbers, texts and nulls."""
+        with self.server.connect(self.database) as connection, connection.cursor(DictCursor) as cursor:
+            cursor.execute(f"SELECT * FROM {table}")
+            return {str(row["id"]): row for row in cursor.fetchall()}
+
+    def is_exact(self, table: str) -> bool:
+        """Whether the changelog has exactly the table's rows."""
+        return self.state(table) == self.rows(table)

@@ -1,0 +1,104 @@
+"""Every collation of a server has its character set, and every text that a column can hold is converted as the server
+converts it.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from random import Random
+
+from pymysql.cursors import Cursor
+
+from changelog.connectors.servers.mysql import Server
+from changelog.connectors.sources.mysql.values.text.charsets import clean, to_utf8
+from changelog.connectors.sources.mysql.values.text.collations import charset_name
+from tests.integration.mysql.sessions import rows, session
+
+ROWS = 20_000
+RANDOM_TEXTS = 3_000
+CODES = 2_000
+UNKNOWN = 9999
+
+HIGH = range(0x80, 0x100)
+BYTES = range(0x100)
+ENCODINGS = {
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+    "utf8": "utf-8",
+    "utf8mb3": "utf-8",
+    "utf8mb4": "utf-8",
+}
+
+
+def test_every_collation_has_its_character_set(mysql_server: Server) -> None:
+    table = "COLLATIONS" if mysql_server.flavour == "mysql" else "COLLATION_CHARACTER_SET_APPLICABILITY"
+    with session(mysql_server, "information_schema") as connection, connection.cursor() as cursor:
+        listed = rows(cursor, f"SELECT ID, CHARACTER_SET_NAME FROM {table}")
+    names = {int(number): name.decode() for number, name in listed}
+    assert len(names) > 200
+    for number, name in names.items():
+        assert charset_name(number, {}) == ("utf8mb3" if name == "utf8" else name)
+
+
+def characters(name: str, random: Random) -> Iterator[bytes]:
+    """Yields the characters that the set can have, and many strings of bytes that are no characters. Of an encoding of
+    Unicode, it yields only some characters.
+    """
+    yield from (bytes([byte]) for byte in BYTES)
+    if name in ENCODINGS:
+        codes = [
+            *random.sample(range(0x110000), CODES),
+            *random.sample(range(0x10000), CODES),
+            *range(0xD7F0, 0xE010, 16),
+        ]
+        yield from (chr(code).encode(ENCODINGS[name], "surrogatepass") for code in codes)
+    else:
+        yield from map(bytes, itertools.product(HIGH, BYTES))
+    if name in ("ujis", "eucjpms"):
+        yield from map(bytes, itertools.product([0x8F], HIGH, HIGH))
+    if name == "gb18030":
+        yield from map(bytes, itertools.product([0x81, 0x82, 0x83, 0x84], range(0x30, 0x3A), HIGH, range(0x30, 0x3A)))
+    yield from (random.randbytes(4) for _ in range(RANDOM_TEXTS))
+
+
+def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Returns those texts that a column with this set can hold, and what a query returns for each."""
+    cursor.execute("DROP TEMPORARY TABLE IF EXISTS held")
+    cursor.execute(f"CREATE TEMPORARY TABLE held (id INT, held VARCHAR(40) CHARACTER SET {name}) ENGINE = MEMORY")
+    result = {}
+    iterator = iter(texts)
+    while some := list(itertools.islice(iterator, ROWS)):
+        cursor.execute("TRUNCATE held")
+        values = ",".join(f"({number},x'{text.hex()}')" for number, text in enumerate(some))
+        cursor.execute(f"INSERT INTO held VALUES {values}")
+        for number, held, printed in rows(cursor, "SELECT id, HEX(held), held FROM held"):
+            if bytes.fromhex(held.decode()) == some[int(number)]:
+                result[some[int(number)]] = printed
+    return result
+
+
+def test_every_text_is_converted_as_the_server_converts_it(
+    mysql_server: Server, mysql_database: str, seed: int
+) -> None:
+    random = Random(seed)
+    with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
+        names = [
+            name.decode()
+            for (name,) in rows(cursor, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")
+        ]
+        names.remove("binary")
+        assert len(names) >= 39
+        for name in names:
+            convert = to_utf8(UNKNOWN, {UNKNOWN: name})
+            single = stored(cursor, name, characters(name, random))
+            choices = list(single)
+            mixed = stored(cursor, name, (b"".join(random.choices(choices, k=6)) for _ in range(RANDOM_TEXTS)))
+            assert len(single) >= 128
+            assert len(mixed) > RANDOM_TEXTS // 2
+            wrong = [
+                (text.hex(), printed, convert(text))
+                for text, printed in (single | mixed).items()
+                if convert(text) != clean(printed)
+            ]
+            assert not wrong, f"{len(wrong)} texts in {name}, such as {wrong[:5]}"

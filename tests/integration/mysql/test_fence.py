@@ -1,0 +1,191 @@
+"""Fences of MySQL and MariaDB under load, and the cases in which there is no fence.
+
+The oracle is the changelog: the rows that a fence reads must be those that the changelog's messages give, up to exactly
+the transactions that the fence shows.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from changelog.connectors import config
+from changelog.connectors.servers.mysql import Server
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources import Database
+from changelog.connectors.sources.fences import Fence, NoFenceError, Pages
+from changelog.connectors.sources.mysql.scan import GROUP_PAGES
+from changelog.connectors.wiring.sources import database, read_entities
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position, commit_text
+from tests.campaigns._mysql.accounts import TABLE, WRITERS, writing
+from tests.integration.mysql.site import MysqlSite
+from tests.patience import PATIENCE_S
+
+ROUNDS = 8
+
+ACCOUNT = """
+[entities.account]
+table = "{database}.account"
+"""
+
+
+@pytest.fixture
+def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+    site = MysqlSite(mysql_server, mysql_database, tmp_path)
+    site.sql(
+        *TABLE,
+        "CREATE TABLE changelog_signal (id BIGINT PRIMARY KEY, content MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL)",
+    )
+    site.configure(ACCOUNT.format(database=mysql_database))
+    return site
+
+
+def source(site: MysqlSite) -> tuple[Database, Sequence[Entity]]:
+    """The database of the site's configuration, and its entities."""
+    settings = config.load(site.config, {})
+    opened = database(settings)
+    return opened, read_entities(settings, opened)
+
+
+def is_published(site: MysqlSite, fence: Fence) -> bool:
+    """Whether the changelog has everything that the fence shows."""
+    return fence.missing(site.checkpoint) is None
+
+
+def read(fence: Fence, entity: str) -> dict[str, Any]:
+    """The rows of a table at the fence, by key."""
+    pages = Pages(entity=entity, leaf=0, first=0, end=None)
+    return {
+        row["key"]: msgspec.json.decode(row["current"])
+        for batch in fence.scan.rows([pages], None)
+        for row in batch.to_pylist()
+    }
+
+
+def published(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """For each of these commits, in order: the rows of `account` that the changelog has after all commits below it."""
+    messages = [(Position.parse(text).commit, key, current) for text, key, current in rows_of(site)]
+    rows: dict[str, Any] = {}
+    count = 0
+    for end in ends:
+        while count < len(messages) and messages[count][0] < end:
+            _, key, current = messages[count]
+            rows.pop(key, None)
+            if current is not None:
+                rows[key] = msgspec.json.decode(current)
+            count += 1
+        yield dict(rows)
+
+
+def rows_of(site: MysqlSite) -> Iterator[tuple[str, str, str | None]]:
+    """Yields the position, the key and the current row of each message of `account`, in order."""
+    for batch in read_log(site.log, entity="account"):
+        columns = (batch.column(name).to_pylist() for name in ("position", "key", "current"))
+        yield from zip(*columns, strict=True)
+
+
+@pytest.mark.parametrize("xa", [0.0, 0.2])
+def test_a_fence_reads_exactly_the_transactions_that_it_shows(site: MysqlSite, seed: int, xa: float) -> None:
+    opened, entities = source(site)
+    fences: list[tuple[int, dict[str, Any]]] = []
+    with site.running() as service:
+        service.until(site.is_read)
+        with writing(site.server, site.database, seed, xa=xa) as writers:
+            for _ in range(ROUNDS):
+                with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+                    fences.append((fence.shown.end, read(fence, "account")))
+                    service.until(partial(is_published, site, fence))
+        service.until(lambda: int(site.checkpoint.through, 16) >= fences[-1][0])
+    assert all(writer.transactions for writer in writers)
+    ends = [end for end, _ in fences]
+    wrong = [end for (end, rows), then in zip(fences, published(site, ends), strict=True) if rows != then]
+    assert not wrong
+    assert len(set(ends)) == ROUNDS
+
+
+def test_a_fence_belongs_to_one_server_and_its_present_log(site: MysqlSite) -> None:
+    opened, entities = source(site)
+    with site.running() as service:
+        service.until(site.is_read)
+        with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+            service.until(lambda: is_published(site, fence))
+            checkpoint = site.checkpoint
+            assert fence.is_of(checkpoint)
+            assert not fence.is_of(replace(checkpoint, source={**checkpoint.source, "server": "another"}))
+            reason = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end - 1)))
+            assert reason is not None
+            assert reason.startswith("it reaches ")
+            reset = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end + (1 << 40))))
+            assert reset is not None
+            assert "the server's log only" in reset
+
+
+def test_the_copies_are_deleted_with_the_fence(site: MysqlSite, tmp_path: Path) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    settings = config.load(site.config, {"CHANGELOG__SOURCE__FENCE_FOLDER": str(folder)})
+    opened = database(settings)
+    with opened.fence(read_entities(settings, opened), deadline=time.monotonic() + PATIENCE_S) as fence:
+        [copies] = folder.iterdir()
+        assert copies.stat().st_mode & 0o077 == 0
+        assert len(read(fence, "account")) == WRITERS + 1
+    assert list(folder.iterdir()) == []
+    with pytest.raises(ChangelogError) as raised:
+        read(fence, "account")
+    assert raised.value.kind is Kind.CONNECTION
+
+
+def test_a_table_that_stays_locked_has_no_fence_now(site: MysqlSite) -> None:
+    opened, entities = source(site)
+    with site.server.connect(site.database) as session, session.cursor() as cursor:
+        cursor.execute("LOCK TABLES account WRITE")
+        with pytest.raises(NoFenceError) as raised, opened.fence(entities, deadline=time.monotonic()):
+            pass
+        assert raised.value.later
+        cursor.execute("UNLOCK TABLES")
+    with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+        assert len(read(fence, "account")) == WRITERS + 1
+
+
+def test_the_account_needs_a_right_only_where_writers_must_be_stopped(site: MysqlSite) -> None:
+    name = site.database
+    site.sql(
+        f"CREATE USER {name}@'%'",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {name}@'%'",
+        f"GRANT SELECT ON {name}.account TO {name}@'%'",
+    )
+    site.configure(ACCOUNT.format(database=name), dsn=site.url(name))
+    opened, entities = source(site)
+    with ExitStack() as xa:
+        if site.server.flavour == "mariadb":
+            with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+                assert len(read(fence, "account")) == WRITERS + 1
+            site.sql(
+                f"XA START '{name}'", "INSERT INTO account VALUES (1, 1)", f"XA END '{name}'", f"XA PREPARE '{name}'"
+            )
+            xa.callback(site.sql, f"XA ROLLBACK '{name}'")
+        with pytest.raises(NoFenceError) as raised, opened.fence(entities, deadline=time.monotonic()):
+            pass
+        assert not raised.value.later
+        assert "GRANT RELOAD" in str(raised.value.hint)
+        site.sql(f"GRANT RELOAD ON *.* TO {name}@'%'")
+        with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+            assert len(read(fence, "account")) == WRITERS + 1
+    site.sql(f"DROP USER {name}@'%'")
+
+
+def test_a_large_table_is_copied_in_several_portions(site: MysqlSite) -> None:
+    numbers = "WITH RECURSIVE n AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM n WHERE n < 299)"
+    site.sql(f"REPLACE INTO account {numbers} SELECT a.n * 300 + b.n, a.n FROM n AS a, n AS b")
+    opened, entities = source(site)
+    with opened.fence(entities, deadline=time.monotonic() + PATIENCE_S) as fence:
+        assert fence.tables["account"].leaf_pages[0] > GROUP_PAGES
+        assert read(fence, "account") == site.rows("account")

@@ -1,0 +1,100 @@
+"""Sets and positions of GTIDs, with the servers as oracles."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from changelog.connectors.servers.mysql import Server
+from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
+from changelog.connectors.sources.mysql.decode.events.events import PreviousGtids
+from changelog.connectors.sources.mysql.values.positions.gtid_encoding import decode_gtids, encode_gtids
+from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from tests.servers.binlog import logged
+from tests.servers.mysql import mysql_server
+
+UUIDS = [f"{digit * 8}-71ca-11e1-9e33-c80aa9429562" for digit in "a1f"]
+
+
+def asked(server: Server, *statements: str) -> str:
+    """Executes statements in one session, and returns the value of the last one."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        row = cursor.fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def drawn(random: Random) -> str:
+    """A set of GTIDs in no order, whose intervals may overlap."""
+    spans = [(random.choice(UUIDS), first, first + random.randrange(9)) for first in random.sample(range(1, 60), 6)]
+    return ",".join(f"{uuid}:{first}-{last}" for uuid, first, last in spans)
+
+
+def test_sets_agree_with_the_functions_of_mysql(mysql: Server, seed: int) -> None:
+    random = Random(seed)
+    with mysql.connect() as connection, connection.cursor() as cursor:
+        for _ in range(200):
+            mine, theirs = drawn(random), drawn(random)
+            one, other = GtidSet.parse(mine), GtidSet.parse(theirs)
+            cursor.execute("SELECT GTID_SUBTRACT(%s, %s), GTID_SUBTRACT(%s, ''), GTID_SUBSET(%s, %s)",
+                           (mine, theirs, mine, other.text, one.union(other).text))  # fmt: skip
+            assert cursor.fetchone() == (printed(one.minus(other)), printed(one), 1)
+            cursor.execute("SELECT GTID_SUBSET(%s, %s)", (one.minus(other).text, theirs))
+            assert cursor.fetchone() == (int(one.minus(other).is_subset(other)),)
+
+
+def printed(gtids: GtidSet) -> str:
+    """The server begins a line after each comma."""
+    return gtids.text.replace(",", ",\n")
+
+
+def test_a_set_has_the_bytes_that_mysql_writes_to_its_log(starts_servers: None, seed: int) -> None:
+    random = Random(seed)
+    gtids = {f"{random.choice(UUIDS)}:{random.randrange(1, 30)}" for _ in range(40)}
+    builder = GtidSet.parse("").builder()
+    for gtid in gtids:
+        builder.add(gtid)
+    with mysql_server("mysql") as server:
+        empty = [text for gtid in sorted(gtids) for text in (f"SET gtid_next = '{gtid}'", "BEGIN", "COMMIT")]
+        executed = asked(server, "RESET MASTER", *empty, "SELECT @@global.gtid_executed")
+        (previous,) = previous_gtids(logged(server, "mysql", lambda _: None))
+    assert executed == printed(builder.build())
+    assert previous == encode_gtids(builder.build())
+    assert decode_gtids(previous) == builder.build()
+
+
+def previous_gtids(packets: Sequence[bytes]) -> list[bytes]:
+    reader = EventReader()
+    events = [event for packet in packets for event in reader.read(packet)]
+    return [event.encoded for event in events if isinstance(event, PreviousGtids)]
+
+
+@pytest.fixture
+def loose_mariadb(starts_servers: None) -> Iterator[Server]:
+    """A MariaDB that accepts sequence numbers in any order."""
+    with mysql_server("mariadb", {"gtid_strict_mode": "OFF"}) as server:
+        yield server
+
+
+def test_a_position_follows_mariadb(loose_mariadb: Server, seed: int) -> None:
+    random = Random(seed)
+    asked(loose_mariadb, "CREATE DATABASE test", "CREATE TABLE test.t (a INT)", "SELECT 1")
+    start = position = GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_pos"))
+    builder = position.builder()
+    for _ in range(40):
+        gtid = asked(
+            loose_mariadb,
+            f"SET gtid_domain_id = {random.randrange(3)}, server_id = {random.randrange(1, 4)}",
+            f"SET gtid_seq_no = {random.randrange(1, 99)}",
+            "INSERT INTO test.t VALUES (1)",
+            "SELECT @@last_gtid",
+        )
+        builder.add(gtid)
+        position = builder.build()
+        assert position == GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_pos"))
+        assert position == GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_state"))
+        assert position.contains(gtid)
+    assert asked(loose_mariadb, f"SET GLOBAL gtid_slave_pos = '{start.text}'", "SELECT @@gtid_slave_pos") == start.text
