@@ -20,6 +20,7 @@ export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 CAMPAIGN ?=
 ROUNDS ?= 50
 KAFKA ?=
+MYSQL ?=
 # SPARK= leaves Spark out. If SPARK is not set, and Java is missing, the demo says that it needs Java.
 NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))),$(if $(SPARK),,empty)),--no-spark)
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
@@ -42,6 +43,7 @@ BENCH_SERVERS := kafka registry debezium
 help:
 	@echo 'make demo    runs the demo: a booking database, its changelog, and the history of one order'
 	@echo '             with Java also the tables that Spark makes; make demo SPARK= leaves Spark out'
+	@echo '             make demo MYSQL=1 runs it with MariaDB instead of PostgreSQL'
 	@echo '             make demo KAFKA=1 runs it with a Kafka broker (needs Java 17 and Maven)'
 	@echo 'make kafka   runs a Kafka broker until Ctrl-C, and then deletes its data'
 	@echo 'make jars    fetches jars for Spark (Kafka, Delta Lake, PostgreSQL) into .cache/jars (needs Java 17 and Maven)'
@@ -58,8 +60,8 @@ help:
 	@echo 'make lock    writes the lock files again, from pyproject.toml'
 	@echo 'make clean   removes what make has set up (.venv, .cache, dist); never data'
 
-demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done)
-	@$(RUN) -m changelog.spark_jobs.demo $(if $(KAFKA),--kafka) $(NO_SPARK)
+demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done) $(if $(MYSQL),.cache/mariadb/.done)
+	@$(RUN) -m changelog.spark_jobs.demo $(if $(MYSQL),--mysql) $(if $(KAFKA),--kafka) $(NO_SPARK)
 
 kafka: .venv/.run .cache/kafka/.done
 	@$(RUN) -m changelog.connectors.servers.kafka

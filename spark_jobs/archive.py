@@ -1,8 +1,9 @@
 """`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, in a folder per entity and day.
 
-From a changelog on Kafka, the job archives all changes that were committed since the last run, in `--archive`. From a
-file log, it archives closed days, in the log's own `archive/`. Readers read the files that the newest manifest lists.
-So a run can be killed at any moment, and the next run repeats its work.
+From a changelog on Kafka, the job archives all changes that were committed since the last run, in the folder
+`--archive`. From a file log, it archives closed days (those that ended at least an hour ago, in UTC), in the log's own
+folder `archive/`. Readers read only the files that the newest manifest lists, and a run writes its manifest after its
+files. So a run can be killed at any moment, and the next run repeats its work.
 """
 
 import argparse
@@ -75,10 +76,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL),
-        help="then merge the files of each closed day, or of all days; for a file log, also archive these days",
+        help="after archiving, merge the files of each closed day, or of all; for a file log, also archive these days",
     )
     parser.add_argument(
-        "--keep-days", type=positive, metavar="N", help="then drop all days except today and the N before"
+        "--keep-days", type=positive, metavar="N", help="after that, drop all days except today and the N days before"
     )
     parser.add_argument(
         "--grace-hours",
@@ -90,8 +91,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
-    """Returns what a run would read, compact and drop. If the archive can be read only with a session, returns no more
-    than its path.
+    """Returns what a run would read, compact and drop. If the archive can be read only with a Spark session, returns
+    only what it would read and where it would write.
     """
     store = _store(arguments, config)
     if store is None:
@@ -226,7 +227,7 @@ def _archive_new(run: "ArchiveRun", arguments: argparse.Namespace, config: Confi
 
 
 def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | None":
-    """Returns the goal of a run that begins to read now: the position up to which it makes the archive complete."""
+    """Returns the goal of a run that begins to read now: a position up to which the archive is to become complete."""
     from changelog.connectors.wiring import kafka  # noqa: PLC0415
     from changelog.spark_jobs.archiving.complete import goal_of  # noqa: PLC0415
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
@@ -236,10 +237,11 @@ def _goal(config: Config, sink: KafkaConfig, skip: Collection[str]) -> "Goal | N
 
 
 def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, sink: KafkaConfig) -> NoReturn:
-    """Archives new messages by structured streaming, until it is stopped. If there are new topics, restarts the query.
+    """Archives new messages by structured streaming, until the job is stopped. Restarts the query if there are new
+    topics.
 
-    The query begins at the manifest's offsets. Spark's checkpoint is deleted with its query. We need it only to find
-    the offsets of each micro-batch: the rows do not show these, because offsets have gaps.
+    The query begins at the manifest's offsets. Spark's checkpoint is deleted with its query, because we need the
+    checkpoint only to find the offsets of each micro-batch: the rows do not show these, because offsets have gaps.
     """
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -279,8 +281,9 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
 class MicroBatches:
     """Archives the micro-batches of a query that begins where `spans` begin. `folder` has the query's checkpoint.
 
-    A micro-batch can end at any offset. So a goal stays until the archive has reached it; then `goals` returns the next
-    goal.
+    A *goal* is a position up to which the archive is to become complete (`changelog.spark_jobs.archiving.complete`).
+    Because a micro-batch can end at any offset, a goal stays until the archive has reached it. Then `goals` returns the
+    next goal.
     """
 
     def __init__(
@@ -292,7 +295,7 @@ class MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
-        """Archives one micro-batch. `failure` has its error, which Spark would report as a Java stack trace."""
+        """Archives one micro-batch. If that fails, `failure` has the error; Spark would show a Java stack trace."""
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
 
@@ -307,7 +310,7 @@ class MicroBatches:
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
     def _next_goal(self) -> "Goal | None":
-        """Returns the next goal. None if rows of the checkpoint cannot be read yet; the next micro-batch retries."""
+        """Returns the next goal. None if rows up to the checkpoint cannot be read yet; the next micro-batch retries."""
         try:
             return self._goals()
         except ChangelogError as error:
@@ -316,8 +319,8 @@ class MicroBatches:
             return None
 
     def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
-        """Returns the end offsets of a micro-batch. Spark writes them to a file before the micro-batch begins; they are
-        its last line.
+        """Returns the end offsets of a micro-batch. Spark writes them to a file, as its last line, before the
+        micro-batch begins.
         """
         text = (self._folder / "offsets" / str(batch_number)).read_text("utf-8")
         ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])

@@ -49,9 +49,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="first",
         metavar="KEY",
-        help="only keys whose first column is at least this, of one entity; the rest of the table is not read",
+        help="only keys of one entity whose first column is at least KEY; the rest of the table is not read",
     )
-    parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than this")
+    parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than KEY")
     parser.add_argument(
         "--wait",
         type=seconds,

@@ -1,8 +1,8 @@
 """`spark-submit spark_jobs/rebuild_view.py`: writes the last state of each key, as of now, a position or a time.
 
-The view has the entity's columns and types of that moment. Changes by dropped services or other API versions are
-ignored as if they had never been made. An existing view of the same definition is extended. With --view, the view has
-documents that the configuration declares: rows of several entities, nested by their foreign keys.
+The view has the columns and types that the entity had at that moment. Changes by dropped services or other API versions
+are ignored as if they had never been made. An existing view of the same definition is extended. With --view, the view
+has documents that the configuration declares: rows of several entities, nested by their foreign keys.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
         raise ChangelogError(
             Kind.USAGE,
             f"the configuration has no view {arguments.view}",
-            hint=f"add [views.{arguments.view}]; it has: {known}",
+            hint=f"add [views.{arguments.view}]; the configuration has: {known}",
         )
     _table(arguments)
 

@@ -1,11 +1,12 @@
-"""`changelog demo`: a demonstration on this machine, with its own PostgreSQL.
+"""`changelog demo`: a demonstration on this machine, with its own PostgreSQL or MariaDB.
 
 The database holds a hotel's bookings, and several programs, the demo's services, write to it. The real `changelog run`
 reads the tables while the services write to them, and then streams the changes into files or to Kafka. At the end the
 demo compares the changelog with the tables, and shows the history of one order.
 
 The *story* is a fixed sequence of changes to that order, its *chapters*. The *stage* is what differs between a demo
-with files and one with Kafka. A *sequel* is what `changelog.spark_jobs.demo` adds at the end.
+with files and one with Kafka, and `demo.database` has what differs between the databases. A *sequel* is what
+`changelog.spark_jobs.demo` adds at the end.
 """
 
 import shutil
@@ -17,19 +18,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 from rich.console import Console
 from rich.text import Text
 
 from changelog.connectors import show
 from changelog.connectors.demo import booking
+from changelog.connectors.demo.database import DemoDatabase, OpenDatabase
 from changelog.connectors.demo.interrupts import Interrupts
 from changelog.connectors.demo.reader import Reader, checkpoint_of
 from changelog.connectors.demo.screen import REFRESHES_PER_S, Screen
 from changelog.connectors.demo.service import ServiceProcess, serving
 from changelog.connectors.demo.stage import DemoStage
 from changelog.connectors.demo.stopwatch import Stopwatch
-from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks import Log
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind
@@ -47,7 +47,7 @@ OpenLog = Callable[[Path], Log]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """The state at the end of the story: the database still runs at `dsn`, but the service has stopped.
+    """The state at the end of the story: the database still runs, but the service has stopped.
 
     `folder` has the demo's files; `config` is the service's configuration file there. `log` reads the changelog, and
     `watch` numbers the steps. `states` has, for each entity, the rows of its table as JSON text, by key. `order` is the
@@ -58,19 +58,19 @@ class Ending:
     watch: Stopwatch
     folder: Path
     config: Path
-    dsn: str
     log: Log
     states: Mapping[str, Mapping[str, str]]
     order: int
 
 
 Sequel = Callable[[Ending], Mapping[str, str]]
-"""Continues the demo after its end. Returns the files that it left in the folder: a description of each, by path."""
+"""Continues the demo after its end. Returns, by path, a description of each file that it left in the folder."""
 
 
 def run(
     console: Console,
     *,
+    open_database: OpenDatabase,
     stage: DemoStage,
     open_log: OpenLog,
     path: Path | None,
@@ -88,7 +88,7 @@ def run(
     try:
         with Interrupts() as interrupts, ExitStack() as started:
             try:
-                ending = _tell(console, stage, open_log, folder, seconds, seed, interrupts, started)
+                ending = _tell(console, open_database, stage, open_log, folder, seconds, seed, interrupts, started)
                 files = sequel(ending) if sequel is not None else {}
             finally:
                 with interrupts.delayed():
@@ -102,6 +102,7 @@ def run(
 
 def _tell(
     console: Console,
+    open_database: OpenDatabase,
     stage: DemoStage,
     open_log: OpenLog,
     folder: Path,
@@ -116,23 +117,24 @@ def _tell(
     with interrupts.delayed():
         sink = started.enter_context(stage.opened(watch.lap))
     with interrupts.delayed():
-        server = started.enter_context(temporary_server(settings={"fsync": "off", "max_wal_size": "2GB"}))
-    booking.build(server.dsn())
-    watch.lap(f"PostgreSQL {_version(server)} is up on port {server.port}, with {booking.ROWS:,} rows in four tables")
+        database = started.enter_context(open_database())
+    database.build()
+    watch.lap(f"{database.label} is up on port {database.port}, with {booking.ROWS:,} rows in four tables")
 
     config = folder / CONFIG_NAME
-    config.write_text(booking.CONFIG.format(dsn=server.dsn(), sink=sink), "utf-8")
+    text = booking.CONFIG.format(source=database.source, sink=sink, schema=database.schema)
+    config.write_text(text, "utf-8")
     log = open_log(config)
     with interrupts.delayed():
         service = started.enter_context(serving(config))
     reader = Reader(log)
     watch.say("`changelog run` reads the tables while six services write, then streams; a reader counts what comes:\n")
     with Screen(console, reader) as screen:
-        order = _live(server, service, log, reader, screen, seconds, seed)
+        order = _live(database, service, log, reader, screen, seconds, seed)
     service.stop()
     reader.close()
     console.print()
-    _compare(watch, server, reader)
+    _compare(watch, database, reader)
     stage.view(console, watch.say, reader.states)
     _history(console, watch, log, order)
     return Ending(
@@ -140,7 +142,6 @@ def _tell(
         watch=watch,
         folder=folder,
         config=config,
-        dsn=server.dsn(),
         log=log,
         states=reader.states,
         order=order,
@@ -148,7 +149,13 @@ def _tell(
 
 
 def _live(
-    server: Server, service: ServiceProcess, log: Log, reader: Reader, screen: Screen, seconds: float, seed: int
+    database: DemoDatabase,
+    service: ServiceProcess,
+    log: Log,
+    reader: Reader,
+    screen: Screen,
+    seconds: float,
+    seed: int,
 ) -> int:
     """Lets the services write while the tables are read, and then performs the story.
 
@@ -166,16 +173,16 @@ def _live(
 
     chapters = booking.story(GUEST)
     order: int | None = None
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        with booking.Traffic(server.dsn(), seed):
+    with database.session() as session:
+        with booking.Traffic(database, seed):
             if not wait(lambda: _snapshot_is_complete(log), SNAPSHOT_TIMEOUT_S):
                 raise ChangelogError(Kind.LIMIT, f"the tables were not read within {SNAPSHOT_TIMEOUT_S:.0f} s")
             screen.happened("all tables are read; only changes follow")
             for chapter in chapters[:-1]:
-                order = booking.tell(connection, chapter, order) or order
+                order = booking.tell(session, chapter, order) or order
                 screen.happened(_summary(chapter, order))
                 wait(lambda: False, seconds / len(chapters))
-        booking.tell(connection, chapters[-1], order)
+        booking.tell(session, chapters[-1], order)
         screen.happened(_summary(chapters[-1], order))
     if not wait(lambda: reader.newest_identifier == booking.LAST, CATCH_UP_TIMEOUT_S):
         raise ChangelogError(Kind.LIMIT, f"the changelog did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s")
@@ -184,7 +191,7 @@ def _live(
 
 
 def _summary(chapter: booking.Chapter, order: int | None) -> str:
-    writer = "somebody in psql, without a stamp," if chapter.stamp is None else chapter.stamp.service_name
+    writer = "somebody at an SQL prompt, without a stamp," if chapter.stamp is None else chapter.stamp.service_name
     return f"{writer} writes to order {order}"
 
 
@@ -193,15 +200,16 @@ def _snapshot_is_complete(log: Log) -> bool:
     return checkpoint is not None and all(stored["complete"] for stored in checkpoint.windows.values())
 
 
-def _compare(watch: Stopwatch, server: Server, reader: Reader) -> None:
-    """Compares the states that the reader has with the tables, row by row. Raises ChangelogError if any row differs."""
+def _compare(watch: Stopwatch, database: DemoDatabase, reader: Reader) -> None:
+    """Compares the reader's states with the rows of the tables. Raises ChangelogError (DIVERGED) if any row differs."""
     total = 0
-    for entity, (_, columns) in booking.COMPARED.items():
-        table, folded = booking.rows_of(server.dsn(), entity), reader.state(entity, columns)
-        differing = sum(table.get(key) != folded.get(key) for key in table.keys() | folded.keys())
-        if differing:
-            raise ChangelogError(Kind.DIVERGED, f"{differing} rows of {entity} differ between changelog and table")
-        total += len(table)
+    with database.session() as session:
+        for entity, (_, columns) in booking.COMPARED.items():
+            table, folded = booking.rows_of(session, entity), reader.state(entity, columns)
+            differing = sum(table.get(key) != folded.get(key) for key in table.keys() | folded.keys())
+            if differing:
+                raise ChangelogError(Kind.DIVERGED, f"{differing} rows of {entity} differ between changelog and table")
+            total += len(table)
     watch.lap(f"the service is stopped; the state in the changelog equals the tables: {total:,} rows compared")
 
 
@@ -246,8 +254,3 @@ def _new_folder(path: Path | None) -> Path:
     except OSError as error:
         raise ChangelogError(Kind.STORAGE, f"{path} cannot be made ({error.strerror})") from error
     return path.absolute()
-
-
-def _version(server: Server) -> str:
-    with psycopg.connect(server.dsn()) as connection:
-        return ".".join(str(part) for part in divmod(connection.info.server_version, 10_000))

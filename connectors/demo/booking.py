@@ -5,78 +5,44 @@ A service writes a *stamp* into each of its transactions: a small record that sa
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, timedelta
 
-import psycopg
-
+from changelog.connectors.demo.database import DemoDatabase, Session
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
-from changelog.envelope.stamp import content
 
 GUESTS, ORDERS, SESSIONS, EVENTS = 4_000, 12_000, 4_000, 30_000
 ROWS = GUESTS + ORDERS + SESSIONS + EVENTS
 """The number of rows in all tables before `changelog run` starts."""
 
-TABLES = """
-CREATE TABLE guest (
-  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL, email text NOT NULL, loyalty text NOT NULL);
-CREATE TABLE orders (
-  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, guest_id bigint NOT NULL REFERENCES guest, room text NOT NULL,
-  arrival date NOT NULL, nights int NOT NULL, amount numeric(10, 2) NOT NULL, status text NOT NULL, note text);
-CREATE TABLE session (
-  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, guest_id bigint NOT NULL, device text NOT NULL,
-  pages int NOT NULL);
-CREATE TABLE event (
-  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, guest_id bigint NOT NULL, kind text NOT NULL, details jsonb);
-ALTER TABLE guest REPLICA IDENTITY FULL;
-ALTER TABLE orders REPLICA IDENTITY FULL;
-ALTER TABLE session REPLICA IDENTITY FULL;
-ALTER TABLE event REPLICA IDENTITY FULL;
-"""
-
-FILL = f"""
-INSERT INTO guest (name, email, loyalty)
-  SELECT 'Guest ' || n, 'guest' || n || '@example.org', CASE WHEN n % 7 = 0 THEN 'silver' ELSE 'none' END
-  FROM generate_series(1, {GUESTS}) n;
-INSERT INTO orders (guest_id, room, arrival, nights, amount, status)
-  SELECT 1 + n % {GUESTS}, (ARRAY['single', 'double', 'suite'])[1 + n % 3], date '2026-12-01' + n % 60, 1 + n % 5,
-    90 + n % 400, (ARRAY['NEW', 'PAID', 'CONFIRMED'])[1 + n % 3]
-  FROM generate_series(1, {ORDERS}) n;
-INSERT INTO session (guest_id, device, pages)
-  SELECT 1 + n % {GUESTS}, (ARRAY['phone', 'laptop'])[1 + n % 2], n % 20 FROM generate_series(1, {SESSIONS}) n;
-INSERT INTO event (guest_id, kind, details)
-  SELECT 1 + n % {GUESTS}, (ARRAY['searched', 'viewed'])[1 + n % 2], jsonb_build_object('nights', 1 + n % 5)
-  FROM generate_series(1, {EVENTS}) n;
-"""
+FIRST_ARRIVAL = date(2027, 1, 1)
+"""The earliest arrival of a guest who books while the demo runs."""
 
 CONFIG = """\
 name = "booking"
 
-[source]
-kind = "postgres"
-dsn = "{dsn}"
-
+{source}
 {sink}
 
 [entities.guest]
-table = "public.guest"
+table = "{schema}.guest"
 partitions = 4
 
 [entities.order]                  # an order goes to the partition of its guest, like everything of this guest
-table = "public.orders"
+table = "{schema}.orders"
 partition_by = ["guest_id"]
 partitions = 4
 
 [entities.session]
-table = "public.session"
+table = "{schema}.session"
 partition_by = ["guest_id"]
 partitions = 4
 
 [entities.event]                  # no program updates or deletes an event
-table = "public.event"
+table = "{schema}.event"
 partition_by = ["guest_id"]
 partitions = 4
 immutable = true
@@ -93,8 +59,7 @@ COMPARED = {
 }
 """Each entity, with its table and the columns that the demo compares with the changelog."""
 
-Connection = psycopg.Connection[Any]
-Write = Callable[[Connection, random.Random], None]
+Write = Callable[[Session, random.Random], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,29 +83,11 @@ class Chapter:
     sql: str
 
 
-@contextmanager
-def stamped(connection: Connection, stamp: Stamp) -> Iterator[None]:
-    """Opens a transaction with a stamp. An application has to add only the SELECT below."""
-    with connection.transaction():
-        connection.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
-        yield
-
-
-def build(dsn: str) -> None:
-    """Creates the tables and fills them."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(TABLES.encode())
-        connection.execute(FILL.encode())
-        connection.execute("ANALYZE")
-
-
-def rows_of(dsn: str, entity: str) -> dict[str, tuple[str | None, ...]]:
+def rows_of(session: Session, entity: str) -> dict[str, tuple[str | None, ...]]:
     """Returns the rows of an entity's table, by key: the values of the compared columns, as texts."""
     table, columns = COMPARED[entity]
-    expressions = ", ".join(f"{column}::text" for column in ("id", *columns))
-    with psycopg.connect(dsn) as connection:
-        rows = connection.execute(f"SELECT {expressions} FROM {table}".encode()).fetchall()
-    return {key: tuple(values) for key, *values in rows}
+    rows = session.execute(f"SELECT {', '.join(('id', *columns))} FROM {table}")
+    return {str(key): tuple(None if value is None else str(value) for value in values) for key, *values in rows}
 
 
 class Traffic:
@@ -149,8 +96,8 @@ class Traffic:
     Raises ChangelogError at the end if one of the writers could not write.
     """
 
-    def __init__(self, dsn: str, seed: int) -> None:
-        self._dsn = dsn
+    def __init__(self, database: DemoDatabase, seed: int) -> None:
+        self._database = database
         self._stop = threading.Event()
         self._failures: list[str] = []
         self._threads = [
@@ -172,59 +119,57 @@ class Traffic:
 
     def _work(self, writer: Writer, chance: random.Random) -> None:
         try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
+            with self._database.session() as session:
                 count = 0
                 while not self._stop.wait(writer.pause_s):
                     count += 1
                     stamp = Stamp(api_version=writer.version, service_name=writer.name, identifier=f"req-{count:05d}")
-                    with stamped(connection, stamp):
-                        writer.write(connection, chance)
-        except psycopg.Error as error:
-            self._failures.append(f"{writer.name}: {type(error).__name__}")
+                    with session.stamped(stamp):
+                        writer.write(session, chance)
+        except ChangelogError as error:
+            self._failures.append(f"{writer.name}: {error.message}")
 
 
-def _book(connection: Connection, chance: random.Random) -> None:
+def _book(session: Session, chance: random.Random) -> None:
     guest = chance.randint(1, GUESTS)
-    connection.execute(
-        "INSERT INTO orders (guest_id, room, arrival, nights, amount, status)"
-        " VALUES (%s, %s, date '2027-01-01' + %s::int, %s, %s, 'NEW')",
-        [guest, chance.choice(["single", "double", "suite"]), chance.randrange(90), 2, chance.randint(90, 500)],
+    room, arrival = chance.choice(["single", "double", "suite"]), FIRST_ARRIVAL + timedelta(chance.randrange(90))
+    session.execute(
+        "INSERT INTO orders (guest_id, room, arrival, nights, amount, status) VALUES (%s, %s, %s, %s, %s, 'NEW')",
+        [guest, room, arrival, 2, chance.randint(90, 500)],
     )
-    connection.execute(
-        "INSERT INTO event (guest_id, kind, details) VALUES (%s, 'booked', %s)", [guest, '{"by": "web"}']
-    )
+    session.execute("INSERT INTO event (guest_id, kind, details) VALUES (%s, 'booked', %s)", [guest, '{"by": "web"}'])
 
 
-def _pay(connection: Connection, chance: random.Random) -> None:
-    connection.execute("UPDATE orders SET status = 'PAID' WHERE id = %s", [chance.randint(1, ORDERS)])
+def _pay(session: Session, chance: random.Random) -> None:
+    session.execute("UPDATE orders SET status = 'PAID' WHERE id = %s", [chance.randint(1, ORDERS)])
 
 
-def _browse(connection: Connection, chance: random.Random) -> None:
-    session = chance.randint(1, SESSIONS)
-    connection.execute("UPDATE session SET pages = pages + 1 WHERE id = %s", [session])
-    connection.execute(
+def _browse(session: Session, chance: random.Random) -> None:
+    id_ = chance.randint(1, SESSIONS)
+    session.execute("UPDATE session SET pages = pages + 1 WHERE id = %s", [id_])
+    session.execute(
         "INSERT INTO event (guest_id, kind, details) SELECT guest_id, 'viewed', %s FROM session WHERE id = %s",
-        [f'{{"page": {chance.randint(1, 50)}}}', session],
+        [f'{{"page": {chance.randint(1, 50)}}}', id_],
     )
 
 
-def _serve(connection: Connection, chance: random.Random) -> None:
-    connection.execute(
+def _serve(session: Session, chance: random.Random) -> None:
+    session.execute(
         "UPDATE orders SET status = 'CHECKED_IN', note = %s WHERE id = %s",
         [f"room {chance.randint(100, 399)}", chance.randint(1, ORDERS)],
     )
 
 
-def _reward(connection: Connection, chance: random.Random) -> None:
-    """A batch job: many rows in one transaction."""
-    connection.execute(
+def _reward(session: Session, chance: random.Random) -> None:
+    """Updates many rows in one transaction, as a batch job does."""
+    session.execute(
         "UPDATE guest SET loyalty = %s WHERE id %% 20 = %s", [chance.choice(["silver", "gold"]), chance.randrange(20)]
     )
 
 
-def _forget(connection: Connection, chance: random.Random) -> None:
-    """A batch job that deletes rows."""
-    connection.execute("DELETE FROM session WHERE id %% 40 = %s", [chance.randrange(40)])
+def _forget(session: Session, chance: random.Random) -> None:
+    """Deletes many rows in one transaction, as a batch job does."""
+    session.execute("DELETE FROM session WHERE id %% 40 = %s", [chance.randrange(40)])
 
 
 WRITERS = (
@@ -279,11 +224,8 @@ def story(guest: int) -> list[Chapter]:
     ]
 
 
-def tell(connection: Connection, chapter: Chapter, order: int | None) -> int | None:
+def tell(session: Session, chapter: Chapter, order: int | None) -> int | None:
     """Performs one chapter; returns the id of the order if the chapter created it."""
-    if chapter.stamp is None:
-        result = connection.execute(chapter.sql.encode(), {"order": order})
-    else:
-        with stamped(connection, chapter.stamp):
-            result = connection.execute(chapter.sql.encode(), {"order": order})
-    return int(result.fetchall()[0][0]) if result.description else None
+    with nullcontext() if chapter.stamp is None else session.stamped(chapter.stamp):
+        rows = session.execute(chapter.sql, {"order": order})
+    return int(rows[0][0]) if rows else None

@@ -29,7 +29,10 @@ def open_day(at: datetime) -> date:
 
 
 def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
-    """Returns the files to merge: those of each entity and day before a date, if there are at least `files_min`."""
+    """Returns the files to merge, in groups.
+
+    A group has the files of one entity and of one day before the date `before`. It has at least `files_min` files.
+    """
     days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in manifest.files:
         if file.day < before.isoformat():
@@ -38,14 +41,14 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """Returns the days to drop: all but today and the `keep_days` days before today. Reserved entities do not count."""
+    """Returns the days to drop: all but today and the `keep_days` days before. Files of `OF_CHANGELOG` do not count."""
     first_kept = (today - timedelta(days=keep_days)).isoformat()
     return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first_kept}
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
-    """Returns the log files in `path` after the sequence `archived` that have only days before a date. By default, the
-    date is the first day that is not closed.
+    """Returns the numbers of the log files in `path` that follow the number `archived` and have only days before a
+    date. By default, the date is the first day that is not closed.
 
     The newest `KEPT` files are never among them. Raises ChangelogError if a file is missing or damaged.
     """
@@ -71,5 +74,5 @@ def _newest_at(path: Path, sequence: int) -> datetime:
             newest_at: datetime = max(group.column(_COMMITTED_AT).statistics.max for group in groups)
             return newest_at
     except NotWholeError as damage:
-        hint = "a damaged newest file is set aside when the service starts; restore any other from a copy"
+        hint = "if this is the newest file, the service sets it aside when it starts; otherwise, restore it from a copy"
         raise damage.error(hint) from damage

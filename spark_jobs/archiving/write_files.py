@@ -35,8 +35,12 @@ WRITING = {
     "maxRecordsPerFile": str(FILE_ROWS),
     **{f"parquet.column.statistics.enabled#{name}": "false" for name in SCHEMA.names if name not in _WITH_STATISTICS},
 }
-"""The options for Parquet. Small row groups let readers skip rows. The statistics in footers show nothing of a row's
-state. Level 9 makes files a ninth smaller than Spark's default, which is worth it for files that are read for years.
+"""The options for Parquet.
+
+Small row groups let readers skip rows. Only the columns in `_WITH_STATISTICS`, by which readers skip, have statistics
+in a file's footer. Statistics of the other columns would be of no use to readers, and would copy least and greatest
+values, such as whole states of rows, into the footer. Level 9 makes files a ninth smaller than Spark's default level,
+which is worth it for files that are read for years.
 """
 
 
@@ -75,8 +79,8 @@ class WrittenFile:
 def arranged(rows: DataFrame) -> DataFrame:
     """Returns the rows as the files have them: grouped by entity and day, sorted by key and position, without repeats.
 
-    Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, they have two that name the folder: `entity_` and
-    `day_` (in UTC).
+    Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has two columns that name a row's
+    folder: `entity_` and `day_` (in UTC).
     """
     day = F.expr("date_from_unix_date(cast(floor(unix_micros(committed_at) / 86400000000D) AS int))")
     with_folders = rows.select(
@@ -96,7 +100,7 @@ def arranged(rows: DataFrame) -> DataFrame:
 
 
 def _never_null(name: str) -> Column:
-    """Returns the column so that it is not nullable in Parquet. Spark treats every column that it reads as nullable."""
+    """Returns the column, but not nullable in Parquet. (Spark treats every column that it reads as nullable.)"""
     return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
 
 
@@ -110,7 +114,7 @@ _ZERO: Mapping[str, object] = {
 def write_files(run: ArchiveRun, rows: DataFrame) -> Iterator[list[WrittenFile]]:
     """Writes the rows to files with unique names in the archive's folders, and yields these files.
 
-    They are first written to a staging folder, which is deleted at the end.
+    The files are first written to a staging folder, which is deleted at the end.
     """
     name = run_name(run.at)
     staging = f"{_STAGING}/{name}"

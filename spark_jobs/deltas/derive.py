@@ -71,8 +71,8 @@ Values = Callable[[pa.RecordBatch], pa.Array]
 """A codec: it encodes a batch of `SCHEMA` as the values of its messages, in bytes."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
-"""By row number, for rows that lack values: the names of the unavailable columns, and whether the original lacks any.
-"""
+"""The rows that lack values, because the database's log did not send them. For each row number, it has the names of the
+columns that are unavailable in either state, and whether any column is unavailable in the original."""
 
 _UNAVAILABLE: Final = '"unavailable'
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
@@ -93,7 +93,7 @@ def derive(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def messages(deltas: pa.RecordBatch, topics: Mapping[str, str], values: Values) -> pa.RecordBatch:
-    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in its order. `topics` has the topic of each entity."""
+    """Returns the messages (`MESSAGES`) of a batch of `SCHEMA`, in the same order. `topics` has each entity's topic."""
     is_delete = pc.equal(deltas.column("op"), Op.DELETE.value).to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(deltas.num_rows), 1 + is_delete)
     is_tombstone = np.append(False, rows[1:] == rows[:-1]) if len(rows) else np.zeros(0, dtype=bool)
@@ -163,7 +163,7 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
-    """Returns the patches of the rows. It makes those of flat updates a batch at once, and the others one by one."""
+    """Returns the patches of the rows. The patches of flat updates are made all at once, the others one by one."""
     unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
@@ -203,9 +203,7 @@ def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_column
 
 
 def _lacking(rows: pa.RecordBatch) -> Lacking:
-    """Returns, for each row with unavailable columns, the names of these on either side, and whether the original lacks
-    any.
-    """
+    """Returns the rows that have unavailable columns."""
     provenance = rows.column("provenance")
     content = provenance.buffers()[2]
     # One search in all bytes is much faster than a search in each row.

@@ -1,4 +1,4 @@
-"""The chapters on Spark: each runs a job, checks the result against the changelog read in Python, and shows it."""
+"""The chapters on Spark: each runs a job, compares the result with the changelog as Python reads it, and shows it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _view(scene: Scene) -> Mapping[str, str]:
 
 
 CHAPTERS: Sequence[Chapter] = (_archive, _deltas, _view, drift)
-"""The chapters in their order. The last one must remain the last, because it damages files of the first one."""
+"""The chapters, in the order in which they run. `drift` must remain the last, because it damages the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str
         {key: [str(row[name]) for name in columns] for key, row in rows.items()} for rows in (view, states)
     )
     if actual != expected:
-        raise ChangelogError(Kind.DIVERGED, "orders differ between the view and the changelog up to its position")
+        raise ChangelogError(Kind.DIVERGED, "the view's orders differ from those in the changelog at its position")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

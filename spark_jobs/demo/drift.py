@@ -1,4 +1,4 @@
-"""The demo's chapter on drift. Rows in the files are altered; a comparison finds these; the service repairs them."""
+"""The demo's chapter on drift: alters rows in the changelog's files, finds them by a comparison, and repairs them."""
 
 import io
 import json
@@ -144,8 +144,8 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _republish(scene: Scene, report: Path) -> None:
-    """Sends the signal as an operator would. The running service finds it in the database's log and obeys it."""
-    scene.story.watch.say("A message in the database's own log asks the service to publish these keys again:")
+    """Sends a signal as an operator would. The running service finds the signal in the database's log and obeys it."""
+    scene.story.watch.say("A signal in the database's own log asks the service to publish these keys again:")
     options = ["republish", "order", "--report", str(report)]
     scene.show("changelog", *options)
     output = io.StringIO()

@@ -100,7 +100,7 @@ class _Demo:
         if arguments.no_spark:
             return command.execute(arguments)
         why = (
-            "its jobs read files, and this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
+            "the jobs read files, but this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
         )
         command.tell(arguments, None if why else sequel)
         if why:

@@ -2,9 +2,9 @@
 are taken as of this snapshot.
 
 Each side is read once, and most keys turn out to be the same. Every other key is *judged*: its two rows are compared
-column by column. For some keys the changelog does not show the state at the fence: the key's change was in the log when
-the snapshot was taken, but was not visible yet, and its original is unknown. Such a key is *undecided*, and is compared
-again under a later fence.
+column by column. For some keys, the changelog does not show the state at the fence: a change of the key was already in
+the database's log when the snapshot was taken, but the snapshot does not show it, and its original is unknown. Such a
+key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Kafka, Where
 
 FEW = 200_000
-"""The most keys to judge that Spark sends to every task. More keys are joined by a shuffle."""
+"""If at most this many keys must be judged, Spark sends them to every task. More keys are joined by a shuffle."""
 
 _JUDGED_AT_ONCE = 5_000
 _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
@@ -44,8 +44,8 @@ _UNDECIDED, _PENDING, _UNKNOWN, _CHANGED = "?", "p", "u:", "s:"
 class Scope:
     """Limits what is compared. None means no limit.
 
-    With `since`, only keys are compared that changed after this position. With `share`, only this share of the keys,
-    from 0 to 1. With `keys`, only a range of one entity's keys. `tasks` is the number of tasks that read the source;
+    With `since`, only keys that changed after this position are compared; with `share`, only this share (from 0 to 1)
+    of all keys; with `keys`, only a range of one entity's keys. `tasks` is the number of tasks that read the source;
     None means the default.
     """
 
@@ -57,8 +57,9 @@ class Scope:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Counts of one entity: its rows on each side, its undecided keys, and, by column, the keys in which a column
-    differs without being drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
+    """Counts of one entity: its rows on each side, its undecided keys, and, for each column, the keys in which the
+    column differs although this is not drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema
+    changed*.
     """
 
     source_rows: int = 0
@@ -80,8 +81,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged. `judged` is None if no
-    key was judged.
+    """The result of a comparison: the counts by entity, and a DataFrame (`JUDGED`) of the keys that were judged.
+    `judged` is None if no key was judged.
     """
 
     counts: Mapping[str, Counts]
@@ -100,7 +101,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The two sides of some entities: the source's rows (`ROWS`), and the changelog's rows.
+    """The two sides of some entities: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
+    changelog's.
 
     `cut` says which of the changelog's rows count; None means all. `json` says whether a table has a json column.
     `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's rows of
@@ -173,7 +175,7 @@ def compare(sides: Sides, scope: Scope) -> Comparison:
     grown = [entity for entity, shape in sides.shapes.items() if shape.grew]
     rows = key_states.chosen(sides.changelog, scope.share, sides.bounds)
     narrow = key_states.of_changelog(rows, sides.cut, json=sides.json, grown=grown)
-    if sides.cached:  # The changelog is read twice, which costs little only with files.
+    if sides.cached:  # The changelog is read twice, which is cheap for files, but not for Kafka.
         narrow = narrow.persist(StorageLevel.MEMORY_AND_DISK)
     truncated = {row["entity"]: row["rank"] for row in key_states.truncates(narrow).collect()}
     source = key_states.of_source(key_states.chosen(sides.source, scope.share, sides.bounds), grown)

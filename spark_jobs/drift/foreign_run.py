@@ -66,14 +66,14 @@ def detect(spark: SparkSession, request: Request, foreign_source: ForeignSource,
     versions = read_versions(open_log(request.config), [name])[name]
     if not versions:
         raise ChangelogError(
-            Kind.PRECONDITION, f"the changelog has no columns of {name}", hint="check the entity's name"
+            Kind.PRECONDITION, f"the changelog does not say which columns {name} has", hint="check the entity's name"
         )
     version = versions[-1][1]
     first_comparison = compare(_sides(spark, request, foreign_source, version, None), request.scope)
     comparison = first_comparison
     drifted_keys = first_comparison.drifted()
     if drifted_keys is not None and drifted_keys.head() is not None:
-        say(f"comparing keys that differ again after {foreign_source.settle_s:g} s")
+        say(f"keys differ; they are compared again after {foreign_source.settle_s:g} s")
         time.sleep(foreign_source.settle_s)
         second_comparison = compare(
             _sides(spark, request, foreign_source, version, drifted_keys.select("entity", "key")), request.scope

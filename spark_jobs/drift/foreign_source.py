@@ -1,8 +1,7 @@
-"""Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into rows as the changelog would have
-them.
+"""Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into rows as the changelog has them.
 
-The types of values are those of the changelog's columns. If a column of the source has a Spark type that cannot hold
-such values exactly, an error names the column. Every function here maps DataFrames or columns; none reads rows.
+The values get the types of the changelog's columns. If a column of the source has a Spark type that cannot hold such
+values exactly, an error names the column. Every function here maps DataFrames or columns; none reads rows.
 """
 
 import json
@@ -18,6 +17,7 @@ from pyspark.sql import types as spark
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.mask import MaskKind
 from changelog.envelope.versions import Version
+from changelog.schemas.spark import DIGITS_MAX, to_spark
 from changelog.schemas.types import ColumnType, Decimal, Primitive
 from changelog.spark_jobs.drift.mask_task import hashed
 from changelog.spark_jobs.reading.spark_types import quoted
@@ -34,8 +34,9 @@ class Masks:
     hmac_key: bytes = field(repr=False)
 
     def hashed(self, name: str, token: Column) -> Column:
-        """Returns the JSON that is published for `token`, the JSON of a value in column `name`. It is a hash if the
-        column's mask is `sha256`, otherwise `token`. Null stays null.
+        """Returns what the service publishes for `token`, which is the JSON of a value in column `name`.
+
+        If the column's mask is `sha256`, this is the hash of `token`, otherwise `token`. Null stays null.
         """
         if self.kinds.get(name) != "sha256":
             return token
@@ -43,8 +44,9 @@ class Masks:
 
 
 def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
-    """Returns the rows of the source as `changelog.connectors.sources.fences.ROWS`, masked, with only the changelog's
-    columns.
+    """Converts the rows of the source to rows with the columns `changelog.connectors.sources.fences.ROWS`.
+
+    A row's state is masked, and has only the columns that `version` lists.
 
     Raises ChangelogError (USAGE) for a column that `frame` lacks, or whose type loses information.
     """
@@ -78,7 +80,8 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
     """Returns the type of a column's values before masking.
 
-    This is `type_`. For a masked column, `type_` is None, and the type follows from the Spark type in the source.
+    If the column is not masked, this is `type_`, its type in the changelog. `type_` is None for a masked column: then
+    the result follows from the column's type in `types`, which has Spark's types of all columns of the source.
     """
     if name not in types:
         column_names = ", ".join(types)
@@ -88,9 +91,20 @@ def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping
         raise ChangelogError(
             Kind.USAGE,
             f"column {name} of {entity}: {types[name].simpleString()} cannot represent the changelog's values",
-            hint="cast it in the source, to the text that the database prints for numbers, times and json",
+            hint=_remedy(plain, masked=type_ is None),
         )
     return plain
+
+
+def _remedy(type_: ColumnType, *, masked: bool) -> str:
+    """Returns how Spark would have to read a column, so that its type holds every value of `type_`."""
+    spark_type = to_spark(type_)
+    if not isinstance(spark_type, str) or (isinstance(type_, Decimal) and type_.precision > DIGITS_MAX):
+        return "no type of Spark can; leave out --source to compare with the service's own database"
+    if spark_type != "string":
+        return f"change the source so that Spark reads the column as {spark_type}"
+    text = "the text that messages would have without the mask" if masked else "the text that messages have"
+    return f"change the source so that Spark reads the column as string, with {text}"
 
 
 def _hashed_type(spark_type: spark.DataType) -> Primitive:

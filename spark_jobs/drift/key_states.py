@@ -18,13 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from changelog.connectors.sources.fences import Shown
 from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.model import Op
+from changelog.envelope.position import commit_text
 from changelog.spark_jobs.drift.key_ranges import Bounds
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, MISSING, PENDING, SAME
 from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
-"""The columns of the result of `classify`. Each key that must be judged has its own row. All other keys are counted:
-each entity, state and side has one row, without a key, and `rows` is the number of keys."""
+"""The columns of the result of `classify`. Each key that must be judged has its own row. All other keys are only
+counted: each entity, state and side has one row, without a key, and `rows` is the number of keys."""
 
 SAMPLE_PARTS: Final = 1_000_000
 """Keys are divided into this many parts of equal size, by their CRC-32. A sample consists of some of these parts."""
@@ -33,8 +34,8 @@ _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""Matches the null columns at the end of a row, in the row's reversed text. Without such columns, it fails after a few
-characters, because it does not backtrack."""
+"""Matches the null columns at the end of a row, in the row's reversed text. On a row without such columns, the pattern
+fails after a few characters, because it does not backtrack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,12 @@ class Cut:
 
     def shows(self) -> Column:
         """Returns the condition that a row is visible at the fence."""
-        xid = F.col("transaction").cast("long")
-        seen = xid < F.lit(self.shown.end)
-        if self.shown.hidden:
-            seen &= ~xid.isin(*self.shown.hidden)
+        if self.shown.ids == "commits":
+            id_, end, hidden = _commit(), commit_text(self.shown.end), [*map(commit_text, self.shown.hidden)]
+            seen = (id_ < F.lit(end)) & ~id_.isin(*hidden)
+        else:
+            id_ = F.col("transaction").cast("long")
+            seen = (id_ < F.lit(self.shown.end)) & ~id_.isin(*self.shown.hidden)
         return (F.col("position") < F.lit(f"{self.epoch:08X}/")) | seen
 
 
@@ -77,7 +80,7 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the source's rows.
 
     `grown` are entities whose tables got new columns: earlier rows of the changelog may lack these columns at their
-    end, where the table has null. So nulls at the end of their rows are not compared.
+    end, where the table has null. So nulls at the end of these entities' rows are not compared.
     """
     return rows.select(
         _hash(),
@@ -117,7 +120,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
 
 
 def _hash() -> Column:
-    """Returns the hash of the key. Rows are sorted by it first, which costs less than sorting by text."""
+    """Returns the hash of the key. Rows are sorted by the hash first, which costs less than sorting by text."""
     return F.xxhash64("key").alias("hash")
 
 
@@ -127,6 +130,11 @@ def _print(json_null: Column, grown: Sequence[str]) -> tuple[Column, Column]:
         without = F.regexp_replace(F.reverse(text), _TRAILING_NULLS, "}")
         text = F.when(F.col("entity").isin(*grown), without).otherwise(text)
     return F.xxhash64(text, json_null).alias("print"), F.octet_length(text).alias("length")
+
+
+def _commit() -> Column:
+    """Returns the commit in a row's position, as `commit_text` writes it; these texts have the order of the commits."""
+    return F.split_part(F.col("position"), F.lit("/"), F.lit(2))
 
 
 def _inverted(position: Column) -> Column:
@@ -152,7 +160,7 @@ def without_truncated(narrow: DataFrame, truncated: Mapping[str, str]) -> DataFr
 
 
 def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) -> DataFrame:
-    """Joins the two sides, both in narrow form. Returns the keys that must be judged, and the numbers of the others
+    """Joins the two sides, both in narrow form. Returns the keys that must be judged, and how many other keys there are
     (`CLASSIFIED`).
 
     `position` is the position of the key's last visible row in the changelog, or of its first row if no row is visible.

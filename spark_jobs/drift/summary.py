@@ -15,9 +15,10 @@ from changelog.spark_jobs.drift.judge_task import SAMPLES_MAX
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, MISSING
 
 BUCKET_S = 300
-"""The length in seconds of the buckets of time that separate incidents.
+"""The length of a bucket, in seconds. A bucket is an interval of time.
 
-Drifted keys are sorted into buckets by the time of their last change. A bucket without a drifted key ends an incident.
+Drifted keys are sorted into buckets by the time of their last change. A bucket without a drifted key separates two
+incidents.
 """
 
 WRITERS_MAX = 50

@@ -63,8 +63,8 @@ def stream_changelog(
     `offset`.
 
     `options` are options of Spark's Kafka source, such as `startingOffsets` or `maxOffsetsPerTrigger`; they override
-    the options that are set here. With `entities`, only these entities are read. Without, an entity that appears later
-    is read as well, from its beginning.
+    the options that are set here. With `entities`, only these entities are read. Without `entities`, an entity that
+    appears later is read as well, from its beginning.
     """
     names = None if entities is None else sorted(set(entities))
     if names is not None:
@@ -82,7 +82,7 @@ def end_of(spark: SparkSession, where: Where, entities: Iterable[str] | None = N
     """Returns the position up to which the changelog is complete; None while the changelog is empty.
 
     An archive of topics can be complete up to a different position for each entity: with `entities`, the result is the
-    lowest of their positions; without, it is the highest of all.
+    lowest of their positions; without `entities`, it is the highest position of all.
     """
     match where:
         case Files():
@@ -108,7 +108,7 @@ def _archived(where: Archive, manifest: Manifest, entities: Iterable[str] | None
         return Position.parse(min(complete[entity] for entity in required) if required else max(complete.values()))
     raise ChangelogError(
         Kind.PRECONDITION,
-        f"{name_of(where)} is not complete: no run has read all that was committed before it",
+        f"{name_of(where)} is not complete: no run has read all that was committed before the run began",
         hint="run spark_jobs/archive.py until it ends",
     )
 
@@ -124,9 +124,9 @@ def refuse_beyond(spark: SparkSession, where: Where, position: Position, entitie
 def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, what: str) -> None:
     """Raises ChangelogError (GAP) if retention dropped rows after `end`.
 
-    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing.
-    Rows of the reserved entities prove nothing, because retention never drops them. `what` says in the error which
-    output ends at `end`, for example `the deltas go up to`.
+    Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. Rows
+    of the reserved entities prove nothing, because retention never drops them. In the error, `what` says what ends at
+    `end`, for example `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))

@@ -24,8 +24,8 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
 _NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
-# A pattern, and the kind, message and hint of the error it stands for. The first pattern that matches decides. It is
-# matched against the text of Spark's error, which includes the texts of its causes.
+# Each entry has a pattern, and the kind, message and hint of the error that the pattern stands for. The first pattern
+# that matches the text of Spark's error decides. This text includes the texts of the error's causes.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
@@ -64,7 +64,7 @@ _KNOWN = [
         r"FAILED_READ_FILE\.FILE_NOT_EXIST[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
         Kind.MALFORMED,
         "{what} is gone",
-        "run the job again, since compaction may have replaced it; otherwise restore it from a copy",
+        "run the job again, because compaction may have replaced the file; if it is still gone, restore it from a copy",
     ),
     (
         r"(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[^\n]*?(?P<uri>(?:file|hdfs|s3a|abfss?|gs):[^\s,]+?)\.?(?:[\s,]|$)",
@@ -101,7 +101,7 @@ _KNOWN = [
         r"No suitable driver",
         Kind.USAGE,
         "Spark finds no driver for this JDBC URL",
-        "name its class in the option `driver`, and add its jar to spark-submit: --packages",
+        "name the driver's class in the option `driver`, and add its jar to spark-submit: --packages",
     ),
     (
         r"ClassNotFoundException: org\.postgresql",

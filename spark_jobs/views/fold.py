@@ -1,10 +1,12 @@
 """Folds the last changes of each key into its last state, with typed values.
 
-If the log did not send a value in a change (it is *unavailable*), the value is taken from an earlier state. The input
-has the columns `CHANGES`. The rows of a key are adjacent, the newest first; they end at the first that lacks no value.
+If the database's log did not send a value in a change (the value is *unavailable*), it is taken from an earlier state.
+The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first, and end with the first row that
+lacks no value.
 
-This module works row by row, handles all unusual values, and defines the result. Changes that are complete states with
-values of the usual form go through `changelog.spark_jobs.views.fold_batch`, which reads many at once.
+This module works row by row, reads values of every form, and defines the result. Changes that are complete states are
+first given to `changelog.spark_jobs.views.fold_batch`, which reads many at once. It leaves those with unusual values,
+such as an infinite date, to this module.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +33,7 @@ _OF_STATE: Final = (*_OF_CHANGE, "current", "gaps")
 WHOLE: Final = "whole"
 
 CHANGES: Final = (*_OF_STATE, WHOLE)
-"""The columns of a change. The first of them become columns of `ABOUT`.
+"""The columns of a change. Those in `_OF_CHANGE` become the first columns of `ABOUT`.
 
 `gaps` is the change's provenance if it names unavailable values or JSON nulls, otherwise null. `WHOLE` says that the
 change is the newest of its key and lacks no value, so that it is the only one of its key in the input.

@@ -186,7 +186,7 @@ def _filtered(rows: DataFrame, condition: str | None) -> DataFrame:
         return rows.where(condition)
     except (AnalysisException, ParseException) as error:
         reason = error.getCondition() or "invalid SQL"
-        hint = f"its columns are: {', '.join(rows.columns)}"
+        hint = f"the view has the columns: {', '.join(rows.columns)}"
         raise ChangelogError(Kind.USAGE, f"the condition does not fit the view ({reason})", hint=hint) from error
 
 

@@ -17,7 +17,7 @@ import pytest
 from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker
 from changelog.spark_jobs.demo.story import lacking
 from tests.patience import PROGRAM_S
-from tests.servers import java_needed, kafka_lib
+from tests.servers import fetched, java_needed, kafka_lib
 
 HOME = Path(__file__).parents[2]
 
@@ -34,6 +34,11 @@ SPARK_TEXTS = (
 )
 """Texts in the chapters on Spark, with each run of whitespace replaced by one blank."""
 
+DATABASES = pytest.mark.parametrize(
+    "database", [pytest.param([], id="postgres"), pytest.param(["--mysql"], id="mysql")]
+)
+"""The options of the demo that choose its database."""
+
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
@@ -42,6 +47,13 @@ def temporary() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def server_programs(database: list[str]) -> None:
+    """Skips or fails the test if the programs of its database were not fetched."""
+    if database:
+        fetched("mariadb")
 
 
 def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
@@ -69,11 +81,13 @@ def refuse_leftovers(temporary: Path, output: str) -> None:
             assert probe.connect_ex(("127.0.0.1", int(port[1]))) != 0
 
 
-@pytest.mark.usefixtures("starts_servers")
-def test_the_demo_tells_its_story(temporary: Path) -> None:
+@DATABASES
+@pytest.mark.usefixtures("starts_servers", "server_programs")
+def test_the_demo_tells_its_story(temporary: Path, database: list[str]) -> None:
     """Where Spark is installed, the story includes the Spark jobs. Elsewhere, it says how to get them."""
     folder = temporary / "told"
-    with start(temporary, "-m", "changelog.spark_jobs.demo", "--seconds", "1", "--path", str(folder)) as process:
+    words = [*database, "--seconds", "1", "--path", str(folder)]
+    with start(temporary, "-m", "changelog.spark_jobs.demo", *words) as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, output
     for text in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
@@ -104,17 +118,20 @@ def test_the_demo_refuses_a_folder_that_exists(temporary: Path) -> None:
     assert output == f"changelog: {temporary} already exists; name a new folder\n"
 
 
-@pytest.mark.usefixtures("starts_servers")
+@DATABASES
+@pytest.mark.usefixtures("starts_servers", "server_programs")
 @pytest.mark.parametrize(
     ("after", "number"),
     [
-        ("changelog demo", signal.SIGINT),  # while PostgreSQL starts
+        ("changelog demo", signal.SIGINT),  # while the database starts
         ("six services", signal.SIGHUP),
         ("all tables are read", signal.SIGTERM),
     ],
 )
-def test_a_signal_ends_the_demo_and_leaves_nothing_behind(temporary: Path, after: str, number: signal.Signals) -> None:
-    with demo(temporary, "--seconds", "1") as process:
+def test_a_signal_ends_the_demo_and_leaves_nothing_behind(
+    temporary: Path, database: list[str], after: str, number: signal.Signals
+) -> None:
+    with demo(temporary, *database, "--seconds", "1") as process:
         assert process.stdout is not None
         output = ""
         while after not in output:
@@ -131,11 +148,12 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(temporary: Path, after
     refuse_leftovers(temporary, output)
 
 
-@pytest.mark.usefixtures("starts_servers")
-def test_the_demo_with_kafka_shows_what_a_consumer_reads(temporary: Path) -> None:
+@DATABASES
+@pytest.mark.usefixtures("starts_servers", "server_programs")
+def test_the_demo_with_kafka_shows_what_a_consumer_reads(temporary: Path, database: list[str]) -> None:
     kafka_lib()
     folder = temporary / "told"
-    with demo(temporary, "--kafka", "--seconds", "3", "--path", str(folder)) as process:
+    with demo(temporary, *database, "--kafka", "--seconds", "3", "--path", str(folder)) as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert process.returncode == 0, output
     for text in ("Kafka is up", "equals the tables", "equals the table:", "a tombstone", "changed  by unknown"):
@@ -160,6 +178,19 @@ def test_bootstrap_servers_need_the_option_kafka(temporary: Path) -> None:
     with demo(temporary, "--bootstrap-servers", "127.0.0.1:1") as process:
         output, _ = process.communicate(timeout=PROGRAM_S)
     assert (process.returncode, output) == (2, "changelog: --bootstrap-servers needs --kafka; give both\n")
+
+
+def test_without_its_programs_the_demo_says_how_to_get_mariadb(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHANGELOG_MARIADB_HOME", str(temporary))
+    with demo(temporary, "--mysql") as process:
+        output, _ = process.communicate(timeout=PROGRAM_S)
+    assert process.returncode == 3
+    missing = (
+        f"changelog: there is no bin/mariadbd in {temporary}; `make .cache/mariadb/.done` in a checkout fetches it"
+    )
+    assert missing in output
 
 
 def test_without_jars_the_demo_says_how_to_get_kafka(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

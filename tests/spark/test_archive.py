@@ -40,7 +40,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""Added to `NOON`, this is later than the machine's clock, which sets the modification times of files."""
+"""`NOON + LATER` is later than the machine's clock, which sets the modification times of files."""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def run(spark: SparkSession, log: Path) -> ArchiveRun:
     return ArchiveRun(spark=spark, store=local(log), at=NOON)
 
 
-# Which days
+# Which days are archived
 
 
 def test_a_day_is_closed_an_hour_after_its_end() -> None:

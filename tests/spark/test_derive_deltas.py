@@ -1,4 +1,4 @@
-"""The job with a file log, which writes deltas as files: repeated runs, runs that stop, and bad input."""
+"""The job `derive_deltas` on a file log writes deltas as files: repeated runs, runs that stop, and bad input."""
 
 import json
 import random
@@ -105,7 +105,7 @@ def test_a_run_that_stops_before_its_commit_is_repeated(spark: SparkSession, log
     assert len(log.deltas(spark)) == len(log.records)
 
 
-def test_lines_of_json(spark: SparkSession, log: Log) -> None:
+def test_deltas_can_be_written_as_lines_of_json(spark: SparkSession, log: Log) -> None:
     assert log.run("--format", "jsonl") == 0
     lines = [
         json.loads(line)
@@ -120,7 +120,9 @@ def test_lines_of_json(spark: SparkSession, log: Log) -> None:
     assert first["patch"] == json.loads(delta_codec.encode(delta_of(expected.envelope)))["patch"]
 
 
-def test_a_span_of_positions(spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_can_be_limited_to_a_span_of_positions(
+    spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
     positions = sorted({str(position(delta_of(record.envelope))) for record in log.records})
     first, last = positions[3], positions[-4]
     assert log.run("--from", first, "--to", last, output="span") == 0

@@ -1,9 +1,9 @@
-"""The campaign of drift runs, with two rounds."""
+"""Runs the campaigns `drift` and `drift_mysql` with few rounds."""
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.campaigns import drift
+from tests.campaigns import drift, drift_mysql
 from tests.campaigns._pieces import run
 
 
@@ -11,4 +11,11 @@ from tests.campaigns._pieces import run
 def test_campaign_drift(spark: SparkSession, seed: int) -> None:
     figures = run(drift.campaign(), 2, seed)
     assert figures["rows"]
+    assert figures["found"] == figures["planted"] > 0
+
+
+@pytest.mark.campaign
+def test_campaign_drift_mysql(spark: SparkSession, seed: int) -> None:
+    figures = run(drift_mysql.campaign(), drift_mysql.ROUNDS + 1, seed)
+    assert figures["transactions"]
     assert figures["found"] == figures["planted"] > 0

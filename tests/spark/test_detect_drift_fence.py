@@ -98,9 +98,9 @@ def held_back(site: Site, *statements: str) -> Iterator[None]:
 
 
 def _commit_until(site: Site, released: threading.Event) -> None:
-    """Commits messages without content until one of these commits waits, because a setting takes effect with a delay.
+    """Commits empty messages until one of these commits is held back, because the setting takes effect with a delay.
 
-    It ends when the commits are released.
+    Returns when the commits are released.
     """
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         while not released.wait(0.02):
@@ -129,7 +129,7 @@ def test_a_service_that_is_stopped_has_not_caught_up(site: Site, detect: Detect)
     assert report["fence"]["caughtUpAt"] is None
 
 
-def test_a_table_that_is_being_altered_is_not_waited_for_with_locks_held(site: Site, detect: Detect) -> None:
+def test_a_table_that_stays_locked_is_not_compared(site: Site, detect: Detect) -> None:
     with (
         site.running() as service,
         psycopg.connect(site.dsn) as connection,

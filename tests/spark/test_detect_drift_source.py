@@ -1,5 +1,6 @@
-"""Comparisons with `--source`: a copy of a table that Spark can read, which is compared after it has settled."""
+"""Comparisons with `--source`, which is a copy of a table. Keys that differ are compared again after `--settle`."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 
 from changelog.connectors.servers.postgres import Server
+from changelog.connectors.sources.fences import ROWS
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.versions import Version
+from changelog.schemas.types import Array, ColumnType, Decimal, Primitive, Struct
 from changelog.spark_jobs.detect_drift import JOB
+from changelog.spark_jobs.drift.foreign_source import Masks, rows_of
 from changelog.spark_jobs.runner.job import main
 from tests.campaigns._plant import last_only, latest, rewrite
 from tests.integration.site import Site
@@ -221,6 +227,45 @@ def test_a_column_that_cannot_be_compared_is_refused_by_name(
         frame = frame.drop("amount").withColumnRenamed("cast", "amount")
     [line] = detect(frame, code=2).lines
     assert message in line
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("type_", [*Primitive, Decimal(precision=12, scale=2)], ids=str)
+def test_a_refused_column_is_accepted_with_the_type_in_the_hint(
+    spark: SparkSession, type_: ColumnType, masked: bool
+) -> None:
+    masks = Masks(kinds={"value": "sha256"} if masked else {}, hmac_key=b"a secret of sixteen")
+    frame = spark.createDataFrame([], "id long, value map<string, int>")
+    with pytest.raises(ChangelogError, match="column value of sale: map") as refused:
+        rows_of(frame, _version(type_), masks)
+    hinted = re.search(r"reads the column as ([a-z_]+(\(\d+,\d+\))?)", refused.value.hint or "")
+    assert hinted is not None, refused.value.hint
+    corrected = frame.select("id", F.lit(None).cast(hinted[1]).alias("value"))
+    assert rows_of(corrected, _version(type_), masks).columns == ROWS.names
+
+
+@pytest.mark.parametrize("type_", [Array(element=Primitive.INT), Struct(fields=()), Decimal(precision=39, scale=2)])
+def test_a_column_that_spark_cannot_hold_has_no_other_type_in_the_hint(spark: SparkSession, type_: ColumnType) -> None:
+    frame = spark.createDataFrame([], "id long, value array<int>")
+    with pytest.raises(ChangelogError, match="column value of sale: array<int>") as refused:
+        rows_of(frame, _version(type_), Masks(kinds={}, hmac_key=b""))
+    assert "leave out --source" in (refused.value.hint or "")
+
+
+def _version(type_: ColumnType) -> Version:
+    """Returns a version of the entity `sale` with the columns `id`, the key, and `value`."""
+    return Version(
+        entity="sale",
+        number=1,
+        columns=Struct(fields=(("id", Primitive.LONG), ("value", type_))),
+        relation=None,
+        cluster="",
+        key=("id",),
+        settings="",
+        restated=(),
+        broke=False,
+        state=b"",
+    )
 
 
 def test_a_source_is_for_one_entity_and_without_repair(

@@ -1,4 +1,4 @@
-"""The job makes views of a file log as of any moment, and later runs update them. An error is one line."""
+"""The job `rebuild_view` makes views of a file log as of any moment, and updates them later. An error is one line."""
 
 import json
 import random
@@ -175,7 +175,9 @@ def test_a_view_as_of_a_time_ends_before_the_first_later_transaction(
     assert run("--as-of", datetime.now(UTC).isoformat())["position"] == str(position_of(half[-1][-1]))
 
 
-def test_a_condition_and_text(spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]) -> None:
+def test_a_condition_selects_rows_and_raw_keeps_their_texts(
+    spark: SparkSession, folder: Path, run: Run, workload: list[list[Record]]
+) -> None:
     position = positions(flat(workload[: TRANSACTIONS // 2]), random.Random(3), 1)[0]
     arguments = ("--as-of", str(position), "--where", "status = 'PAID'", "--raw", "--schemas", str(with_schema(folder)))
     rows = run(*arguments)["rows"]
@@ -215,11 +217,11 @@ def test_documents_nest_the_rows_that_belong_to_them(
         (("--as-of", "00000001/00000000000FFFFF/00000000"), 2, "is beyond the end"),
         (("--as-of", "1999-01-01T00:00:00Z"), 2, "1999-01-01T00:00:00.* is before the first transaction"),
         (("--schemas", "nowhere"), 2, "nowhere/order.avsc cannot be read"),
-        (("--where", "statsu = 1"), 2, "the condition does not fit the view .*its columns are: id, status,"),
+        (("--where", "statsu = 1"), 2, "the condition does not fit the view .*the view has the columns: id, status,"),
         (("--where", "status = = 1"), 2, "the condition does not fit the view"),
         (("--archive", "nothing"), 3, "has no manifest"),
         (("--keep-service", "a", "--drop-service", "a"), 2, "a service is both kept and dropped"),
-        (("--view", "nothing"), 2, "the configuration has no view nothing; add .*it has: statuses, taken, wrong"),
+        (("--view", "nothing"), 2, "the configuration has no view nothing; add .* has: statuses, taken, wrong"),
         (("--view", "wrong"), 2, "view.nested.peers.on: order has no column statsu; it has: id, status"),
         (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
     ],

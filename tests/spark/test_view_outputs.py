@@ -1,4 +1,6 @@
-"""Views as tables. PostgreSQL's table is replaced at once; in Delta Lake, each view is a commit. Other tables stay."""
+"""Views are written as tables. In PostgreSQL, a table is replaced at once; in Delta Lake, each view is a commit. No
+other table is changed.
+"""
 
 import json
 import os
@@ -82,7 +84,7 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
     "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]}', note = '', long IS NULL,
     _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
     _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
-"""Compares each value in the server. All columns of the result are true."""
+"""Compares each value in the server. Each column of the result must be true."""
 
 
 def change(key: str, commit: int, op: Op = Op.CREATE, **values: Any) -> Record:
@@ -189,7 +191,7 @@ def test_documents_are_jsonb(folder: Path, run: Run, dsn: str) -> None:
         ("CREATE TABLE orders (id int) PARTITION BY LIST (id)", (), 2, "orders is a partitioned table"),
         ("", ("--to", "nowhere.orders"), 2, "has no schema nowhere"),
         ("", ("--to", "a.b.c"), 2, "'a.b.c' is not a table name"),
-        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; env:NAME"),
+        ("", ("--dsn", "postgresql://me:secret@nowhere/app"), 2, "a secret is given by reference; write env:NAME"),
         ("", ("--dsn", "env:NOT_THERE"), 2, "the environment has no NOT_THERE"),
         ("", ("--dsn", "env:UNREACHABLE"), 3, "cannot connect to PostgreSQL"),
         ("", ("--dsn", "env:NO_DSN"), 2, "--dsn is not a PostgreSQL connection string"),

@@ -38,8 +38,8 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The moment at which the changelog had caught up with the fence. `checkpoint` shows that it had, `at` is the time,
-    and the wait took `waited_s` seconds.
+    """Says that the changelog has caught up with the fence: `checkpoint` shows this. It was read at the time `at`,
+    after a wait of `waited_s` seconds.
     """
 
     checkpoint: Checkpoint
@@ -48,11 +48,12 @@ class CaughtUp:
 
 
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
-    """Waits until these entities' tables are read completely and none is being repaired; returns the checkpoint.
+    """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    A fence that is taken afterwards shows every row that was read from a table. So if the changelog has no visible row
-    for a key, it does not have the key at the fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time
-    of `time.monotonic`, has passed.
+    Returns the checkpoint that says so. A fence shows a row of the changelog if it shows the transaction that the row
+    names. Every row that the service read from these tables names a transaction that has ended by now, so a fence that
+    is taken afterwards shows it. If this fence shows no row of the changelog for a key, the changelog does not have the
+    key at the fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a time of `time.monotonic`, has passed.
     """
     while True:
         checkpoint = log.checkpoint()
@@ -70,7 +71,7 @@ def unread(checkpoint: Checkpoint | None, names: Sequence[str]) -> str | None:
     repaired.
     """
     if checkpoint is None:
-        return "it is empty"
+        return "the changelog is empty"
     for name in names:
         if not is_complete(checkpoint.windows.get(name)):
             return f"the table of {name} is not read completely yet"
@@ -88,9 +89,9 @@ def until_caught_up(log: Log, fence: Fence, *, deadline: float, wait: Callable[[
     while True:
         checkpoint = log.checkpoint()
         if checkpoint is not None and not fence.is_of(checkpoint):
-            hint = "have [source] dsn name the database that the service reads; see `changelog check`"
+            hint = "set `dsn` in [source] to the database that the service reads; see `changelog check`"
             raise NotComparedError(REFUSED, f"{log.where} belongs to another database cluster", hint=hint)
-        reason = "it is empty" if checkpoint is None else fence.missing(checkpoint)
+        reason = "the changelog is empty" if checkpoint is None else fence.missing(checkpoint)
         if checkpoint is not None and reason is None:
             return CaughtUp(checkpoint=checkpoint, at=datetime.now(UTC), waited_s=time.monotonic() - began)
         if time.monotonic() > deadline:

@@ -16,14 +16,14 @@ from changelog.spark_jobs.drift.key_ranges import Bounds
 
 TASK_PAGES: Final = 8192
 TASK_PAGES_MIN: Final = 128
-"""The most pages that one task reads (64 MiB). If this would leave cores idle, tasks read fewer pages, but at least
-`TASK_PAGES_MIN`."""
+"""`TASK_PAGES` is the most pages that one task reads (64 MiB). If this would leave cores idle, tasks read fewer pages,
+but at least `TASK_PAGES_MIN`."""
 
 
 def ranges(tables: Mapping[str, FencedTable], tasks: int) -> list[list[Pages]]:
     """Returns all pages of the tables, divided among about `tasks` tasks.
 
-    The last pages of each leaf have no end, because tables grow.
+    The last range of each leaf has no end, because tables grow.
     """
     total = sum(pages for table in tables.values() for pages in table.leaf_pages)
     share = max(1, -(-total // tasks))
@@ -61,7 +61,7 @@ def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
 def source_rows(
     spark: SparkSession, reading: Scan, tables: Mapping[str, FencedTable], tasks: int, keys: Bounds | None = None
 ) -> DataFrame:
-    """Returns the rows (`ROWS`) of these tables at the fence.
+    """Returns the rows (`changelog.connectors.sources.fences.ROWS`) of these tables at the fence.
 
     With `keys`, returns only the rows in this range of keys, and reads each leaf in one task.
     """

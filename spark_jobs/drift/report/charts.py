@@ -8,7 +8,7 @@ from changelog.spark_jobs.drift.report.spelling import count, day, plural
 
 HEIGHT = 32
 STEP, WIDTH = 8, 6
-"""The step from one bar to the next and the width of a bar, in pixels, like all lengths here."""
+"""The distance between the left edges of two bars, and the width of a bar. All lengths here are in pixels."""
 
 BARE = 2
 """The height of the tick that stands for a run without drift."""

@@ -1,4 +1,4 @@
-"""The format of a report, `report.json`, version 1. Its JSON Schema, docs/drift-report.schema.json, is made from here.
+"""The format of a report, `report.json`, version 1. docs/drift-report.schema.json is made from this module.
 
 A report has all members of these classes, and no others; a value that is unknown is null. Times are ISO 8601 in UTC
 (`…Z`). Positions are those of the changelog. A row key is *drifted* if it is *missing* (in the source, but not in the
@@ -57,8 +57,8 @@ class Lost(_Part, frozen=True, kw_only=True):
 
 
 class Where(_Part, frozen=True, kw_only=True):
-    """The changelog that was compared with the source. `gaps` lists the changes that it lacks; it is empty if the run
-    did not look for gaps.
+    """The changelog that was compared with the source. `gaps` lists the changes that it lacks; this list is also empty
+    if the run did not look for gaps.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class Where(_Part, frozen=True, kw_only=True):
 
 
 class Fence(_Part, frozen=True, kw_only=True):
-    """The moment at which both sides are compared: each shows the transactions of `snapshot`, and no others. The
+    """The moment at which both sides are compared: each side shows the transactions of `snapshot`, and no others. The
     changelog was read up to `position`.
     """
 
@@ -99,7 +99,7 @@ class Incidents(_Part, frozen=True, kw_only=True):
 
 
 class Sample(_Part, frozen=True, kw_only=True):
-    """A drifted key. `columns` has the JSON on both sides of each column that differs, without a side that lacks it.
+    """A drifted key. `columns` has each column that differs, with its JSON on each side that has the column.
 
     A value of more than 200 characters is a text that ends in "…". Numbers keep their spelling (`-0`). `provenance` is
     that of the key's last change; its `context` is a text, the JSON that the application wrote.
@@ -198,9 +198,9 @@ def decode(content: bytes, where: str) -> Report:
     try:
         return msgspec.json.decode(content, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        # msgspec names the key and what is wrong with it, never the value.
+        # msgspec names the member and what is wrong with it, but never shows the value.
         message = f"{where} is not a drift report of format {FORMAT}: {error}"
-        hint = "restore it, or move its folder away: the history then begins with the next report"
+        hint = "restore the file, or move its folder away: then the history begins with the next report"
         raise ChangelogError(Kind.MALFORMED, message, hint=hint) from error
 
 
