@@ -13,8 +13,8 @@ from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPTED_TURNS = 5
-"""Turns of the event loop after which an accepted connection is registered as a link. It takes three turns without
-waits.
+"""For how many turns of the event loop `stop` waits, so that each accepted connection is registered as a link. This
+takes three turns.
 """
 
 ABORT = struct.pack("ii", 1, 0)
@@ -73,6 +73,11 @@ class Proxy:
         """Forwards again, for links that hang and for new ones. After `stop`, it listens again."""
         self._call(self._resume())
 
+    def forward_to(self, host: str, port: int) -> None:
+        """Breaks all links, and forwards new ones to another server."""
+        self._target = (host, port)
+        self.reset()
+
     def close(self) -> None:
         """Ends the proxy and all its links."""
         self._call(self._stop())
@@ -122,7 +127,8 @@ class Proxy:
         for task, writers in links.items():
             for writer in writers:
                 if abort:
-                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+                    with contextlib.suppress(OSError):  # the link has just ended by itself
+                        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
                 writer.transport.abort()
             task.cancel()
         await asyncio.gather(*links, return_exceptions=True)

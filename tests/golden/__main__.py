@@ -1,9 +1,11 @@
-"""`python -m tests.golden NAME ...` writes what the newest server gives into the files: to be read, then kept."""
+"""`python -m tests.golden NAME ...` writes what the newest server gives into the files. Read it before you keep it."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from changelog.connectors.servers.postgres import temporary_server
+from tests.golden.on_postgres import GoldenPostgres
 from tests.golden.run import run_golden
 from tests.golden.script import parse, render
 from tests.servers import SETTINGS, fresh_database
@@ -15,8 +17,8 @@ def main(names: list[str]) -> None:
         for name in names:
             file = Path(__file__).with_name(f"{name}.sql")
             script = parse(file.read_text())
-            with fresh_database(server) as dsn:
-                file.write_text(render(script, run_golden(script, dsn)))
+            with fresh_database(server) as dsn, closing(GoldenPostgres(dsn)) as database:
+                file.write_text(render(script, run_golden(script, database)))
 
 
 main(sys.argv[1:] or [file.stem for file in sorted(Path(__file__).parent.glob("*.sql"))])

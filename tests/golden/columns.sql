@@ -1,5 +1,5 @@
--- What is published of a table: some of its columns, some of its rows, some values masked.
---# server = 15
+-- What is published of a table: some of its columns, some values masked.
+--# mysql = true
 --# [entities.guest]
 --# table = "public.guest"
 --# exclude_columns = ["note"]
@@ -7,27 +7,19 @@
 --# [entities.room]
 --# table = "public.room"
 --# columns = ["id", "name"]
---# [entities.orders]
---# table = "public.orders"
---# where = "status <> 'draft'"
 --# [mask]
 --# key = "a secret of sixteen or more"
 
-CREATE TABLE guest (id int PRIMARY KEY, name text, email text, phone text, passport text, note text, extra jsonb);
+CREATE TABLE guest (id int PRIMARY KEY, name text, email text, phone text, passport text, note text, extra json);
 ALTER TABLE guest REPLICA IDENTITY FULL;
 CREATE TABLE room (id int PRIMARY KEY, name text, secret text);
 ALTER TABLE room REPLICA IDENTITY FULL;
-CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL);
-ALTER TABLE orders REPLICA IDENTITY FULL;
 INSERT INTO guest VALUES (1, 'Ada', 'ada@example.org', '555', 'P1', 'vip', '{"a": 1}');
-INSERT INTO orders VALUES (1, 'draft'), (2, 'NEW');
 
 --> run
 -> {"entity": "guest", "key": "1",
     "provenance": {"source": {"table": "public.guest", "op": "read", "ordinal": 2, "mask": "7113caf8b3f64b6d"}},
     "current": {"id":1,"name":"Ada","email":"82fb6e1443e1ae21305382e3447798d7cd406225d15dcd82d186a289cc9bcd24","phone":null,"extra":"fec0858502efb923fe9341fed4001d17ace7523ed7987af346abee9e3f57760e"}}
--> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
-    "current": {"id":2,"status":"NEW"}}
 
 -- Equal values have equal masks, JSON values by what they mean; null stays null.
 INSERT INTO guest VALUES (2, 'Twin', 'ada@example.org', '555', 'P2', 'none', '{ "a": 1 }'), (3, 'No mail', NULL, NULL, NULL, NULL, NULL);
@@ -58,22 +50,3 @@ INSERT INTO room VALUES (1, 'Blue', 'the safe is behind the picture');
 UPDATE room SET secret = 'it was moved';
 -> {"entity": "room", "key": "1", "provenance": {"source": {"table": "public.room", "op": "update", "ordinal": 0}},
     "current": {"id":1,"name":"Blue"}, "original": {"id":1,"name":"Blue"}}
-
--- A row that enters the filter is created, one that leaves it is deleted.
-UPDATE orders SET status = 'NEW' WHERE id = 1;
--> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
-    "current": {"id":1,"status":"NEW"}}
-
-UPDATE orders SET status = 'PAID' WHERE id = 1;
--> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
-    "current": {"id":1,"status":"PAID"}, "original": {"id":1,"status":"NEW"}}
-
-UPDATE orders SET status = 'draft' WHERE id = 1;
--> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}},
-    "current": null, "original": {"id":1,"status":"PAID"}}
-
-DELETE FROM orders WHERE id = 1;
-
-DELETE FROM orders WHERE id = 2;
--> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}},
-    "current": null, "original": {"id":2,"status":"NEW"}}

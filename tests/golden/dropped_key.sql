@@ -1,4 +1,5 @@
 -- A table that loses the key of its entity cannot go on: what stands before is published, then the service stops.
+--# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
 

@@ -1,4 +1,5 @@
 -- Behavioural events are written once. Who changes one breaks a promise: the entity's policy says what then.
+--# mysql = true
 --# [entities.event]
 --# table = "public.event"
 --# immutable = true

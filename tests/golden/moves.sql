@@ -1,4 +1,5 @@
 -- A changed key, or a changed value that places the row, is a delete at the old place and a create at the new one.
+--# mysql = true
 --# [entities.guest]
 --# table = "public.guest"
 --# [entities.orders]

@@ -1,24 +1,16 @@
-"""Runs a golden script against a server, with the source as the service has it."""
+"""Runs a golden script against a server, and reads its changes with the service's own source."""
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-import psycopg
 import structlog
 from msgspec import Raw
-from psycopg.pq import TransactionStatus
 
 from changelog.connectors.config import Config
-from changelog.connectors.sources.postgres.admin.catalog import read_tables
-from changelog.connectors.sources.postgres.session.connection import connect
-from changelog.connectors.sources.postgres.settings import Settings
-from changelog.connectors.sources.postgres.source import PostgresSource
-from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
-from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
-from changelog.connectors.wiring import entities
+from changelog.connectors.sources import Source
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.codec import json_codec
 from changelog.envelope.columnar import batch
@@ -28,46 +20,80 @@ from tests.golden.script import Script, Step, message_text
 from tests.message_schema import MESSAGE
 from tests.patience import PATIENCE_S
 
-OF_THE_FILE = ("server", "ordinals")
+SCHEMA = "public"
+"""The schema of all tables in the files."""
+
+OF_THE_FILE = ("server", "mysql", "ordinals")
 DEFAULT_STAMP = Stamp(api_version="unknown", service_name="unknown", identifier="")
 
 
-def run_golden(script: Script, dsn: str) -> list[list[str]]:
-    """What each step of the script gave: messages, stops and changed columns, as JSON texts."""
-    changelog = _Changelog(dsn, script.config)
+class GoldenDatabase(Protocol):
+    """A database with the session in which a script runs."""
+
+    @property
+    def schema(self) -> str:
+        """The schema of tables that a script writes as `public`."""
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The section `[source]` of the configuration."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the session has an open transaction."""
+
+    def execute(self, statement: str) -> None:
+        """Runs a statement of the script."""
+
+    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> Source:
+        """Opens the source at the checkpoint that `recover` returns."""
+
+    def end_of_log(self) -> int:
+        """Returns the present end of the server's log, which the source reaches even if nobody writes any more."""
+
+    def through(self, checkpoint: Checkpoint) -> int:
+        """Returns up to which place of the log the checkpoint is complete."""
+
+
+def run_golden(script: Script, database: GoldenDatabase) -> list[list[str]]:
+    """Runs the script, and returns what each step gave: messages, stops and changed columns, as JSON texts."""
+    changelog = _Changelog(database, script.config)
     try:
-        with psycopg.connect(dsn, autocommit=True) as session:
-            return [list(_run(step, session, changelog)) for step in script.steps]
+        return [
+            [text.replace(f"{database.schema}.", f"{SCHEMA}.") for text in _run(step, database, changelog)]
+            for step in script.steps
+        ]
     finally:
         changelog.close()
 
 
-def _run(step: Step, session: psycopg.Connection[Any], changelog: "_Changelog") -> Iterator[str]:
+def _run(step: Step, database: GoldenDatabase, changelog: "_Changelog") -> Iterator[str]:
     match step.command:
         case ():
             assert step.sql is not None
-            session.execute(step.sql.encode())
+            database.execute(step.sql)
         case ("run" | "restart",):
             changelog.open()
         case ("accept", decision):
             changelog.accept(decision)
         case other:
             raise ValueError(f"unknown command {' '.join(other)}")
-    if changelog.is_open and session.info.transaction_status == TransactionStatus.IDLE:
+    if changelog.is_open and not database.in_transaction:
         yield from changelog.read()
 
 
 class _Changelog:
-    """The source, opened again from what it gave before; nothing is stored."""
+    """A source that can be opened again at its last checkpoint. The checkpoint is only kept in memory."""
 
-    def __init__(self, dsn: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, database: GoldenDatabase, config: Mapping[str, Any]) -> None:
         settings = {name: value for name, value in config.items() if name not in OF_THE_FILE}
+        text = json.dumps(settings).replace(f"{SCHEMA}.", f"{database.schema}.")
         self._config = Config.model_validate(
-            {"name": "golden", "source": {"kind": "postgres", "dsn": dsn}, "sink": {"path": "unused"}, **settings}
+            {"name": "golden", "source": database.source, "sink": {"path": "unused"}, **json.loads(text)}
         )
-        self._dsn = dsn
+        self._database = database
         self._ordinals = config.get("ordinals", True)
-        self._source: PostgresSource | None = None
+        self._source: Source | None = None
         self._checkpoint: Checkpoint | None = None
         self._stop: ChangelogError | None = None
 
@@ -77,21 +103,10 @@ class _Changelog:
 
     def open(self) -> None:
         self.close()
-        with connect(self._dsn, settings=SETTINGS) as connection:
-            bound = entities.resolve(self._config, read_tables(connection))
-        settings = Settings(
-            name=self._config.name,
-            dsn=self._dsn,
-            slot=f"golden_{psycopg.conninfo.conninfo_to_dict(self._dsn)['dbname']}",
-            publication="golden",
-            failover=False,
-            hmac_key=self._config.hmac_key,
-            workers=1,
-        )
-        self._source = PostgresSource(settings, bound, lambda: self._checkpoint)
+        self._source = self._database.open(self._config, lambda: self._checkpoint)
 
     def accept(self, decision: str) -> None:
-        """As `changelog accept`, and the service started again."""
+        """Does what `changelog accept` does, and opens the source again."""
         assert self._stop is not None
         assert self._stop.position is not None
         assert self._checkpoint is not None
@@ -101,12 +116,12 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """All that is in the log by now, up to a stop."""
+        """Yields everything that is in the server's log by now. If the source stops, yields the stop last."""
         assert self._source is not None
-        target = self._mark()
+        target = self._database.end_of_log()
         deadline = time.monotonic() + PATIENCE_S
         while not self._reached(target):
-            assert time.monotonic() < deadline, "the source is late"
+            assert time.monotonic() < deadline, "the source did not reach the end of the log in time"
             with structlog.testing.capture_logs() as said:
                 try:
                     piece = self._source.read(0.05)
@@ -128,25 +143,17 @@ class _Changelog:
             self._source.close()
             self._source = None
 
-    def _mark(self) -> int:
-        """Commits something that concerns nobody; gives the log's end after it."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_logical_emit_message(true, 'golden', '')")
-            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-        assert row is not None
-        return parse_lsn(row[0])
-
     def _reached(self, target: int) -> bool:
         stored = self._checkpoint
         return (
             stored is not None
-            and through_lsn(stored) >= target
+            and self._database.through(stored) >= target
             and all(window["complete"] for window in stored.windows.values())
         )
 
 
 def _message(record: Record, *, ordinal: bool) -> str:
-    """The message of README.md, as JSON text."""
+    """Returns the record in the form that README.md in this folder describes, as JSON text."""
     envelope = record.envelope
     members = [("entity", _json(record.entity)), ("key", _json(record.place.key))]
     if record.place.partition:
@@ -165,7 +172,7 @@ def _message(record: Record, *, ordinal: bool) -> str:
 
 
 def _provenance(record: Record, *, ordinal: bool) -> str:
-    """What the codec says, without what README.md leaves out; the context to the letter."""
+    """Returns the codec's provenance without the members that README.md leaves out. The context is not reformatted."""
     provenance = record.envelope.provenance
     told = json.loads(json_codec.provenance_json(provenance))
     source = told.pop("source")
@@ -186,12 +193,12 @@ def _place(place: Place) -> dict[str, Any]:
 
 
 def _state(state: Raw | None) -> str:
-    """The state's own text, to the letter."""
+    """Returns the exact text of the state."""
     return "null" if state is None else bytes(state).decode()
 
 
 def _columns(said: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What the log told of changed columns."""
+    """Yields the changed columns that the source logged."""
     for event in said:
         if event["event"] == "columns changed":
             changed = {name: event[name] for name in ("added", "dropped", "retyped") if event[name]}

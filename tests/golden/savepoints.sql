@@ -1,4 +1,5 @@
 -- What a savepoint takes back was never there, its stamps neither.
+--# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
 
@@ -23,7 +24,7 @@ COMMIT;
 BEGIN;
 SAVEPOINT a;
 INSERT INTO orders VALUES (4, 'kept');
-RELEASE a;
+RELEASE SAVEPOINT a;
 UPDATE orders SET status = 'kept too' WHERE id = 4;
 COMMIT;
 -> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
@@ -52,7 +53,7 @@ SAVEPOINT b;
 INSERT INTO orders VALUES (9, 'dropped');
 SAVEPOINT c;
 INSERT INTO orders VALUES (10, 'dropped');
-RELEASE c;
+RELEASE SAVEPOINT c;
 ROLLBACK TO b;
 INSERT INTO orders VALUES (11, 'kept');
 COMMIT;
@@ -61,23 +62,6 @@ COMMIT;
 -> {"entity": "orders", "key": "11", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":11,"status":"kept"}}
 
--- An exception block is a savepoint.
-DO $$
-BEGIN
-  INSERT INTO orders VALUES (12, 'kept');
-  BEGIN
-    INSERT INTO orders VALUES (13, 'dropped');
-    INSERT INTO orders VALUES (12, 'duplicate');
-  EXCEPTION WHEN unique_violation THEN
-    INSERT INTO orders VALUES (14, 'handled');
-  END;
-END
-$$;
--> {"entity": "orders", "key": "12", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
-    "current": {"id":12,"status":"kept"}}
--> {"entity": "orders", "key": "14", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
-    "current": {"id":14,"status":"handled"}}
-
 -- The stamp of the savepoint is for what comes after it, never for a row before it, and goes on behind its release.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
@@ -85,7 +69,7 @@ INSERT INTO orders VALUES (20, 'by outer');
 SAVEPOINT a;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
 INSERT INTO orders VALUES (21, 'by inner');
-RELEASE a;
+RELEASE SAVEPOINT a;
 INSERT INTO orders VALUES (22, 'by inner'), (23, 'by inner');
 COMMIT;
 -> {"entity": "orders", "key": "20",

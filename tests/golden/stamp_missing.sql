@@ -1,4 +1,5 @@
 -- A policy that insists on stamps stops the service; an operator passes the stop.
+--# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
 --# [entities.orders.provenance]

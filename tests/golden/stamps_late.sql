@@ -1,5 +1,6 @@
 -- PostgreSQL may deliver a stamp behind the row that was logged right after it, where a savepoint parts the two: it
 -- takes a message's end for its place in the log, and so the two are equal. The stamp holds for that row nevertheless.
+--# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
 
@@ -18,7 +19,7 @@ INSERT INTO orders VALUES (1, 'NEW'), (2, 'NEW');
 BEGIN;
 SAVEPOINT s;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api", "identifier": "req-1"}');
-RELEASE s;
+RELEASE SAVEPOINT s;
 UPDATE orders SET status = 'PAID';
 COMMIT;
 -> {"entity": "orders", "key": "1",
@@ -33,11 +34,11 @@ BEGIN;
 INSERT INTO orders VALUES (3, 'before');
 SAVEPOINT a;
 INSERT INTO orders VALUES (4, 'before');
-RELEASE a;
+RELEASE SAVEPOINT a;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api", "identifier": "req-2"}');
 SAVEPOINT b;
 UPDATE orders SET status = 'SENT';
-RELEASE b;
+RELEASE SAVEPOINT b;
 COMMIT;
 -> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":3,"status":"before"}}

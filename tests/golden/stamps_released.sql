@@ -1,5 +1,6 @@
 -- The stamp of a released savepoint.
 --# ordinals = false
+--# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
 
@@ -14,7 +15,7 @@ BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
 SAVEPOINT a;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
-RELEASE a;
+RELEASE SAVEPOINT a;
 INSERT INTO orders VALUES (7, 'by inner');
 COMMIT;
 -> {"entity": "orders", "key": "7",
@@ -25,10 +26,10 @@ COMMIT;
 BEGIN;
 SAVEPOINT a;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');
-RELEASE a;
+RELEASE SAVEPOINT a;
 SAVEPOINT b;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "third", "identifier": "3"}');
-RELEASE b;
+RELEASE SAVEPOINT b;
 INSERT INTO orders VALUES (24, 'by third');
 COMMIT;
 -> {"entity": "orders", "key": "24",

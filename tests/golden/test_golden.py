@@ -1,14 +1,21 @@
-"""What the changelog says of each statement in the golden files, on every supported version of the server."""
+"""Checks the messages of each statement in the golden files, on every supported version of the server."""
 
+import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from changelog.connectors.servers.mysql import Server
+from tests.golden.on_mysql import GoldenMysql
+from tests.golden.on_postgres import GoldenPostgres
 from tests.golden.run import run_golden
 from tests.golden.script import Script, parse, plain, render
 from tests.servers import VERSIONS, fresh_database, server_name
 
 FILES = sorted(Path(__file__).parent.glob("*.sql"))
+PORTABLE = [file for file in FILES if parse(file.read_text()).config.get("mysql", False)]
+"""The files whose SQL means the same on MySQL and MariaDB."""
 
 
 @pytest.mark.usefixtures("starts_servers")
@@ -18,9 +25,23 @@ def test_golden(file: Path, version: int, request: pytest.FixtureRequest) -> Non
     script = parse(file.read_text())
     if script.config.get("server", 0) > version:
         pytest.skip(f"needs PostgreSQL {script.config['server']}")
-    with fresh_database(request.getfixturevalue(server_name(version))) as dsn:
-        found = run_golden(script, dsn)
-    assert [[plain(message) for message in messages] for messages in found] == _expected(script)
+    with (
+        fresh_database(request.getfixturevalue(server_name(version))) as dsn,
+        closing(GoldenPostgres(dsn)) as database,
+    ):
+        messages_of_steps = run_golden(script, database)
+    assert [[plain(message) for message in messages] for messages in messages_of_steps] == _expected(script)
+
+
+@pytest.mark.parametrize("file", PORTABLE, ids=lambda file: file.stem)
+def test_golden_on_mysql(file: Path, mysql_server: Server, mysql_database: str) -> None:
+    """The messages are the same as on PostgreSQL, except for the ordinals, which count the records of the log."""
+    script = parse(file.read_text())
+    with closing(GoldenMysql(mysql_server, mysql_database)) as database:
+        messages_of_steps = run_golden(script, database)
+    assert [[_without_ordinal(plain(message)) for message in messages] for messages in messages_of_steps] == [
+        [_without_ordinal(message) for message in messages] for messages in _expected(script)
+    ]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -29,6 +50,10 @@ def test_a_golden_file_is_what_the_writer_writes(file: Path) -> None:
     assert [[plain(each) for each in messages] for messages in _expected(parse(render(script, _expected(script))))] == (
         _expected(script)
     )
+
+
+def _without_ordinal(message: str) -> str:
+    return re.sub(r', "ordinal": \d+', "", message, count=1)
 
 
 def _expected(script: Script) -> list[list[str]]:

@@ -166,7 +166,7 @@ class Running:
         while not reached():
             self.check()
             assert self._thread.is_alive() or reached(), "the service has ended"
-            assert time.monotonic() < deadline, f"this did not happen in time; the service logged {self.events()}"
+            assert time.monotonic() < deadline, f"the condition was not met in time; the service logged {self.events()}"
             time.sleep(0.02)
 
     def ended(self) -> ChangelogError:

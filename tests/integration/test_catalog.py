@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from changelog.connectors.findings import refuse
 from changelog.connectors.servers.postgres import temporary_server
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
-from changelog.connectors.sources.postgres.admin.check import Finding, Requirements, findings, refuse
+from changelog.connectors.sources.postgres.admin.check import Finding, Requirements, findings
 from changelog.connectors.sources.postgres.admin.slot import ensure_publication, ensure_slot, slot_state
 from changelog.connectors.sources.postgres.session.connection import connect
 from changelog.connectors.sources.postgres.settings import Settings
@@ -73,7 +74,7 @@ def entity(name: str = "t", *, where: str | None = None, **names: tuple[str, ...
 
 
 def failures(conn: Connection, *entities: Entity) -> list[Finding]:
-    """Returns the problems that `check` finds in publishing these entities through a publication p."""
+    """Returns the problems that `check` finds for these entities and the publication `p`."""
     requirements = Requirements(slot="none", publication="p", failover=False, entities=entities)
     return [finding for finding in findings(conn, requirements, read_tables(conn)) if finding.status == "fail"]
 
@@ -340,7 +341,7 @@ def test_a_publication_that_would_break_the_applications_own_changes_is_not_crea
     conn.execute("CREATE TABLE bare (id int NOT NULL UNIQUE)")
     source_settings = Settings(name="n", dsn=conn.info.dsn, slot=slot, publication="p", failover=False, hmac_key=b"")
     for rejected, problem in (
-        (entity(where="status <> 'draft'"), "where uses status, outside the replica identity of public.t"),
+        (entity(where="status <> 'draft'"), "setting `where` uses status, outside the replica identity of public.t"),
         (entity("bare"), "replica identity of public.bare lacks id"),
         (entity(partition_by=("status",)), "replica identity of public.t lacks status"),
         (entity("absent"), "no table public.absent"),

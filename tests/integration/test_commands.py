@@ -281,7 +281,7 @@ def test_check_finds_problems_that_would_stop_the_service(
         "publication: booking lacks table public.orders",
         "guest: row security hides rows of public.guest from role reader",
         "guest: the replica identity of public.guest lacks name",
-        "guest: where uses name, outside the replica identity of public.guest",
+        "guest: the setting `where` uses name, outside the replica identity of public.guest",
         "fleeting: public.fleeting is unlogged, so the log has none of its changes",
         "orders: role reader may not read public.orders",
     ]

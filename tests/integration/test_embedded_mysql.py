@@ -106,6 +106,18 @@ def test_two_servers_of_one_template_have_ids_of_their_own(flavour: Flavour) -> 
         assert value(one, identifier) != value(other, identifier)
 
 
+@EACH_FLAVOUR
+@pytest.mark.usefixtures("starts_servers")
+def test_a_server_that_starts_leaves_the_temporary_tables_of_others(flavour: Flavour) -> None:
+    with mysql_server(flavour) as server, server.connect("mysql") as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY TABLE kept ENGINE = MyISAM AS SELECT 7")
+        with mysql_server(flavour):
+            cursor.execute("ALTER TABLE kept ADD COLUMN more INT")
+        assert cursor.execute("SELECT * FROM kept") == 1
+        cursor.execute("SHOW DATABASES")
+        assert {name for (name,) in cursor.fetchall()} == {"information_schema", "mysql", "performance_schema", "sys"}
+
+
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's private folders are closed to the server's user")
 def test_the_programs_work_from_a_private_folder(tmp_path: Path) -> None:

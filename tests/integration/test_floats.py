@@ -1,4 +1,4 @@
-"""Floats are printed digit by digit as the server prints them."""
+"""Floats are printed exactly as PostgreSQL prints them."""
 
 import math
 import struct
@@ -13,8 +13,8 @@ from changelog.connectors.servers.postgres import Server
 from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
-"""Powers of 2 and of 10. At powers of 2, the distance to the next float changes. A power of 10 has a short text, which
-can lie just between two floats.
+"""Powers of 2 and of 10. At powers of 2, the distance to the next float changes. A power of 10 can lie exactly in the
+middle between two floats, as 1e23 does; PostgreSQL never prints such a number for a float, but one with more digits.
 """
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)

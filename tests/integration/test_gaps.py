@@ -1,5 +1,5 @@
-"""After each kind of gap, one command continues: `changelog run --over-gap`. An operator only confirms it. Afterwards
-the changelog equals its table again.
+"""After each kind of gap, one command continues: `changelog run --over-gap`. An operator only confirms the command.
+Afterwards the changelog equals its table again.
 """
 
 import contextlib
@@ -301,7 +301,7 @@ def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys
         shutil.copytree(other_server.data_dir, copy)
         other_server.start()
         with world.site.running() as running:
-            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # the writer does not get this far after the restore
+            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # the log gets longer than it becomes after the restore
             world.writer.write(50)
             running.until(lambda: world._consumed())
         other_server.stop()
@@ -312,7 +312,7 @@ def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys
             give_away(entry)
         other_server.start()
         try:
-            gap = world.cross_gap(capsys, "it lacks commits that were published", "gap:slot-made")
+            gap = world.cross_gap(capsys, "the server lacks commits that were published", "gap:slot-made")
         finally:
             world.service.kill()
             world.writer.stop()

@@ -44,7 +44,7 @@ class Pair:
     """A primary, and a standby with copies of the primary's slots."""
 
     def __init__(self, primary: Server, *, careful: bool) -> None:
-        """With `careful`, logical slots send only changes that the standby has, too."""
+        """With `careful`, the primary's logical slots send only changes that the standby already has."""
         self.primary = primary
         folder = primary.data_dir.parent / "standby"
         source = make_conninfo(primary.dsn(), application_name="standby")
@@ -186,5 +186,5 @@ def test_a_standby_that_lacks_published_changes_is_refused(folder: Path) -> None
             service.kill()
         message = json.loads(service.said().strip().splitlines()[-1])["error"]
         assert message.startswith("the changelog reaches ")
-        assert "it lacks commits that were published" in message
+        assert "the server lacks commits that were published" in message
         assert sum(1 for _ in rows(log)) == published

@@ -53,7 +53,7 @@ HOSTILE = (
 )  # fmt: skip
 
 HOSTILE_SAMPLE = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
-"""A part of HOSTILE, for the service with a table of every type. It needs several queries for each key."""
+"""A part of HOSTILE, for the test of a whole service, which needs several queries for each key of each table."""
 
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 

@@ -121,7 +121,7 @@ def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys
     plant(site, ("999", ghost), ("7", {"id": 7, "name": "forged", "amount": 0}))
     assert "has no entity nobody; it has: item" in site.refused("rebuild", "nobody", code=2)
     assert site.call("signal", "pause", "--no-wait")[0] == 0
-    assert "it handles the signal when it starts" in capsys.readouterr().out
+    assert "the service handles the signal when it starts" in capsys.readouterr().out
     report = site.folder / "run" / "report.json"
     report.parent.mkdir()
     report.write_text(json.dumps({"kind": "changelog-drift-report", "format": 1, "keys": "keys.jsonl", "run": {}}))
@@ -155,7 +155,7 @@ def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys
         assert site.call("status", "--json")[0] == 0
         assert json.loads(capsys.readouterr().out)["repairs"] == {"open": {}, "paused": []}
         site.configure(ENTITIES + '[signals]\nsecret = "not the one it has"\n')
-        assert site.call("rebuild", "item")[0] == 0  # the service has no secret, so it obeys any signal
+        assert site.call("rebuild", "item")[0] == 0  # the running service has no secret, so it obeys any signal
     assert site.state("item") == table(site)
     report.write_text("{}")
     assert "does not belong to a drift report" in site.refused("republish", "item", "--report", str(report), code=2)

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from changelog.connectors import cli
-from changelog.connectors.demo import booking
+from changelog.connectors.demo import booking, postgres
 from tests.integration.site import Site
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
@@ -64,9 +64,11 @@ def test_the_demos_schema_files_match_its_tables(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(booking.TABLES.encode())
+        connection.execute(postgres.TABLES.encode())
     config = tmp_path / "changelog.toml"
-    config.write_text(booking.CONFIG.format(dsn=database, sink='[sink]\npath = "log"'), "utf-8")
+    source = postgres.SOURCE.format(dsn=database)
+    text = booking.CONFIG.format(source=source, sink='[sink]\npath = "log"', schema="public")
+    config.write_text(text, "utf-8")
     assert cli.main(["schemas", "generate", "--config", str(config), "--out", str(SCHEMAS), "--check"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{SCHEMAS}/{entity}.avsc: unchanged" for entity in sorted(booking.COMPARED)
@@ -102,7 +104,7 @@ def test_the_option_check_writes_nothing_and_reports_the_files_that_would_change
         "schemas/order.avsc: would change",
         "schemas/rooms.avsc: unchanged",
         "",
-        "nothing was written; `changelog schemas generate` does it",
+        "nothing was written; `changelog schemas generate` writes these files",
     ]
     assert (site.folder / "schemas" / "order.avsc").read_bytes() == before
     (result,) = json.loads(output(site, capsys, "generate", "order", "--json")[0])

@@ -30,11 +30,13 @@ def test_a_table_that_is_renamed_before_its_first_chunk_asks_for_a_new_plan(data
 
 
 def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
-    raise AssertionError(f"{entity} has no leaf to be bound for")
+    raise AssertionError(f"{entity} was bound, although its only leaf has disappeared")
 
 
 def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str) -> None:
-    """The leaf was dropped or renamed. Only the catalogue says where its rows are now."""
+    """A leaf is a partition, or a table without partitions. Here it was dropped or renamed, so only the catalogue says
+    where its rows are now.
+    """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
     leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])

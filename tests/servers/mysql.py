@@ -11,7 +11,9 @@ from tests.servers import fetched
 FLAVOURS: Final[tuple[Flavour, ...]] = ("mariadb", "mysql")
 
 SETTINGS: Final = {"innodb_flush_method": "nosync", "performance_schema": "OFF", "sync_binlog": "0"}
-"""No test cuts the machine's power. Without its performance schema, MySQL needs 100 MB of memory instead of 380 MB."""
+"""No test cuts the machine's power, so nothing must be synced. Without the performance schema, MySQL needs 100 MB of
+memory instead of 380 MB.
+"""
 
 
 @contextlib.contextmanager

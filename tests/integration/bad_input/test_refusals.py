@@ -1,5 +1,5 @@
-"""Reasons for which the service refuses to start: the database, the configuration, the folder of the
-log, or the slot.
+"""The service refuses to start if the database, the configuration, the folder of the log or the slot is not
+as it must be.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def test_a_standby(site: Site, server: Server) -> None:
     with Server(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
         site.configure(ONE, dsn=standby.dsn(site.name))
         line = site.refused()
-    assert line == "primary: the server is a standby; connect to the primary: the service writes marks into its log"
+    assert line == "primary: the server is a standby; connect to the primary, because the service writes into its log"
 
 
 def test_a_database_without_a_text_encoding(server: Server, tmp_path: Path) -> None:
@@ -71,7 +71,9 @@ def test_a_database_without_a_text_encoding(server: Server, tmp_path: Path) -> N
             site = Site(server.dsn("bytes"), tmp_path)
             site.sql(GUEST)
             site.configure(ONE)
-            assert "the database's encoding is SQL_ASCII, so its text may be in any encoding; move it" in site.refused()
+            assert (
+                "the database's encoding is SQL_ASCII, so its text may be in any encoding; move the" in site.refused()
+            )
         finally:
             admin.execute("DROP DATABASE bytes WITH (FORCE)")
 
@@ -193,7 +195,7 @@ def test_tables_that_cannot_be_published(site: Site) -> None:
 def test_a_publication_that_lacks_a_table(site: Site) -> None:
     site.sql("CREATE TABLE other (id int PRIMARY KEY)", f"CREATE PUBLICATION {site.name} FOR TABLE other")
     line = site.refused()
-    assert f"{site.name} publishes partitions under their own names (and 1 more: see `changelog check`)" in line
+    assert f"{site.name} publishes partitions under their own names (and 1 more problem: see `changelog check`)" in line
     site.sql(f"ALTER PUBLICATION {site.name} SET (publish_via_partition_root = true)")
     assert f'{site.name} lacks table public.guest; ALTER PUBLICATION "{site.name}" ADD TABLE' in site.refused()
     assert site.call("check", "--fix")[0] == 0
@@ -202,7 +204,7 @@ def test_a_publication_that_lacks_a_table(site: Site) -> None:
 
 
 def test_a_publication_that_loses_a_table(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A running service notices it at its next look at the catalogue; a stopped one, at its next start."""
+    """A running service notices the loss when it next checks the catalogue, and a stopped one when it next starts."""
     monkeypatch.setattr(watch, "LOOK_S", 0.1)
     missing_changes = "no longer has all changes of public.guest: changes after log position "
     with stopped_site.running() as running:
@@ -274,7 +276,8 @@ def test_two_services_of_one_name(stopped_site: Site) -> None:
         stopped_site.configure(ONE, path="other")
         assert re.fullmatch(
             rf"replication slot {stopped_site.name} is read by process (\d+) \(changelog, role \w+, .*, since .*\); "
-            r"stop that process first; if nobody needs it any more: SELECT pg_terminate_backend\(\1\)",
+            r"stop that process first, or, if nobody needs the process any more, end it with "
+            r"SELECT pg_terminate_backend\(\1\)",
             stopped_site.refused(),
         )
         assert "(changelog, role " in stopped_site.refused("drop", "--slot", "--yes")

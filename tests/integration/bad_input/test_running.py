@@ -1,5 +1,5 @@
-"""Events while a service runs: signals, restarts of its server, tables that come and go, and rights that
-are revoked.
+"""What happens while a service runs: signals, restarts of its server, and tables that come and go. The last test checks
+the least privileges with which a service runs.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def test_the_service_notifies_its_manager_of_start_life_and_stop(
         with _process(stopped_site) as process:
             assert [manager.recv(100) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
             process.send_signal(signal.SIGTERM)
-            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # only ten messages fit; later ones are lost
+            while (notification := manager.recv(100)) == b"WATCHDOG=1":  # read all: the socket holds only ten
                 pass
             assert notification == b"STOPPING=1"
             assert process.wait(PATIENCE_S) == 0
@@ -121,7 +121,7 @@ def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site
         running.until(lambda: len(stopped_site.ops("guest")) == 4)
         [loss, *_] = [event for event in running.events() if event["event"] == "connection lost"]
     assert loss["error"].startswith("cannot connect to PostgreSQL: ")
-    assert loss["error"].endswith("; is it running and reachable?")  # libpq's text is in between
+    assert loss["error"].endswith("; is the server running and reachable?")  # libpq's text is in between
     assert loss["level"] == "warning"
     assert loss["retry_in_s"] >= 0.5
 
@@ -148,7 +148,8 @@ def test_a_table_is_added_and_removed(stopped_site: Site) -> None:
     assert stopped_site.ops("guest") == [("read", "1"), ("create", "2"), ("create", "3")]
     stopped_site.configure(ONE)
     assert (
-        "the configuration no longer fits the changelog: entity room was removed; put it back" in stopped_site.refused()
+        "the configuration no longer fits the changelog: entity room was removed; restore the earlier configuration"
+        in stopped_site.refused()
     )
     stopped_site.sql("INSERT INTO room VALUES (5)", "INSERT INTO guest VALUES (4)")
     with stopped_site.running(accept=True) as running:
@@ -247,7 +248,8 @@ def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(datab
 
 # Objects that a running service loses
 
-# A service that lost its connection reconnects after half a second, and then holds the slot again.
+# A service that lost its connection reconnects after half a second, and then holds the slot again. So this is repeated
+# until the slot is dropped.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';

@@ -1,5 +1,5 @@
-"""Every stop that the log itself causes. Each start reports the same error, `check` reports it, and an operator can
-pass it.
+"""Every stop that a change in the server's log causes. Each start of the service reports the same error, `check`
+reports it, too, and an operator can pass the stop.
 """
 
 import json
@@ -31,9 +31,9 @@ COMMIT
 class Case:
     """A cause of stops, which happens while the service is stopped.
 
-    Each of the last `stops` statements of `cause` makes the service stop. `mended` repairs the table. `default` is what
-    the service publishes of the cause if the operator chooses `default`; it is None if `default` is not allowed. `last`
-    is the key of a row that is written after the cause.
+    Each of the last `stops` statements of `cause` makes the service stop. `mended` repairs the table. `default` has the
+    messages that the service publishes for the cause if the operator chooses `default`, or is None if that is not
+    allowed. `last` is the key of a row that is written after the cause.
     """
 
     message: str
@@ -150,7 +150,7 @@ def check_refusals(site: Site, position: str, case: Case) -> None:
     """Checks that `accept` refuses decisions and positions that would have no effect."""
     for decision in set(ALL) - set(case.choices):
         line = site.refused("accept", position, "--as", decision, code=2)
-        assert f"{decision} does not pass this stop" in line
+        assert f"--as {decision} does not resolve this stop" in line
         assert f"`changelog accept {position} --as skip|dead-letter`" in line
     later_position = f"{position[:-8]}{int(position[-8:], 16) + 2:08x}"
     for other_position in (later_position, "00000001/0FFFFFFFFFFFFFFF/00000000"):
@@ -179,7 +179,8 @@ def test_accept_refuses_positions_at_which_the_service_did_not_stop(stopped_site
     assert "is past this position already" in stopped_site.refused("accept", stored_position, "--as", "skip", code=2)
     future_position = "00000001/0FFFFFFFFFFFFFFF/00000000"
     for words in (("accept", future_position, "--as", "skip"), ("schemas", "accept", "guest", future_position)):
-        assert "the service has not stopped at any change since its last row" in stopped_site.refused(*words, code=2)
+        refusal = stopped_site.refused(*words, code=2)
+        assert "the service has not stopped at any change since it stored its last row" in refusal
     code, lines = stopped_site.call("accept", "soon", "--as", "skip")
     assert (code, len(lines)) == (2, 1)
 
@@ -191,7 +192,7 @@ def test_a_stop_at_changed_columns_is_passed_by_schemas_accept(
     position = stop_position(stopped_site, "the columns of entity guest changed in a way that is not compatible")
     assert findings(stopped_site, capsys)["stop"][0] == "fail"
     line = stopped_site.refused("accept", position, "--as", "default", code=2)
-    assert "default does not pass this stop" in line
+    assert "--as default does not resolve this stop" in line
     assert f"`changelog schemas accept guest {position}`" in line
     assert stopped_site.call("schemas", "accept", "guest", position)[0] == 0
     assert findings(stopped_site, capsys)["stop"][0] == "ok"
@@ -214,7 +215,7 @@ UNLOGGED = {
 
 @pytest.mark.parametrize("name", UNLOGGED)
 def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_site: Site, name: str) -> None:
-    """In that state, the server itself refuses updates and deletes."""
+    """While the log would have no keys of old rows, the server itself refuses updates and deletes."""
     spoil, mend = UNLOGGED[name]
     stopped_site.sql(spoil, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
     for statement in ("UPDATE guest SET name = 'x'", "DELETE FROM guest"):

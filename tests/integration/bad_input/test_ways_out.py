@@ -82,8 +82,9 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
     partition_warning = ", and a key's rows may be in two partitions, where only their positions tell the order"
     warning = partition_warning if "partition" in setting else ""
     assert stopped_site.refused() == (
-        f"the configuration no longer fits the changelog: entity guest has other settings: {setting}; put it back, "
-        f"or go on with `changelog run --accept-config`: older rows keep their old shape{warning}"
+        f"the configuration no longer fits the changelog: entity guest has other settings: {setting}; "
+        "restore the earlier configuration, or go on with `changelog run --accept-config`: "
+        f"older rows keep their old shape{warning}"
     )
     stopped_site.sql("INSERT INTO guest VALUES (2, 'Bo', 'bo@example.org')")
     with stopped_site.running(accept=True) as running:

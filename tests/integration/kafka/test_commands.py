@@ -142,7 +142,7 @@ def test_the_life_of_a_changelog_from_the_first_row_to_the_drop(site: Site) -> N
     assert json.loads(site.call("status", "--json")[1])["entities"] == {}
     findings = site.findings()
     assert findings["fail"] == []
-    assert f"transactions: this user may begin them as changelog.{site.name}.{site.name}" in findings["ok"]
+    assert f"transactions: this user may begin transactions as changelog.{site.name}.{site.name}" in findings["ok"]
 
     site.published(1)
     site.sql(
@@ -235,7 +235,7 @@ def test_a_stop_at_a_message_that_is_too_large_is_passed(site: Site, decision: s
     assert "a message to" in str(error)
     code, _, err = site.call("accept", str(error.position), "--as", "default")
     assert code == 2
-    assert "default does not pass this stop" in err
+    assert "--as default does not resolve this stop" in err
     [finding] = [message for message in site.findings()["fail"] if message.startswith("stop: ")]
     assert f"the service stopped at {error.position}" in finding
     assert site.call("accept", str(error.position), "--as", decision)[0] == 0
@@ -306,7 +306,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker allows everybody everything for which there is no rule."""
+    """The broker allows everybody to do everything for which it has no rule."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",

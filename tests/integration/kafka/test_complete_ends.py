@@ -1,10 +1,10 @@
-"""Readers up to a checkpoint get all of its rows, even if Kafka has not yet marked the end of the commit in every
-partition.
+"""A reader that reads up to a checkpoint gets all rows of that checkpoint, even if Kafka has not yet marked the end of
+the commit in every partition.
 
 Kafka acknowledges a commit, and then marks its end in one partition after the other. The first test shows this with two
 brokers. It pauses the second broker, which replicates the rows. So the end of the transaction is visible in
 `positions`, which has one replica, and not yet among the rows. The other tests imitate this state with two transactions
-(`unfinished`).
+(see `unfinished.py`).
 """
 
 import os
@@ -17,7 +17,7 @@ from confluent_kafka.admin import NewTopic
 
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
-from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.reading import complete_ends
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
@@ -35,7 +35,7 @@ from tests.unit.records import checkpoint
 pytestmark = pytest.mark.xdist_group("kafka")
 
 AWHILE_S = 3.0
-"""The time in which a reader that does not wait would return too early. A correct reader is still waiting after it."""
+"""A reader that does not wait would return too early, within this time. A correct reader is still waiting then."""
 
 
 @pytest.fixture
@@ -53,6 +53,13 @@ def read(log: KafkaLog) -> list[int]:
         for rows in log.read(entity="order")
         for item in batch.records(rows)
     ]
+
+
+def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
+    """The brokers whose copies of a partition are complete. A commit is marked once all of them have it."""
+    topic, number = part
+    brokers: list[int] = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[number].isrs
+    return brokers
 
 
 def reached(log: KafkaLog) -> int:
@@ -76,6 +83,7 @@ def test_a_reader_waits_until_kafka_has_marked_the_commit_among_the_rows(starts_
                 new_topics = [NewTopic(name, 1, replica_assignment=[nodes]) for name, nodes in replicas.items()]
                 for future in admin.create_topics(new_topics).values():
                     future.result()
+                until(lambda: len(in_sync(admin, part)) == 2, "the second broker does not follow the first one")
                 with opened(settings) as sink:
                     store(sink, 1, change(1))
                     settled(client, [part, ("late.positions", 0)])
@@ -110,7 +118,7 @@ def test_a_reader_waits_for_a_row_of_the_checkpoint(settings: KafkaSettings) -> 
 
 
 def test_a_reader_does_not_wait_for_rows_after_the_checkpoint(settings: KafkaSettings) -> None:
-    """These are open transactions of other producers, and rows that the service itself has not committed."""
+    """Such rows are in open transactions of other producers, or the service itself has not committed them."""
     with opened(settings) as sink:
         store(sink, 1, change(1))
         with transaction(settings, "others") as others:

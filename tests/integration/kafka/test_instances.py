@@ -1,5 +1,5 @@
-"""Two instances of one service. While one has lost its database, the other publishes. To the first, this
-is not a gap.
+"""Two instances of one service. While the first has no connection to the database, the second publishes. The first
+must not take this for a gap when it continues.
 """
 
 from contextlib import closing
@@ -35,7 +35,7 @@ def test_changes_that_another_instance_published_are_not_a_gap(
         with first.running() as first_service:
             first_service.until(first.is_read)
             proxy.stop()
-            until(lambda: sql.execute(READ).fetchone() is None, "the server still has the session of the first")
+            until(lambda: sql.execute(READ).fetchone() is None, "the server still has the session of the first service")
             sql.execute("INSERT INTO item VALUES (1, 'while the first is away')")
             with second.running() as second_service:
                 second_service.until(lambda: len(second.records("item")) == 1)

@@ -1,4 +1,4 @@
-"""The reader on a real broker. It returns only committed messages, those of one key in the order of their positions."""
+"""The reader on a real broker. It returns only committed messages. Those of one key are in the order of positions."""
 
 import contextlib
 import itertools
@@ -34,7 +34,7 @@ NAME = "app"
 PARTITIONS = 3
 
 ELSEWHERE = (key.partition(b"42", PARTITIONS) + 1) % PARTITIONS
-"""A partition that key 42 does not choose."""
+"""A partition to which the key 42 does not belong."""
 
 
 def entity(name: str = "order", *, partition_by: str = "id", partitions: int = PARTITIONS) -> Entity:
@@ -76,7 +76,7 @@ def change(commit: int, text: str, *, at: int | None = None, entity: str = "orde
 
 
 def version(of: Entity, commit: int) -> Record:
-    """Returns the message that announces the entity's columns and settings, as before the commit's first row."""
+    """Returns the message that announces the entity's columns and settings before the first row of a commit."""
     look = Look(columns=Struct(fields=(("id", Primitive.STRING),)))
     versions = Versions([], accepted={}, filled=lambda *_: ())
     return versions.announce(of, look, change(commit, "42").envelope.provenance).record
@@ -150,7 +150,7 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
 
 
 def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
-    """For example, a row may move to another partition and back, when the column changes that chooses the partition."""
+    """For example, a row moves to another partition and back when the column that chooses its partition changes."""
     order = entity(partition_by="guest_id")
     with writing(settings, order) as sink:
         for commit in range(1, 10):
@@ -172,8 +172,8 @@ def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: K
 def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
     settings: KafkaSettings, partition_columns: Sequence[str]
 ) -> None:
-    """According to the checkpoint, the key chooses the partition now. `partition_columns` has the column by which each
-    announced version chose it, oldest first.
+    """According to the checkpoint, the key chooses the partition now. `partition_columns` has the column that chose the
+    partition in each announced version, oldest first.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

@@ -22,8 +22,8 @@ KEY, GONE = [
     for number in range(1, ROWS + 1)
     if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
 ][:2]
-"""Two keys whose own partition is not that of shelf 0. While the shelf chooses the partition, all rows are in that of
-shelf 0.
+"""Two keys that do not belong to the same partition as shelf 0. While the shelf chooses the partition, all rows are in
+the partition of shelf 0.
 """
 
 

@@ -1,5 +1,5 @@
-"""A topic has fewer in-sync replicas than it requires. The log says what a commit waits for, and no message is
-repeated.
+"""A topic has fewer in-sync replicas than it requires. The service logs what a commit waits for, and repeats no
+message.
 
 This needs two brokers, one of which is stopped, because a broker never requires more in-sync replicas than the topic
 has replicas.
@@ -91,7 +91,7 @@ def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
         attempt()
     except ChangelogError as error:
         return error.kind, error.message
-    raise AssertionError("it did not fail")
+    raise AssertionError("the attempt did not fail")
 
 
 def published(settings: KafkaSettings) -> list[Any]:

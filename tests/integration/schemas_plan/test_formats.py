@@ -27,7 +27,7 @@ def test_text(planner: Planner) -> None:
             "  note: the service stops at the first row after the migration, "
             "until you run `changelog schemas accept orders POSITION`"
         ),
-        "  note: the service reads the table again, because no change says what older rows hold in remark, a",
+        "  note: the service reads the table again, because the log does not say what older rows hold in remark, a",
         "no change: guest, log",
     ]
     assert lines[-1].startswith("2 statements tried on database ")

@@ -1,5 +1,5 @@
-"""Scripts that change keys, replica identities and tables; which of them are compatible; and whether the service does
-as planned.
+"""Scripts that change keys, replica identities and tables: which of them are compatible, and whether the service then
+does what the plan says.
 """
 
 import json
@@ -107,8 +107,8 @@ def test_partitions_add_and_remove_rows_without_messages(site: Site, planner: Pl
         "3: partition removed public.log_1",
     ]
     assert log["unseen"] == [
-        "the rows of partition public.filled come with it",
-        "the rows of partition public.log_1 go with it",
+        "the rows of partition public.filled join the table",
+        "the rows of partition public.log_1 leave the table",
     ]
 
 

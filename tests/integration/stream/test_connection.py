@@ -78,7 +78,7 @@ def test_a_slot_that_lost_its_log() -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_wal_level_replica() -> None:
+def test_a_slot_cannot_be_created_without_wal_level_logical() -> None:
     for programs in (None, postgres_bin(15)):
         with (
             temporary_server(programs, settings={**SETTINGS, "wal_level": "replica"}) as server,
