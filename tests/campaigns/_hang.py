@@ -13,7 +13,7 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""Settings for `[source]`. With them, the service waits for less time than a hang of `HANG_S` takes."""
+"""Settings for `[source]`. With them, the service waits for an answer for less time than a hang lasts (`HANG_S`)."""
 
 HANG_S = (4.0, 8.0)
 
@@ -30,7 +30,7 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Stops the backend of one session of the service that reads `slot`. Yields its kind, or None without a session."""
+    """Stops the backend of one session of the service that reads `slot`. Yields its kind, or None if there is none."""
     sessions = _read_sessions(dsn, slot)
     if not sessions:
         yield None

@@ -22,6 +22,7 @@ _DONE: Mapping[str, str] = {
     "edits": "edits of the publication and its tables",
     "spoilt": "rows spoilt",
     "planted": "differences planted and found",
+    "chunks": "chunks",
 }
 """The figures that count what a campaign did to the service, and how the table names them."""
 
@@ -44,7 +45,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def with_table(page: str, runs: Iterable[Mapping[str, Any]]) -> str:
-    """The page, whose table at the end is replaced by a table of these runs, in their order."""
+    """Replaces the table at the end of the page by a table of these runs, in their order."""
     return page.partition(HEAD)[0] + HEAD + "".join(map(row, runs))
 
 

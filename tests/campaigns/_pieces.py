@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""Figures by name. Over the pieces, numbers and the numbers in objects are added up, and lists are joined."""
+"""Figures by name. The total of all pieces has the sums of numbers, also of those in objects, and the joined lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Campaign:
 
 
 class Kept:
-    """The figures of the finished pieces, by first round, and the seconds they took. A file, if given, stores them."""
+    """The figures of each finished piece, by its first round, and the seconds that they took. A file can store them."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
-"""Hides pandas, which only Spark needs. pyarrow would import pandas, which takes a quarter of the time of a start."""
+"""Hides pandas, which only Spark needs. Otherwise pyarrow imports pandas, which takes a quarter of a start's time."""
 
-IN_USE = "is read by process"
+IN_USE = ("is read by process", "reads the binary log for changelog")
 
 LOOP_FAIL_POINTS = ("loop:read", "loop:published", "loop:confirmed")
 
@@ -35,7 +35,10 @@ FAIL_POINTS = (
     "files:resume-synced",
     "files:resume-replaced",
 )
-"""The fail points that every run reaches. `files:set-aside` and `files:resume-dropped` need a damaged log."""
+"""The fail points that every run reaches. A fail point is a named line of code at which a test can kill the service.
+
+`files:set-aside` and `files:resume-dropped` are not listed, because only a service with a damaged log reaches them.
+"""
 
 
 class Service:
@@ -79,13 +82,13 @@ class Service:
     def check(self) -> None:
         """Raises AssertionError if the process ended by itself.
 
-        There is one exception: the server may still have the walsender of a killed service, which uses the slot. Then
-        the process is started again with the same arguments.
+        There is one exception: the server may still have a session of a killed service, which reads the log. Then the
+        process is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return
         last = self.said()[-4000:]
-        if IN_USE not in last.rpartition("\n{")[2]:
+        if not any(text in last.rpartition("\n{")[2] for text in IN_USE):
             raise AssertionError(f"the service ended with {self.exit_code}: {last}")
         time.sleep(0.2)
         self.start(*self._started_with)
@@ -131,7 +134,7 @@ class Service:
             raise AssertionError(f"the service still runs after {timeout_s:.0f} s: {self.said()[-2000:]}") from None
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -128,7 +128,7 @@ class _Partition:
     def _tombstone(self, message: Message) -> None:
         deleted, self._deleted = self._deleted, None
         if deleted is None or (deleted.key(), deleted.headers()) != (message.key(), message.headers()):
-            self._wrong("a tombstone that is not of the delete before it", (message.key(), message.headers()))
+            self._wrong("a tombstone that does not belong to the delete before it", (message.key(), message.headers()))
 
     def _check_no_tombstone_due(self) -> None:
         if self._deleted is not None:
@@ -202,7 +202,7 @@ def _moves(merged: Iterator[Row], verdict: Verdict) -> Iterator[Row]:
         is_create = "movedFrom" in moved
         if is_create != (delete is not None) or (delete is not None and not _halves(delete, row)):
             verdict.wrong += 1
-            verdict.note("half a move", (delete, row))
+            verdict.note("a move without its other half", (delete, row))
         delete = row if "movedTo" in moved else None
         yield row
 

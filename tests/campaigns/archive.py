@@ -327,7 +327,7 @@ class _Block:
         return summary
 
     def _kill(self, options: Sequence[str]) -> None:
-        """Kills a run after a random time or, to hit the short time in which it writes, after some new files."""
+        """Kills a run after a random time, or after it has written some files, because it writes only briefly."""
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
             code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)
@@ -351,7 +351,7 @@ class _Block:
         return {name for _, _, names in os.walk(self._path) for name in names}
 
     def _crash(self, options: Sequence[str]) -> None:
-        """Lets a run crash between two steps. A run with options crashes at the second pass half of the time."""
+        """Lets a run crash between two steps. A run with options may pass the fail point once before it crashes."""
         if not self._points:
             self._points = self._rng.sample(POINTS, len(POINTS))
         point = self._points.pop()
@@ -416,13 +416,15 @@ class _Block:
                 assert rows == expected, f"a reader saw {rows} rows of {part} up to {last}, not {expected}"
                 complete = read.complete.get(part[0], "")
                 expected = bisect_right(part_positions, complete)
-                assert rows >= expected, f"{part} was complete up to {complete}, with {rows} rows of {expected}"
+                assert rows >= expected, (
+                    f"{part} should be complete up to {complete}, but has {rows} of {expected} rows"
+                )
 
 
 def _rows(table: pa.Table) -> list[Row]:
     """The rows sorted by position, without rows that announce versions of columns."""
     columns = list(Row.__dataclass_fields__)
     all_rows: Iterator[Row] = map(Row, *(table.column(name).to_pylist() for name in columns))
-    # `_topics` writes the JSON in the same way.
+    # `_topics` writes this JSON in the same way, so that the rows can be compared.
     all_rows = (replace(row, moved=row.moved and json.dumps(json.loads(row.moved))) for row in all_rows)
     return sorted((row for row in all_rows if row.entity in TABLES), key=lambda row: (row.position, row.partition))

@@ -6,8 +6,6 @@ planted drift, with the right columns.
 """
 
 import contextlib
-import io
-import json
 import random
 import shutil
 import tempfile
@@ -22,8 +20,7 @@ from pyspark.sql import SparkSession
 
 from changelog.connectors.servers.postgres import temporary_server
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from changelog.spark_jobs.detect_drift import JOB
-from changelog.spark_jobs.runner.job import main
+from tests.campaigns._detected import Drifted, detected
 from tests.campaigns._load import CONFLICTS, ENTITIES, Load, Scale, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._plant import Edit, Row, last_only, latest, lost, rewrite, setting, tokens_of
@@ -46,9 +43,9 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
 }
-"""Settings for small tables, for which compiling a query and starting many tasks takes longer than running it.
+"""Settings for small tables: to compile a query and to start many tasks would take longer than the query itself.
 
-The session of the tests compiles queries.
+A session that the tests have already started does not have these settings.
 """
 
 MADE_UP = 1_000_000
@@ -182,21 +179,13 @@ class _Block:
         if planted:
             self._heal(planted)
 
-    def _detect(self) -> dict[tuple[str, str], tuple[str, ...]]:
+    def _detect(self) -> Drifted:
         """Runs the job, and returns the kind of drift and the columns, by entity and key."""
-        output, errors = io.StringIO(), io.StringIO()
-        arguments = ["--config", str(self._config), "--out", str(self._folder / "drift"), "--wait", "120"]
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            code = main(JOB, arguments)
-        assert code in (0, 1, 4), f"the job ended with {code}: {errors.getvalue()}"
-        page = Path(json.loads(output.getvalue().splitlines()[-1])["report"])
-        report = json.loads(page.with_name("report.json").read_bytes())
-        for name, entity in report["entities"].items():
-            assert entity["why"] is None, f"{name}: {entity['why']}"
+        drifted, entities = detected(self._config, self._folder / "drift")
+        for entity in entities.values():
             self._figures["rows"] += entity["sourceRows"]
             self._figures["schema_changed"] += bool(entity["schemaChanged"])
-        lines = [json.loads(line) for line in page.with_name("keys.jsonl").read_text("utf-8").splitlines()]
-        return {(line["entity"], line["key"]): (line["kind"], *sorted(line["columns"])) for line in lines}
+        return drifted
 
     # Planted drift
 
@@ -247,8 +236,8 @@ class _Block:
     def _heal(self, planted: Mapping[tuple[str, str], tuple[str, ...]]) -> None:
         """Removes the planted drift by writes to the table, which the service publishes.
 
-        The made-up keys are inserted and deleted first. A later round may make up the same key at the position of a
-        static row's last change, and a delete after that position would hide it.
+        It inserts and deletes the made-up keys before it updates the static rows. A later round may make up the same
+        key at the position of a static row's last change. A delete after that position would hide the made-up row.
         """
         made_up = [int(key) for (_, key), (kind, *_) in planted.items() if kind == "extra"]
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -258,7 +247,7 @@ class _Block:
             connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
-        """Waits until the last writes to the static rows are published. Later, they would undo the planted drift."""
+        """Waits until the last writes to the static rows are published. Otherwise they would undo the planted drift."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None

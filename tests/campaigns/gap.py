@@ -1,8 +1,8 @@
-"""Changes are lost for good, in many ways, under random writes. The run with `--over-gap` is killed at random moments.
+"""Changes are lost for good while rows are written. The run with `--over-gap` is killed at random moments.
 
 Each round takes something from the service that it needs to continue. The next start must stop and name `--over-gap`.
-After the run with `--over-gap`, the fold of the changelog must equal the table, which is read by SQL. The states of a
-consumer that also read the lost rows must equal it, too. The positions of a key must never go back.
+After the run with `--over-gap`, the last states in the changelog must equal the table. So must the states of a consumer
+that also read the lost rows. The positions of a key must never go back.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class _Rounds:
     def _lose(self) -> int:
         """Takes something away from the service, and returns the epoch before that."""
         epoch, files = highest_epoch(self._log), sequences(self._log)
-        # A lost file alone makes no gap if the slot of the killed service still has its changes. So the slot is moved.
+        # A lost file alone is no gap if the slot of the killed service still has its changes. So the slot is advanced.
         ways: dict[str, Callable[[], object]] = {
             "slot": lambda: self._sql(f"SELECT pg_drop_replication_slot('{self._name}')"),
             "moved": self._move,
@@ -152,7 +152,7 @@ class _Rounds:
         self._until(lambda checkpoint: through_lsn(checkpoint) > end)
         rows, fold = table(self._dsn), Consumer()
         fold.take(self._rows())
-        assert fold.states == rows, f"the changelog is not the table: {_differences(fold.states, rows)}"
+        assert fold.states == rows, f"the changelog differs from the table: {_differences(fold.states, rows)}"
         self._consumer.take(self._rows())
         assert self._consumer.states == rows, (
             f"the consumer has other states: {_differences(self._consumer.states, rows)}"

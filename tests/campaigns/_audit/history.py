@@ -1,4 +1,8 @@
-"""The history of the tables: the changes from the audit's rows, in the order of the commits in `test_decoding`."""
+"""Reads the history of the tables.
+
+Triggers record each change as a row of the audit, which is a table in the same database (see `tables.py`). The plugin
+`test_decoding` tells in which order the transactions were committed.
+"""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,15 +30,16 @@ FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 
 
 BRANCH = 1 << 64
-"""Each restore adds this to all later positions in the server's log, because a restored server uses them again."""
+"""After each restore, this is added to positions in the server's log, because the server uses some of them again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one key, in the terms of the changelog.
 
-    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. An `alter` means that the row has other
-    columns from there on; it has no message. `other` is the key at the other end of a move.
+    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. After an `alter`, which has no message,
+    the row has other columns. A row that moves to another key or partition has a `delete` and a `create`; `other` is
+    the key of the other half of this move.
     """
 
     entity: str
@@ -50,7 +55,7 @@ class Event:
 class Transaction:
     """A committed transaction: where its first change is in the log, where its commit record ends, and its time.
 
-    With `restored`, it stands for a restore, which changed everything back to its state at that position.
+    If `restored` is a position, this stands for a restore, which changed everything back to its state at that position.
     """
 
     xid: int
@@ -82,7 +87,7 @@ class Recorded:
 
 
 def place(lsn: int, restores: Sequence[int]) -> int:
-    """A unique position for a byte of the server's log, which restores to these positions have made ambiguous."""
+    """Makes `lsn` unique. It is ambiguous because the server used positions again after each restore in `restores`."""
     return sum(at < lsn for at in restores) * BRANCH + lsn
 
 
@@ -115,7 +120,7 @@ def history(dsn: str) -> list[Transaction]:
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
         times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
-        # Read last, so that it has every transaction of the audit, even while others are being committed.
+        # Read last, so that `commits` has every transaction of the audit, even while others are being committed.
         commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"

@@ -1,7 +1,7 @@
-"""Compares a changelog with the audit, transaction by transaction, and its fold with the tables.
+"""Compares a changelog with the audit, transaction by transaction, and its last states with the tables.
 
-A row with the op `read` must have the state of its key at the row's position: the fold of all transactions that were
-committed before. This also covers changes from before a table was added, which the stream does not have.
+A row with the op `read` must have the state that its key had at the row's position, after all transactions that were
+committed before. This also checks changes from before a table was added, which the stream does not have.
 """
 
 import bisect
@@ -26,12 +26,12 @@ Tables = Mapping[str, Mapping[str, State]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """From which positions in the server's log the changelog has an entity's changes.
+    """The positions in the server's log at which the changelog of an entity begins.
 
-    It has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction that begins
-    after `published` and ends after `streaming`. Of other transactions, it has the last changes, all, or none. It may
-    lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that span are deleted from
-    the changelog later.
+    It has no change of a transaction that ends at `nothing` or before, and all changes of a transaction that begins
+    after `published` and ends after `streaming`. Of other transactions, it has all changes, only the last ones, or
+    none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that span
+    are deleted from the changelog later.
     """
 
     nothing: int
@@ -44,8 +44,9 @@ class Since:
 class Verdict:
     """The result: counts of rows and of each kind of fault. `faults` has examples as texts.
 
-    `unknown` counts values that no message of their row had. `in_gaps` counts transactions that the changelog may lack.
-    `as_text` counts rows that have a composite as text, because its attributes were not known.
+    `unknown` counts values that are missing because they were unavailable in each message of their row. `in_gaps`
+    counts transactions that the changelog may lack. `as_text` counts rows that have a composite as text, because its
+    attributes were not known.
     """
 
     rows: int = 0
@@ -115,9 +116,9 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
 
 
 def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
-    """Checks that the epoch changes at the gap, and that no row is between the gap and the last row before it.
+    """Checks that the epoch changes at the gap, and that no row is between `gap.last` and the gap's own position.
 
-    If the gap empties entities, there must be a truncate for each of their partitions at its position.
+    If the gap empties entities, the gap's position must have a truncate for each of their partitions.
     """
     first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
     if gap.last >= gap.position or (first < len(ordered) and ordered[first].position < gap.position):
@@ -138,7 +139,7 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The rows of the tables after each transaction. A restore returns to a state at a position in `copied`."""
+    """The rows of the tables after the last transaction, and copies of the rows at the positions that are restored."""
 
     def __init__(self, copied: Iterable[int]) -> None:
         self.rows: dict[str, dict[str, State]] = defaultdict(dict)
@@ -184,7 +185,7 @@ class _Fold:
             states[row.key] = {**unavailable, **row.current}
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
-        """Checks that the fold has exactly the rows of the table. A column that was added later may be missing."""
+        """Checks that the states are the rows of the table. A null in a column that was added later may be missing."""
         states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():
             side = "only the changelog has" if key in states else "only the table has"
@@ -260,7 +261,7 @@ class _Judge:
             self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
 
     def _may_be_deleted(self, row: Row) -> bool:
-        """Whether the service itself may delete this key: the table lacks it, and its delete may be hidden or lost."""
+        """Whether the service may delete this key by itself: the table lacks it, and its delete may be hidden."""
         hidden = any(start < self._place(row) for start, _ in self._since[row.entity].hidden)
         after_gap = any(gap.position < row.position for gap in self._gaps)
         return (hidden or after_gap) and row.key not in self.truth.rows[row.entity]
@@ -321,11 +322,11 @@ class _Judge:
 _Key = tuple[str, str]
 _Events = list[tuple[int, Event]]
 _Rows = list[tuple[int, Row]]
-"""Each row (in `_Events`: each event) has the number of earlier TRUNCATEs of its table in the same transaction."""
+"""Before each event or row is the number of earlier TRUNCATEs of its table in the same transaction."""
 
 
 def _matching_events(events: _Events, rows: _Rows) -> _Events:
-    """The events that match the rows, in their order. One half of a move, or a TRUNCATE, may be hidden."""
+    """Returns the events that match the rows, in the rows' order. One half of a move, or a TRUNCATE, may be hidden."""
     remaining = iter(events)
     shown: _Events = []
     for emptied, row in rows:
@@ -381,7 +382,7 @@ def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]
 
 
 def _current(entity: Entity, event: Event, row: Row) -> str:
-    """Compares the current states. A long value that an update did not change may be unavailable without FULL."""
+    """Compares the current states. Without FULL, a long value that an update did not change may be unavailable."""
     if event.new is None:
         return "" if row.current is None and not row.unavailable else "a state where there is none"
     unavailable = set(row.unavailable)
@@ -394,7 +395,7 @@ def _current(entity: Entity, event: Event, row: Row) -> str:
 
 
 def _original(entity: Entity, event: Event, row: Row) -> str:
-    """Compares the originals. With FULL, it is the old row. With DEFAULT, it is the key of a deleted or moved row."""
+    """Compares the originals: with FULL, the old row; with DEFAULT, only the key of a deleted or moved row."""
     expected = event.old
     if event.old is not None and not entity.full:
         expected = {name: event.old[name] for name in entity.key} if event.op == "delete" else None

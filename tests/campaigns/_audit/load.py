@@ -28,7 +28,7 @@ CONFLICTS = (
     psycopg.errors.UndefinedColumn,
     psycopg.errors.DatatypeMismatch,
 )
-"""Errors because other writers write to the same rows or alter the table. The transaction is rolled back."""
+"""Errors that occur when other writers write to the same rows or alter the table. The transaction is rolled back."""
 
 _STATEMENTS = """
 INSERT INTO customer (id, name, balance, tags, ratio)
@@ -136,7 +136,7 @@ class Load:
     """Writers and a migrator, each in a thread, until `stop`. They survive lost connections and conflicts."""
 
     def __init__(self, dsn: str, seed: int, small: Sequence[str] = ()) -> None:
-        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of each rollback that cannot reach the server
+        logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns if a rollback cannot reach the server
         self.counts = Counts()
         self._dsn = dsn
         self._stopping = threading.Event()
@@ -228,7 +228,7 @@ class _Writer:
             connection.execute(f"{self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'".encode())
 
     def _step(self, cursor: Cursor) -> None:
-        """Acts once, sometimes after a stamp, or in a savepoint that may be rolled back, together with its stamp."""
+        """Acts once, sometimes after a stamp. A savepoint around some actions may be rolled back, with its stamp."""
         rng = self._rng
         if rng.random() < 0.3:
             self._emit_stamp(cursor)
@@ -352,7 +352,7 @@ class _Migrator:
                 self._counts.altered += 1
 
     def _statement(self, connection: psycopg.Connection, table: str) -> str:
-        """A random migration. Names are never used twice, because the log does not show that a column was replaced."""
+        """A random migration. No name is used twice, because the log cannot show that a column is a new one."""
         columns, alter = added(connection, table), f"ALTER TABLE {table}"
         if len(columns) < 2 or (len(columns) < 5 and self._rng.random() < 0.4):
             type_name = self._rng.choice(("int", "int", "numeric", "text"))
@@ -370,7 +370,7 @@ class _Migrator:
 def alter_types(connection: psycopg.Connection, rng: random.Random) -> None:
     """Adds a label to the enum of `customer`, and renames or replaces an attribute of the composite in `place`.
 
-    `place` is locked during that, so that each row in the log has the attribute names of its time.
+    `place` is locked meanwhile, so that the audit has the attribute names that were valid when a row was written.
     """
     label, fresh = (f"a{rng.randrange(1 << 40)}" for _ in range(2))
     connection.execute(f"ALTER TYPE tier ADD VALUE '{label}'".encode())

@@ -27,7 +27,7 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """The outages of one deck. The one that takes minutes is not in every deck."""
+        """The temporary faults in one deck of `Faults.faults`. The one that takes minutes is not in every deck."""
         return [
             *[self._fail_link] * 2,
             *[self._end_server] * 2,
@@ -72,7 +72,7 @@ class Outages(Losses):
         self.advance()
 
     def _hang_for_minutes(self) -> None:
-        """Lets one connection hang for minutes, which the service replaces, or all connections of a link."""
+        """Lets all connections of a link hang for minutes, or only one connection, which the service must replace."""
         seconds = self.rng.uniform(*MINUTES_S)
         if self.rng.random() < 0.5:
             self._pause_backend("backend hung for minutes", seconds)
@@ -105,7 +105,7 @@ class Outages(Losses):
         self._set("synchronous_standby_names", "")
 
     def _lack_standby(self) -> None:
-        """Requires a standby that is away to have each change first. Then it comes back, or is no longer required."""
+        """Lets the stream wait for a standby that is away. Then the standby comes back, or is no longer required."""
         self.done["standby away"] += 1
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", [STANDBY])
@@ -126,12 +126,12 @@ class Outages(Losses):
         deadline = time.monotonic() + CATCH_UP_S
         query = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
         while connection.execute(query, [STANDBY]).fetchone() is not None:
-            assert time.monotonic() < deadline, "the server keeps the slot of a standby that has gone"
+            assert time.monotonic() < deadline, "the slot of a standby that has ended is still active"
             time.sleep(0.05)
 
     @contextmanager
     def _standby(self) -> Iterator[None]:
-        """Runs `pg_receivewal` as the standby, which is enough here."""
+        """Runs `pg_receivewal` as the standby, because a standby only has to receive the log here."""
         received = self.folder / "received"
         received.mkdir(exist_ok=True)
         command = [str(self.server.bin_dir / "pg_receivewal"), "-D", str(received), "--synchronous"]
@@ -151,10 +151,10 @@ class Outages(Losses):
             connection.execute("SELECT pg_reload_conf()")
 
     def _turn_clock(self) -> None:
-        """Turns a clock, which stays wrong: the service's while it runs, or the database's while it is down.
+        """Turns the service's clock while the service runs, or the database's clock while the database is down.
 
-        The database's clock is never ahead of the machine's. In signal handlers, libfaketime sometimes returns the
-        machine's time, and PostgreSQL's timers would then wait for the difference.
+        The clock stays wrong afterwards. The database's clock is never ahead of the machine's. In signal handlers,
+        libfaketime sometimes returns the machine's time, and PostgreSQL's timers would then wait for the difference.
         """
         name = self.rng.choice(self.clocks)
         jumps_s = [seconds for seconds in JUMPS_S if name == "service" or seconds <= 0]

@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The clocks, and the share of the blocks in which each can be turned."""
+"""The clocks, and the share of the sites in which each of them can be turned."""
 
 CONFIG = """
 name = "{name}"
@@ -70,7 +70,7 @@ class Sink(Protocol):
 
     @property
     def fail_points(self) -> Sequence[str]:
-        """The fail points of the sink, at which the service can be made to crash."""
+        """The fail points of the sink: named lines of its code, at which the service can be made to crash."""
 
     def stored(self) -> Checkpoint | None:
         """The last checkpoint."""
@@ -83,9 +83,10 @@ class Sink(Protocol):
 
 
 class Site:
-    """The service, its link to the server, and the tables that it publishes, which are in `names`.
+    """A service, its link to the server, and the tables that it publishes.
 
-    The tables in `small` are among them. `clocks` has the names of the clocks that can be turned.
+    `names` has the entities of these tables, also those in `small`. `clocks` has the names of the clocks that can be
+    turned.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class Site:
         return int(row[0])
 
     def here(self) -> int:
-        """The same position, made unique for the database's whole history, with its restores."""
+        """Like `log_end`, but made unique: after a restore, the server uses positions of its log again."""
         return place(self.log_end(), [restored.at for restored in self.restored])
 
     def command(self, *arguments: str, code: int = 0) -> str:

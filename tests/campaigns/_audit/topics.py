@@ -66,7 +66,7 @@ def messages(servers: str, parts: Sequence[Part], isolation: str = "read_committ
         consumer.assign([TopicPartition(*part, 0) for part in parts])
         while unfinished:
             message = consumer.poll(PATIENCE_S)
-            assert message is not None, f"these partitions have no end: {sorted(unfinished)[:5]}"
+            assert message is not None, f"these partitions were not read to their end: {sorted(unfinished)[:5]}"
             part, error = (message.topic() or "", message.partition() or 0), message.error()
             if error is None:
                 yield part, message

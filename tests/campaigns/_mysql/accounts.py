@@ -1,0 +1,95 @@
+"""Threads that change the table `account` of a MySQL or MariaDB database as fast as they can."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pymysql.cursors import Cursor
+
+from changelog.connectors.servers.mysql import Server
+
+WRITERS = 4
+BLOCK = 40
+"""Each writer has a block of this many keys. The first row of a block is never changed, so the gaps between rows, which
+the server locks, belong to one writer each.
+"""
+
+TABLE = (
+    "CREATE TABLE account (id INT PRIMARY KEY, amount BIGINT)",
+    f"INSERT INTO account VALUES {', '.join(f'({number * BLOCK}, 0)' for number in range(WRITERS + 1))}",
+)
+"""The statements that create the table."""
+
+
+class Writer(threading.Thread):
+    """Changes random rows of one block. `xa` is the share of XA transactions, and `pause_s` the longest pause."""
+
+    def __init__(
+        self,
+        server: Server,
+        database: str,
+        number: int,
+        rng: random.Random,
+        *,
+        xa: float,
+        pause_s: float,
+        over: threading.Event,
+    ) -> None:
+        super().__init__(name=f"writer-{number}")
+        self._server, self._database, self._number = server, database, number
+        self._rng, self._xa, self._pause_s, self._over = rng, xa, pause_s, over
+        self.transactions = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Makes transactions until the writer is told to stop."""
+        try:
+            with self._server.connect(self._database) as session, session.cursor() as cursor:
+                while not self._over.wait(self._rng.random() * self._pause_s):
+                    self._transaction(cursor)
+                    self.transactions += 1
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _transaction(self, cursor: Cursor) -> None:
+        is_xa = self._rng.random() < self._xa
+        name = f"'{self._database}.{self._number}.{self.transactions}'"
+        cursor.execute(f"XA START {name}" if is_xa else "BEGIN")
+        for _ in range(self._rng.choice((1, 1, 3))):
+            self._change(cursor)
+        if is_xa:
+            cursor.execute(f"XA END {name}")
+            cursor.execute(f"XA PREPARE {name}")
+            cursor.execute(f"XA {self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} {name}")
+        else:
+            cursor.execute(self._rng.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK")))
+
+    def _change(self, cursor: Cursor) -> None:
+        key = self._number * BLOCK + self._rng.randrange(1, BLOCK)
+        if self._rng.random() < 0.2:
+            cursor.execute(f"DELETE FROM account WHERE id = {key}")
+        else:
+            cursor.execute(f"REPLACE INTO account VALUES ({key}, {self._rng.randrange(1 << 40)})")
+
+
+@contextmanager
+def writing(server: Server, database: str, seed: int, *, xa: float, pause_s: float = 0.0) -> Iterator[list[Writer]]:
+    """Runs the writers until the block ends; raises the first error of one of them."""
+    over = threading.Event()
+    writers = [
+        Writer(server, database, number, random.Random(seed + number), xa=xa, pause_s=pause_s, over=over)
+        for number in range(WRITERS)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        yield writers
+    finally:
+        over.set()
+        for writer in writers:
+            writer.join()
+    for writer in writers:
+        if writer.failure is not None:
+            raise writer.failure

@@ -1,0 +1,186 @@
+"""Threads that write to the tables, each with its own random choices, and transactions of all kinds."""
+
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+import pymysql
+from pymysql.cursors import Cursor
+
+from tests.campaigns._mysql.servers import Servers
+from tests.campaigns._mysql.tables import APPEND, TABLES, UNIVERSE, Table
+from tests.campaigns._mysql.xa import decide, decide_all
+
+WRITERS = 8
+PAUSE_S = 0.06
+LARGE_ROWS = 400
+DUPLICATE = 1062
+
+Write = Callable[[Cursor, random.Random, Table], object]
+
+
+class Load:
+    """Writers that run from `start` to `stop`. `counts` says how many transactions of which kind were made."""
+
+    def __init__(self, servers: Servers, seed: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._servers = servers
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(random.Random(f"{seed}-{number}"),)) for number in range(WRITERS)
+        ]
+
+    def start(self) -> None:
+        """Starts the writers."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends the writers, and decides the XA transactions that are still open. Raises the error of a writer."""
+        self.end()
+        if self._failures:
+            raise self._failures[0]
+        with self._servers.session() as cursor:
+            decide_all(cursor)
+
+    def end(self) -> None:
+        """Ends the writers."""
+        self._over.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _run(self, rng: random.Random) -> None:
+        try:
+            while not self._over.is_set():
+                try:
+                    with self._servers.connect() as connection, connection.cursor() as cursor:
+                        self._write(cursor, rng)
+                except (pymysql.Error, OSError):
+                    self._over.wait(0.1)  # the server was killed, or the transaction met another
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+    def _write(self, cursor: Cursor, rng: random.Random) -> None:
+        """Makes transactions until the session is needed no longer: an XA transaction must be left by its session."""
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        while not self._over.wait(rng.random() * PAUSE_S):
+            with self._servers.gates.transactions.passing():
+                if rng.random() < 0.06:
+                    self._prepare(cursor, rng)
+                    return
+                if rng.random() < 0.06:
+                    with self._servers.gates.fragile.passing(), self._servers.gates.deciding:
+                        decide(cursor, rng, share=0.5)
+                else:
+                    self._transact(cursor, rng)
+
+    def _transact(self, cursor: Cursor, rng: random.Random) -> None:
+        begin(cursor, "BEGIN", rng)
+        try:
+            for _ in range(rng.choice((1, 1, 2, 4, 8))):
+                _change(cursor, rng)
+            if rng.random() < 0.1:
+                _savepoint(cursor, rng)
+            if rng.random() < 0.01:
+                _fill(cursor, rng, rng.choice(TABLES))
+        except pymysql.OperationalError:
+            cursor.execute("ROLLBACK")
+            self.counts["met_another"] += 1
+            return
+        outcome = "ROLLBACK" if rng.random() < 0.08 else "COMMIT"
+        cursor.execute(outcome)
+        self.counts[outcome.lower()] += 1
+
+    def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
+        """Prepares an XA transaction. Sometimes its session decides it; otherwise any other does, sooner or later.
+
+        If there is a replica, it has rows in any case: MySQL can log the end of one without rows, and no replica takes
+        that.
+        """
+        name = f"'x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}'"
+        with self._servers.gates.fragile.passing():
+            begin(cursor, f"XA START {name}", rng)
+            if self._servers.has_replica:
+                cursor.execute(APPEND)
+            for _ in range(rng.choice((1, 2, 6))):
+                _change(cursor, rng)
+            cursor.execute(f"XA END {name}")
+            if rng.random() < 0.1:
+                cursor.execute(f"XA COMMIT {name} ONE PHASE")
+            else:
+                cursor.execute(f"XA PREPARE {name}")
+                if rng.random() < 0.3:
+                    with self._servers.gates.deciding:
+                        cursor.execute(f"XA {rng.choice(('COMMIT', 'ROLLBACK'))} {name}")
+        self.counts["xa"] += 1
+
+
+def begin(cursor: Cursor, statement: str, rng: random.Random) -> None:
+    """Begins a transaction, whose rows get a random number in `txn`."""
+    cursor.execute(f"SET @txn = {rng.getrandbits(50)}")
+    cursor.execute(statement)
+
+
+def _change(cursor: Cursor, rng: random.Random) -> None:
+    write: Write = rng.choices(tuple(WRITES), tuple(WRITES.values()))[0]
+    try:
+        write(cursor, rng, rng.choice(TABLES))
+    except pymysql.IntegrityError as error:
+        if error.args[0] != DUPLICATE:
+            raise
+
+
+def _insert(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    values = ", ".join(["%s"] * (len(table.key) + 2))
+    row = (*table.some_key(rng), rng.randrange(1000), _note(rng))
+    cursor.execute(f"INSERT INTO {table.name} ({table.columns}, amount, note) VALUES ({values})", row)
+
+
+def _update(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    values = (rng.randrange(1000), _note(rng), *table.some_key(rng))
+    cursor.execute(f"UPDATE {table.name} SET amount = %s, note = %s WHERE {table.condition}", values)
+
+
+def _update_range(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    first = next(iter(table.key))
+    key = table.some_key(rng)[0]
+    cursor.execute(f"UPDATE {table.name} SET amount = amount + 1 WHERE {first} >= %s ORDER BY {first} LIMIT 6", [key])
+
+
+def _delete(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    cursor.execute(f"DELETE FROM {table.name} WHERE {table.condition}", table.some_key(rng))
+
+
+def _move(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    assignments = ", ".join(f"{name} = %s" for name in table.key)
+    values = (*table.some_key(rng), *table.some_key(rng))
+    cursor.execute(f"UPDATE {table.name} SET {assignments} WHERE {table.condition}", values)
+
+
+WRITES: dict[Write, int] = {_insert: 30, _update: 35, _update_range: 12, _delete: 15, _move: 8}
+"""The kinds of writes, with how often each is made."""
+
+
+def _savepoint(cursor: Cursor, rng: random.Random) -> None:
+    cursor.execute("SAVEPOINT here")
+    _change(cursor, rng)
+    _change(cursor, rng)
+    if rng.random() < 0.7:
+        cursor.execute("ROLLBACK TO here")
+        _change(cursor, rng)
+
+
+def _fill(cursor: Cursor, rng: random.Random, table: Table) -> None:
+    """Updates many rows, so that the transaction is published in parts."""
+    first = next(iter(table.key))
+    cursor.execute(f"UPDATE {table.name} SET note = %s ORDER BY {first} LIMIT {LARGE_ROWS}", [_note(rng)])
+
+
+def _note(rng: random.Random) -> str | None:
+    number = rng.randrange(UNIVERSE)
+    return rng.choice((None, "", f"note {number}", "é" * (number % 50), '"\\\n\x00'))

@@ -1,0 +1,138 @@
+"""The server that the service reads, the replica that can take its place, and the link between service and server."""
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator, Mapping
+
+import pymysql
+from pymysql.cursors import Cursor
+
+from changelog.connectors.servers.mysql import Flavour, Server
+from tests.campaigns._mysql.gate import Gates
+from tests.campaigns._mysql.tables import APPEND
+from tests.proxy import Proxy
+from tests.servers.mysql import mysql_server
+
+DURABLE: Mapping[str, str] = {
+    "innodb_flush_log_at_trx_commit": "1",
+    "sync_binlog": "1",
+    "innodb_lock_wait_timeout": "1",
+    "lock_wait_timeout": "2",
+    "max_binlog_size": "1048576",
+}
+"""A server that is killed must neither lose a commit nor log one that it loses."""
+
+_FOLLOW: Mapping[Flavour, str] = {"mariadb": "MASTER_USE_GTID = slave_pos", "mysql": "MASTER_AUTO_POSITION = 1"}
+_GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
+_WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
+_WAIT_S = 60
+_ANSWER_S = 30.0
+
+
+class Servers:
+    """A server with the name `database` of a database, a replica of it if there is one, and the proxy before it."""
+
+    def __init__(self, primary: Server, replica: Server | None, proxy: Proxy, database: str) -> None:
+        self.primary, self.database, self.proxy, self.gates = primary, database, proxy, Gates()
+        self._replica = replica
+        if replica is not None:
+            self._follow(replica)
+
+    @property
+    def has_replica(self) -> bool:
+        """Whether there is a replica that can take the server's place."""
+        return self._replica is not None
+
+    def connect(self) -> "pymysql.Connection[Cursor]":
+        """Opens a session in the database of the present server. Raises pymysql.Error."""
+        return self.primary.connect(self.database)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Cursor]:
+        """Opens a session, and yields its cursor. Waits for a server that is being killed."""
+        deadline = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                connection = self.connect()
+                break
+            except pymysql.OperationalError:
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.1)
+        with connection, connection.cursor() as cursor:
+            yield cursor
+
+    def gtids(self) -> set[str]:
+        """Returns the GTIDs of the server's log, cut at the commas."""
+        with self.session() as cursor:
+            return split_gtids(_gtids(cursor, self.primary.flavour))
+
+    def crash(self) -> None:
+        """Kills the server and starts it again.
+
+        The commit before that makes earlier steps of XA transactions durable, too: old versions of MySQL forget others.
+        """
+        with self.gates.fragile.closed():
+            with self.session() as cursor:
+                cursor.execute(APPEND)
+            self.primary.kill()
+            self.primary.start()
+
+    def promote(self) -> None:
+        """Waits until the replica has all transactions. Then it takes the server's place, and the server follows it."""
+        assert self._replica is not None
+        old, new = self.primary, self._replica
+        with self.gates.transactions.closed(), self.gates.fragile.closed():
+            with old.connect() as connection, connection.cursor() as cursor:
+                gtids = _gtids(cursor, old.flavour)
+            with new.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(f"SELECT {_WAIT[new.flavour]}(%s, {_WAIT_S})", [gtids])
+                assert cursor.fetchall() == ((0,),), f"the replica does not reach {gtids}"
+                cursor.execute("STOP SLAVE")
+                cursor.execute("RESET SLAVE ALL")
+            old.kill()
+            self.proxy.forward_to(new.host, new.port)
+            self.primary, self._replica = new, old
+            old.start()
+            self._follow(old)
+
+    def _follow(self, replica: Server) -> None:
+        with replica.connect() as connection, connection.cursor() as cursor:
+            if replica.flavour == "mariadb":
+                cursor.execute("SET GLOBAL gtid_slave_pos = @@global.gtid_binlog_pos")
+            cursor.execute(
+                f"CHANGE MASTER TO MASTER_HOST = '{self.primary.host}', MASTER_PORT = {self.primary.port},"
+                f" MASTER_USER = 'root', MASTER_CONNECT_RETRY = 1, MASTER_SSL = 0, {_FOLLOW[replica.flavour]}"
+            )
+            cursor.execute("START SLAVE")
+
+
+def split_gtids(text: str) -> set[str]:
+    """Returns the parts of a set of GTIDs between its commas."""
+    return {part.strip() for part in text.split(",")}
+
+
+def _gtids(cursor: Cursor, flavour: Flavour) -> str:
+    cursor.execute(f"SELECT {_GTIDS[flavour]}")
+    [(gtids,)] = cursor.fetchall()
+    return str(gtids)
+
+
+@contextlib.contextmanager
+def running_servers(flavour: Flavour, database: str, rng: random.Random) -> Iterator[Servers]:
+    """Runs a server with an empty database, sometimes a replica, and a proxy before the server.
+
+    MySQL may make commits visible in another order than that of the log, if it is set up so.
+    """
+    settings = dict(DURABLE)
+    if flavour == "mysql":
+        settings["binlog_order_commits"] = rng.choice(("ON", "OFF"))
+    with contextlib.ExitStack() as stack:
+        primary = stack.enter_context(mysql_server(flavour, {**settings, "server_id": "1"}))
+        replica = None
+        if rng.random() < 0.5:
+            replica = stack.enter_context(mysql_server(flavour, {**settings, "server_id": "2"}))
+        proxy = stack.enter_context(Proxy(primary.host, primary.port))
+        with primary.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {database}")
+        yield Servers(primary, replica, proxy, database)

@@ -1,0 +1,9 @@
+"""The campaign `mysql` with MariaDB."""
+
+from tests.campaigns import mysql
+from tests.campaigns._pieces import Campaign
+
+
+def campaign(seconds: float = 4.0) -> Campaign:
+    """See `mysql.campaign`."""
+    return mysql.campaign(seconds, "mariadb")

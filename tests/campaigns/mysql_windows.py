@@ -1,0 +1,124 @@
+"""Chunks of a hot table are read while eight threads update it, and each published row is judged at its place.
+
+Rounds take turns: MariaDB, whose commits are held when they are in the log and not yet visible; MySQL; and MySQL with
+`binlog_order_commits = OFF`, which makes commits visible in another order than that of the log.
+"""
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.sources.mysql.settings import Settings
+from changelog.connectors.sources.mysql.source import MysqlSource
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Stamp
+from tests.campaigns._mysql.hot import CREATE, MARKS, ROWS, HotJudge, updated
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.servers.mysql import fresh_mysql_database, mysql_server
+
+CHUNK_ROWS = 10
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A server and its settings."""
+
+    name: str
+    flavour: Flavour
+    order: str | None = None
+
+    def running(self) -> contextlib.AbstractContextManager[Server]:
+        """Runs the server. Each commit is flushed to the disk, so that commits are made in groups."""
+        settings = {"sync_binlog": "1", **({} if self.order is None else {"binlog_order_commits": self.order})}
+        return mysql_server(self.flavour, settings)
+
+
+SETUPS = (
+    Setup(name="mariadb", flavour="mariadb"),
+    Setup(name="mysql", flavour="mysql", order="ON"),
+    Setup(name="mysql_unordered", flavour="mysql", order="OFF"),
+)
+
+
+def campaign() -> Campaign:
+    """In a round, the table is read once from the first row to the last."""
+    return Campaign(site=_site)
+
+
+@contextlib.contextmanager
+def _site() -> Iterator[Callable[[Piece], Figures]]:
+    with contextlib.ExitStack() as stack:
+        servers = {setup.name: stack.enter_context(setup.running()) for setup in SETUPS}
+
+        def run_piece(piece: Piece) -> Figures:
+            name = SETUPS[piece.first % len(SETUPS)].name
+            judge, chunks = read_once(servers[name], piece.seed)
+            assert not judge.lost, f"{judge.lost} updates are lost"
+            assert not judge.wrong, f"the last states of {judge.wrong} rows are not those of the table"
+            assert not judge.stale, f"{judge.stale} of {judge.reads} rows are stale"
+            return {"chunks": {name: chunks}, "changes": judge.updates, "reads": judge.reads, "stale": 0, "lost": 0}
+
+        yield run_piece
+
+
+def read_once(server: Server, seed: int) -> tuple[HotJudge, int]:
+    """Reads the table once while it is updated. Returns what was published, and the number of chunks."""
+    with fresh_mysql_database(server) as database:
+        with server.connect(database) as connection, connection.cursor() as cursor:
+            cursor.execute(CREATE)
+            cursor.execute(MARKS)
+            cursor.executemany("INSERT INTO hot VALUES (%s, 0)", [(number,) for number in range(ROWS)])
+        return _read(server, database, seed)
+
+
+def _read(server: Server, database: str, seed: int) -> tuple[HotJudge, int]:
+    reached, judge = Counter[str](), HotJudge()
+
+    def reach(name: str) -> None:
+        reached[name] += 1
+
+    source = MysqlSource(_settings(server, database), [_entity(database)], lambda: None, reach=reach)
+    with contextlib.closing(source):
+        with updated(server, database, random.Random(seed).getrandbits(32)):
+            _take(source, judge, lambda: bool(reached["reading:complete"]))
+        end = source.end()
+        _take(source, judge, lambda: False, end=end)
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id, version FROM hot")
+        table: dict[int, int] = dict(cursor.fetchall())
+    judge.wrong = sum(judge.versions.get(number) != version for number, version in table.items())
+    return judge, reached["window:marked"]
+
+
+def _take(source: MysqlSource, judge: HotJudge, is_over: Callable[[], bool], end: str | None = None) -> None:
+    """Judges what the source returns, until `is_over` is true or the log is read up to `end`."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_over():
+        piece = source.read(0.1)
+        for rows in () if piece is None else piece.rows:
+            judge.add(rows)
+        if piece is not None and end is not None and piece.checkpoint.through >= end:
+            return
+        assert time.monotonic() < deadline, "the table is not read"
+
+
+def _settings(server: Server, database: str) -> Settings:
+    dsn = f"mysql://root@{server.host}:{server.port}/{database}"
+    return Settings(name=database, dsn=dsn, hmac_key=b"", chunk_rows=CHUNK_ROWS)
+
+
+def _entity(database: str) -> Entity:
+    return Entity(
+        name="hot",
+        table=(database, "hot"),
+        key=("id",),
+        partition_by=("id",),
+        partitions=1,
+        masks={},
+        default_stamp=Stamp(api_version="", service_name="", identifier=""),
+    )
