@@ -1,10 +1,11 @@
 """Measures throughput, CPU time and latency of publishing to Kafka, by our service and by Debezium.
 
-There are three sides: our service with JSON, our service with Avro (both exactly once), and Debezium. Each side has its
-own database in one PostgreSQL, and its own topic on one broker. The sides run in turn, for several rounds. In a round,
-a side starts a new process, which first drains a backlog: it publishes all the changes that were written since its
-replication slot was created. Then the same process, now warm, publishes 2,000 changes a second. A consumer of committed
-messages measures how long after its commit each change arrives.
+There are three sides: our service with JSON and our service with Avro, which publish each change exactly once, and
+Debezium, which publishes each change at least once. Each side has its own database in one PostgreSQL, and its own topic
+on one broker. The sides run in turn, for several rounds. In a round, a side starts a new process, which first drains a
+backlog: it publishes all the changes that were written since its replication slot was created. Then the same process,
+now warm, publishes 2,000 changes a second. A consumer of committed messages measures how long after its commit each
+change arrives.
 """
 
 import argparse
@@ -40,8 +41,8 @@ PARTITIONS = 4
 
 POLL_S = 0.1
 SETTLED_S = 3.0
-"""The drain is over once the topic covers all changes and has not grown for this long. Its size is
-measured by offsets, which also count the markers of transactions. So the messages themselves are counted at the end."""
+"""Seconds. The drain is over once the topic has at least as many offsets as there are changes, and has not grown for
+this long. The markers that end transactions take offsets, too. Therefore the messages are counted at the end."""
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
 
@@ -73,9 +74,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """How many offsets of the topic are committed at a time, and the CPU seconds used by then.
+    """One measurement during the drain: at the time `at`, `visible` offsets of the topic are committed.
 
-    `cpu_seconds` are those of the side, of the broker and of PostgreSQL.
+    `cpu_seconds` holds the CPU seconds that the side, the broker and PostgreSQL have used until then, in this order.
     """
 
     at: float
@@ -288,7 +289,8 @@ def _print(medians: Mapping[str, Figures]) -> None:
 def _ratios(medians: Mapping[str, Figures]) -> Mapping[str, float]:
     """Divides the figures of our two sides by Debezium's.
 
-    The rate and the CPU time that count for Debezium are the better ones: of the whole backlog, or of its second half.
+    Debezium's rate over the whole backlog is compared with its rate over the second half, and the better one counts.
+    The same holds for its CPU time.
     """
     if "debezium" not in medians:
         return {}

@@ -1,32 +1,25 @@
 """Measures how fast a backlog is drained: how soon all its changes have been read from a replication slot.
 
 There are three sides: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that stores nothing;
-`files` is our source with the file log. They run in turn, for several rounds, each as a new process on a copy of one
-slot. Half of the changes are inserts, half updates, on a table of 12 columns with REPLICA IDENTITY FULL.
+`files` is our source with the file log. They run in turn, for several rounds, each time as a new process on a new copy
+of the same slot. Half of the changes are inserts, half updates, on a table of 12 columns with REPLICA IDENTITY FULL.
 """
 
 import argparse
-import cProfile
 import json
 import os
 import platform
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import psycopg
-import pyarrow as pa
 
 from bench.measure import backlog
+from bench.measure.drains import Figures, Nowhere, as_json, drain, entity, print_figures, profiled, timed
 from changelog.connectors.servers.postgres import Server, temporary_server
-from changelog.connectors.service.loop import Cadence, Observer, publish
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
@@ -35,8 +28,6 @@ from changelog.connectors.sources.postgres.source import PostgresSource
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.entity import Entity
-from changelog.envelope.model import Stamp
 
 ROWS = 400_000
 ROUNDS = 3
@@ -45,20 +36,11 @@ SIDES = ("pg_recvlogical", "ours", "files")
 PUBLICATION = "CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_partition_root = true)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The figures of one drain: seconds by the clock, CPU seconds of the whole process, and its peak memory."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_mib: float
-
-
 def main() -> None:
-    """Runs the benchmark. With --drain, which the benchmark gives to its own processes, runs one side."""
+    """Runs the benchmark. The benchmark starts itself again with --drain, which runs a single side in a new process."""
     options = _parse_args()
     if options.drain is not None:
-        _drain(options)
+        profiled(options.profile, _drain, options)
         return
     rounds = 1 if options.quick else ROUNDS
     with temporary_server(settings={"fsync": "off", "max_wal_size": "8GB", "wal_sender_timeout": "0"}) as server:
@@ -113,110 +95,27 @@ def _measure(server: Server, side: str, target: str) -> Figures:
                 sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--slot", "drained",
                 "--target", target, "--path", folder,
             ]  # fmt: skip
-        return _timed(command)
+        return timed(command)
     finally:
         shutil.rmtree(folder)
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("SELECT pg_drop_replication_slot('drained')")
 
 
-def _timed(command: Sequence[str]) -> Figures:
-    """Runs a command and returns its figures.
-
-    Our own sides print the seconds of the drain, without the start of Python; then these count.
-    """
-    started_at = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    printed = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - started_at
-    if process.returncode != 0:
-        raise SystemExit(f"{command[0]} failed with exit code {process.returncode}")
-    return Figures(
-        seconds=json.loads(printed)["seconds"] if printed else seconds,
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
-        peak_mib=usage.ru_maxrss / 1024,
-    )
-
-
-class _Nowhere:
-    """A sink that stores nothing."""
-
-    def recover(self) -> Checkpoint | None:
-        return None
-
-    def prepare(self, entities: Sequence[Entity]) -> None:
-        pass
-
-    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
-        pass
-
-    def commit(self, checkpoint: Checkpoint) -> None:
-        pass
-
-    def lost(self, _entities: Collection[str]) -> Collection[str]:
-        """See `Sink`. Because nothing is stored, nothing can be lost."""
-        return ()
-
-    def abandon(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _StopAt(Observer):
-    """Counts the rows, and stops the loop once the target LSN is stored."""
-
-    def __init__(self, target: int, stop: Event) -> None:
-        self._target, self._stop = target, stop
-        self.rows = 0
-
-    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, _: float) -> None:
-        """See `Observer`."""
-        self.rows += sum(batch.num_rows for batch in rows)
-        if through_lsn(checkpoint) >= self._target:
-            self._stop.set()
-
-
 def _drain(options: argparse.Namespace) -> None:
-    if options.profile is None:
-        _drain_now(options)
-        return
-    profile = cProfile.Profile()
-    profile.runcall(_drain_now, options)
-    profile.dump_stats(options.profile)
-
-
-def _drain_now(options: argparse.Namespace) -> None:
-    stop = Event()
-    observer = _StopAt(parse_lsn(options.target), stop)
-    sink: Sink = _Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
-    started_at = time.perf_counter()
-    publish(_opener(options), sink, stop=stop, observer=observer, cadence=Cadence(idle_seconds=0.01))
-    sink.close()
-    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": observer.rows}))
+    target = parse_lsn(options.target)
+    sink: Sink = Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
+    drain(_opener(options), sink, lambda checkpoint: through_lsn(checkpoint) >= target)
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
     """Returns a function that opens the source, as if its table had been read completely before."""
-    entity = Entity(
-        name="orders",
-        table=("public", "orders"),
-        key=("id",),
-        partition_by=("id",),
-        partitions=1,
-        masks={},
-        default_stamp=Stamp(api_version="unknown", service_name="unknown", identifier=""),
-    )
     settings = Settings(
         name="bench", dsn=options.dsn, slot=options.slot, publication="bench", failover=False, hmac_key=b""
     )
 
     def open_source(recover: Recover) -> PostgresSource:
-        return PostgresSource(settings, [entity], lambda: recover() or first_checkpoint())
+        return PostgresSource(settings, [entity("public")], lambda: recover() or first_checkpoint())
 
     def first_checkpoint() -> Checkpoint:
         replication = ReplicationConnection.connect(options.dsn)
@@ -237,21 +136,10 @@ def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
 
 
 def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> None:
-    medians = {
-        side: Figures(
-            seconds=statistics.median(drain.seconds for drain in runs),
-            cpu_seconds=statistics.median(drain.cpu_seconds for drain in runs),
-            peak_mib=statistics.median(drain.peak_mib for drain in runs),
-        )
-        for side, runs in results.items()
-    }
+    medians = {side: Figures.median(runs) for side, runs in results.items()}
+    rows = dict.fromkeys(SIDES, options.rows)
     print(f"{options.rows} changes, medians of {len(results['ours'])} rounds")
-    print(f"{'':16}{'rows/s':>10}{'CPU s/million':>16}{'peak MiB':>10}")
-    for side, median in medians.items():
-        print(
-            f"{side:16}{options.rows / median.seconds:>10,.0f}"
-            f"{median.cpu_seconds / options.rows * 1e6:>16.2f}{median.peak_mib:>10.0f}"
-        )
+    print_figures(medians, rows)
     base = medians["pg_recvlogical"].seconds
     ratios = {
         "ours_over_pg_recvlogical": round(base / medians["ours"].seconds, 3),
@@ -260,14 +148,7 @@ def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> N
     for name, ratio in ratios.items():
         print(f"{name} {ratio:.2f}")
     if options.json:
-        figures = {
-            side: {
-                "rows_per_second": round(options.rows / median.seconds),
-                "cpu_seconds_per_million": round(median.cpu_seconds / options.rows * 1e6, 2),
-                "peak_mib": round(median.peak_mib),
-            }
-            for side, median in medians.items()
-        }
+        figures = as_json(medians, rows)
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
         print(json.dumps({"benchmark": "postgres", "ratios": ratios, "figures": figures, "machine": machine}))
 

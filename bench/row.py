@@ -1,8 +1,9 @@
 """Measures the memory that one large row takes on its way through the real service into the file log.
 
-Prints by how much the service's peak exceeds its peak with small rows, in MiB and in multiples of the row. The row is
-read from its table, read once more by its key (because a signal asks for that), inserted, or updated. An update is
-published with the row before it, so it holds the row twice. The last case is a logical message of another application.
+Prints by how much the service's peak exceeds its peak with small rows, in MiB and in multiples of the large row. In
+each case, something else happens to the row: it is read from its table, read once more by its key (because a signal
+asks for that), inserted, or updated. The message of an update holds the row twice, before and after the update. In the
+last case there is no large row; instead, another application emits a logical message of the same size.
 """
 
 import argparse
@@ -45,8 +46,8 @@ CASES: dict[str, tuple[str, str]] = {
     "beside small ones": ("", f"{SMALL}; {INSERT}{PLAIN}"),
     "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
 }
-"""For each case, the SQL before the service starts, and the SQL after it has read the table. `asked` stands for a
-signal, on which the service reads the row by its key."""
+"""For each case, the SQL before the service starts, and the SQL after it has read the table. `asked` is no SQL: it
+stands for a signal that makes the service read the row by its key."""
 CONFIG = """
 name = "row"
 [source]
@@ -72,7 +73,7 @@ class Figures:
 def main() -> None:
     """Runs all cases, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mib", type=int, default=ROW_MIB, help="size of the row's text")
+    parser.add_argument("--mib", type=int, default=ROW_MIB, help="size of the large row's text, in MiB")
     parser.add_argument("--case", choices=CASES, help="run only this case")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()

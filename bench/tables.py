@@ -77,7 +77,7 @@ class Figures:
 
 
 def main() -> None:
-    """Runs both sinks, or one."""
+    """Measures both sinks, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", type=int, help=f"number of tables: {TABLES}, with --quick {QUICK_TABLES}")
     parser.add_argument("--quick", action="store_true", help="fewer tables")
@@ -101,7 +101,7 @@ def main() -> None:
 
 def _print(sink: str, name: str, start: Start) -> None:
     print(
-        f"{sink:8}{name:10}{start.seconds:>8.1f} s, {start.ready_s:.1f} s of them until it streams, "
+        f"{sink:8}{name:10}{start.seconds:>8.1f} s, {start.ready_s:.1f} s of them until it is ready, "
         f"{start.cpu_seconds:.1f} s of CPU, {start.peak_mib} MiB",
         flush=True,
     )
@@ -140,7 +140,7 @@ def _create(connection: psycopg.Connection, tables: int) -> None:
 
 
 def _check(log: Log, tables: int, deleted: list[str]) -> None:
-    """Checks what the changelog has of each row: two reads, or, of a row that was deleted, one read and the delete.
+    """Checks that the changelog has two reads of each row, or one read and one delete if the row was deleted.
 
     Raises SystemExit if the numbers differ.
     """
@@ -153,7 +153,7 @@ def _check(log: Log, tables: int, deleted: list[str]) -> None:
     expected = 2 * ROWS * tables - len(deleted)
     if reads != expected or sorted(deletes) != deleted:
         raise SystemExit(
-            f"the changelog has {reads} rows and {len(deletes)} deletes, not {expected} and {len(deleted)} as expected"
+            f"the changelog has {reads} reads and {len(deletes)} deletes, not {expected} and {len(deleted)} as expected"
         )
 
 
@@ -166,7 +166,7 @@ class Site:
         self._config.write_text(CONFIG.format(dsn=dsn, sink=section, port=self._port))
 
     def log(self) -> Log:
-        """The changelog."""
+        """Opens the changelog."""
         return open_log(load(self._config, os.environ))
 
     def start(self, name: str, *arguments: str) -> Start:

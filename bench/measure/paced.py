@@ -21,7 +21,8 @@ from bench.measure.topic import Topic
 TRANSACTIONS_PER_S = 200
 CHANGES_PER_TRANSACTION = 10
 WARM_S = 5.0
-"""Seconds of writing before latency counts. The process has just drained a backlog, and must get used to this load."""
+"""Seconds of writing before latency is measured. The process has just drained a backlog, and must get used to this
+load."""
 
 _IDS = CHANGES_PER_TRANSACTION // 2
 _FIRST_ID = 100_000_000
@@ -34,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Milliseconds from just before COMMIT was sent until a consumer had the change.
+    """Percentiles of the time from just before COMMIT was sent until a consumer had the change.
 
     `changes` is how many were written in all; `per_second` is the rate at which they were really written.
     """
@@ -74,7 +75,10 @@ def latency(dsn: str, topic: Topic, seconds: float) -> Latency:
 
 
 def _transaction(key: bytes | None) -> int:
-    """Returns the number of the transaction that wrote a key; each side has its own format around the id."""
+    """Returns the number of the transaction that wrote the row with this message key.
+
+    Each side writes keys in its own format, but in each format the first number is the row's id.
+    """
     number = _NUMBER.search(key or b"")
     assert number is not None
     return (int(number[0]) - _FIRST_ID) // _IDS
@@ -83,7 +87,8 @@ def _transaction(key: bytes | None) -> int:
 def _latency(committed: Floats, arrivals: Floats, first: int) -> Latency:
     """Returns the percentiles of the changes since transaction `first`.
 
-    `committed` has the time of each transaction; a row of `arrivals` has a transaction's number and a time.
+    `committed` has the time at which each COMMIT was sent. A row of `arrivals` has the number of a change's
+    transaction, and the time at which the change arrived.
     """
     transactions = arrivals[:, 0].astype(np.int64)
     counted = transactions >= first

@@ -1,12 +1,12 @@
-"""The CPU time and the memory of processes, from Linux's /proc (proc(5))."""
+"""Reads the CPU time and the memory of processes from Linux's /proc (proc(5))."""
 
 import os
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UTIME, _CSTIME = 11, 14
-"""Indexes into the fields that follow the name in /proc/PID/stat. These fields, and the two in between, are user and
-system time: of the process, and of its children that have ended."""
+"""Indexes into the fields that follow the name in /proc/PID/stat. The four fields from the first index to the second
+one are the user time and the system time of the process, then the same times of its children that have ended."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -18,7 +18,7 @@ def cpu_seconds(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # it has just ended; its time counts in its parent's
+        return 0.0  # the process has just ended, and its parent's time now includes its time
     own = sum(map(int, fields[_UTIME : _CSTIME + 1])) / _TICKS_PER_S
     return own + sum(cpu_seconds(int(child)) for child in children)
 

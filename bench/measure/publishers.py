@@ -52,7 +52,7 @@ CONNECTOR = {
     "table.include.list": "public.orders",
     "message.prefix.exclude.list": "provenance",
     "snapshot.mode": "no_data",
-    # https://debezium.io/documentation/reference/stable/connectors/postgresql.html, max.batch.size and what follows it
+    # https://debezium.io/documentation/reference/stable/connectors/postgresql.html explains the settings from here on.
     "max.batch.size": "8192",
     "max.queue.size": "32768",
     "poll.interval.ms": "10",
@@ -61,14 +61,14 @@ CONNECTOR = {
     "producer.override.compression.type": "lz4",
     "producer.override.buffer.memory": "67108864",
 }
-"""The last seven settings are by default 2,048 and 8,192 changes, 500 ms, 16 KiB, 0 ms, no compression and 32 MiB. We
-changed `poll.interval.ms` for lower latency, the others for more throughput."""
+"""The defaults of the last seven settings are, in this order, 2,048 changes, 8,192 changes, 500 ms, 16 KiB, 0 ms, no
+compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the others for more throughput."""
 
 HEAP = "2g"
 """The heap that Kafka's connect-standalone.sh sets."""
 
 JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""The other options that connect-standalone.sh sets."""
+"""The other options of the JVM that connect-standalone.sh sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +88,17 @@ class Publisher(Protocol):
     topic: str
 
     def prepare(self) -> None:
-        """Creates the slot, named after the workspace: changes from now on will be published."""
+        """Creates the replication slot, named after the workspace, so that changes from now on will be published."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the process; it publishes until it gets SIGTERM."""
 
 
 class Ours:
-    """`changelog run` with its default settings; with `profile`, under cProfile, which writes into this file."""
+    """Our service: `changelog run` with its default settings.
+
+    If `profile` is given, the service runs under cProfile, which writes its figures into the file `profile`.
+    """
 
     def __init__(self, workspace: Workspace, *, registry: str | None = None, profile: Path | None = None) -> None:
         self.topic = names.topic(workspace.name, "orders")
@@ -139,7 +142,7 @@ class Ours:
 
 
 class Debezium:
-    """Debezium's connector in Kafka Connect, standalone: JSON without schemas, at least once."""
+    """Debezium's connector, which a standalone Kafka Connect runs. It publishes JSON without schemas, at least once."""
 
     def __init__(self, workspace: Workspace, jars: Path, *, heap: str = HEAP) -> None:
         self.topic = f"{workspace.name}.public.orders"
@@ -193,7 +196,7 @@ class Debezium:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a side's process: asks it to by SIGTERM, and kills it if it does not end in time."""
+    """Ends a side's process: sends it SIGTERM, and kills it if it does not end within `STOP_S_MAX` seconds."""
     process.terminate()
     try:
         process.wait(STOP_S_MAX)

@@ -1,0 +1,158 @@
+"""Measures how long a source takes to read a backlog: runs each side as its own process, and prints its figures."""
+
+import argparse
+import cProfile
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+import pyarrow as pa
+
+from changelog.connectors.service.loop import Cadence, Observer, publish
+from changelog.connectors.sinks import Sink
+from changelog.connectors.sources import Recover, Source
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.model import Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The figures of one drain: seconds by the clock, CPU seconds of the whole process, and its peak memory."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float
+
+    @classmethod
+    def median(cls, runs: Sequence["Figures"]) -> "Figures":
+        """Returns the medians of the figures of several drains."""
+        return cls(
+            seconds=statistics.median(run.seconds for run in runs),
+            cpu_seconds=statistics.median(run.cpu_seconds for run in runs),
+            peak_mib=statistics.median(run.peak_mib for run in runs),
+        )
+
+
+def timed(command: Sequence[str]) -> Figures:
+    """Runs a command and returns its figures.
+
+    Our own sides print how many seconds the drain took without the start of Python. If a command prints these seconds,
+    they count.
+    """
+    started_at = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - started_at
+    if process.returncode != 0:
+        raise SystemExit(f"{command[0]} failed with exit code {process.returncode}")
+    return Figures(
+        seconds=json.loads(printed.splitlines()[-1])["seconds"] if printed else seconds,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        peak_mib=usage.ru_maxrss / 1024,
+    )
+
+
+class Nowhere:
+    """A sink that stores nothing."""
+
+    def recover(self) -> Checkpoint | None:
+        """See `Sink`."""
+        return None
+
+    def prepare(self, entities: Sequence[Entity]) -> None:
+        """See `Sink`."""
+
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        """See `Sink`."""
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """See `Sink`."""
+
+    def lost(self, _entities: Collection[str]) -> Collection[str]:
+        """See `Sink`. Because nothing is stored, nothing can be lost."""
+        return ()
+
+    def abandon(self) -> None:
+        """See `Sink`."""
+
+    def close(self) -> None:
+        """See `Sink`."""
+
+
+class _StopAt(Observer):
+    """Counts the rows, and stops the loop after a checkpoint for which `reached` returns true."""
+
+    def __init__(self, reached: Callable[[Checkpoint], bool], stop: Event) -> None:
+        self._reached, self._stop = reached, stop
+        self.rows = 0
+
+    def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, _: float) -> None:
+        """See `Observer`."""
+        self.rows += sum(batch.num_rows for batch in rows)
+        if self._reached(checkpoint):
+            self._stop.set()
+
+
+def drain(open_source: Callable[[Recover], Source], sink: Sink, reached: Callable[[Checkpoint], bool]) -> None:
+    """Reads a source until a checkpoint is stored for which `reached` returns true. Prints the seconds and the rows."""
+    stop = Event()
+    observer = _StopAt(reached, stop)
+    started_at = time.perf_counter()
+    publish(open_source, sink, stop=stop, observer=observer, cadence=Cadence(idle_seconds=0.01))
+    sink.close()
+    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": observer.rows}))
+
+
+def profiled(file: str | None, call: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+    """Makes a call, and writes cProfile's figures of it to a file if one is given."""
+    if file is None:
+        call(options)
+        return
+    profile = cProfile.Profile()
+    profile.runcall(call, options)
+    profile.dump_stats(file)
+
+
+def entity(schema: str) -> Entity:
+    """Returns the entity of the benchmark's table."""
+    return Entity(
+        name="orders",
+        table=(schema, "orders"),
+        key=("id",),
+        partition_by=("id",),
+        partitions=1,
+        masks={},
+        default_stamp=Stamp(api_version="unknown", service_name="unknown", identifier=""),
+    )
+
+
+def print_figures(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> None:
+    """Prints a table with the medians of each side, which read so many rows."""
+    print(f"{'':16}{'rows/s':>10}{'CPU s/million':>16}{'peak MiB':>10}")
+    for side, median in figures.items():
+        print(
+            f"{side:16}{rows[side] / median.seconds:>10,.0f}"
+            f"{median.cpu_seconds / rows[side] * 1e6:>16.2f}{median.peak_mib:>10.0f}",
+            flush=True,
+        )
+
+
+def as_json(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    """Returns the medians of each side for the line of JSON."""
+    return {
+        side: {
+            "rows_per_second": round(rows[side] / median.seconds),
+            "cpu_seconds_per_million": round(median.cpu_seconds / rows[side] * 1e6, 2),
+            "peak_mib": round(median.peak_mib),
+        }
+        for side, median in figures.items()
+    }
