@@ -58,8 +58,9 @@ def read(log: KafkaLog) -> list[int]:
 def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
     """The brokers whose copies of a partition are complete. A commit is marked once all of them have it."""
     topic, number = part
-    brokers: list[int] = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions[number].isrs
-    return brokers
+    partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
+    # A broker that has not heard of a new topic yet shows no partition.
+    return [] if partition is None else list(partition.isrs)
 
 
 def reached(log: KafkaLog) -> int:
