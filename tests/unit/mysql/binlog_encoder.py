@@ -37,7 +37,7 @@ from changelog.connectors.sources.mysql.decode.events.header import Header
 
 def sized(event: Event, *, checksum: bool = True) -> Event:
     """Returns the event with the size in its header that it has when it is encoded."""
-    return replace(event, header=replace(event.header, size=len(encode(event, checksum=checksum))))
+    return replace(event, header=event.header._replace(size=len(encode(event, checksum=checksum))))
 
 
 def encode(event: Event, *, checksum: bool = True) -> bytes:

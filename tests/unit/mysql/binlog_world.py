@@ -185,7 +185,7 @@ class World:
         packets = []
         for event in events:
             self._offset += len(encode(event))
-            packets.append(encode(replace(event, header=replace(event.header, end_log_pos=self._offset))))
+            packets.append(encode(replace(event, header=event.header._replace(end_log_pos=self._offset))))
         self.log.append(Logged(first.text, self._file, tuple(packets)))
 
 

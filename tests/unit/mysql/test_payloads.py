@@ -24,7 +24,7 @@ def test_a_compressed_transaction_gives_its_events(inner: Sequence[Event], end_l
     if any(event.header.type == EventType.HEARTBEAT and event.header.end_log_pos != end_log_pos for event in inner):
         return  # its position is in the header, and no server puts one into a transaction
     assert read(content) == [
-        replace(event, header=replace(event.header, end_log_pos=end_log_pos)) for event in expected
+        replace(event, header=event.header._replace(end_log_pos=end_log_pos)) for event in expected
     ]
 
 

@@ -1,10 +1,15 @@
 """Decodes the events of the binary log: takes packets of bytes, and returns the events in them."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 
-from changelog.connectors.sources.mysql.decode.events import control_events, gtid_events, query_events, row_events
+from changelog.connectors.sources.mysql.decode.events import (
+    control_events,
+    frequent_events,
+    gtid_events,
+    query_events,
+    row_events,
+)
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
@@ -16,7 +21,15 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     StatementContext,
     Unsupported,
 )
-from changelog.connectors.sources.mysql.decode.events.header import CHECKSUM_BYTES, IN_USE_FLAG, Header, read_header
+from changelog.connectors.sources.mysql.decode.events.header import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    IN_USE_FLAG,
+    WHOLE_CHECKSUM,
+    Header,
+    read_header,
+    unpack_header,
+)
 from changelog.connectors.sources.mysql.decode.events.payloads import payload_events
 
 _FLAGS_OFFSET = 17
@@ -34,26 +47,45 @@ class EventReader:
         self._format: FormatDescription | None = None
         self._dialect = Dialect.of("")
 
-    def read(self, packet: bytes | memoryview) -> Iterator[Event]:
+    def read(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
 
         There is one event, except in a compressed transaction, whose events are decompressed while they are iterated.
         Raises ChangelogError (MALFORMED) with the offset in the event if it cannot be read, if bytes are left over, or
-        if the checksum is wrong. No other error is raised.
+        if the checksum is wrong. No other error is raised. A memoryview is never decoded by `frequent_events`.
         """
+        event = self._frequent(packet) if isinstance(packet, bytes) else None
+        return self._any(packet) if event is None else (event,)
+
+    def _frequent(self, packet: bytes) -> Event | None:
+        """Decodes an event as `frequent_events` does; None if it cannot, or if the header or checksum is wrong."""
+        if self._format is None or len(packet) < HEADER_BYTES + CHECKSUM_BYTES:
+            return None
+        header = Header._make(unpack_header(packet))
+        decode, end = _FREQUENT.get(header.type), header.size
+        if decode is None or end != len(packet):
+            return None
+        if self._format.has_checksums:
+            if zlib.crc32(packet) != WHOLE_CHECKSUM:
+                return None
+            end -= CHECKSUM_BYTES
+        return decode(packet, header, end, self._dialect)
+
+    def _any(self, packet: bytes | memoryview) -> Iterable[Event]:
+        """Decodes an event of any type and form."""
         cursor = Cursor(packet)
         header = read_header(cursor)
         if header.type == EventType.FORMAT_DESCRIPTION:
             self._format = _format_description(cursor, header)
             self._dialect = self._format.dialect
-            return iter((self._format,))
+            return (self._format,)
         if self._format is None and header.type not in _BEFORE_THE_FORMAT:
             raise cursor.malformed(f"an event of the type {_name(header)} before the format description")
         if self._has_checksum(cursor):
             _remove_checksum(cursor, header, _checksum(cursor))
         if header.type == EventType.TRANSACTION_PAYLOAD:
             return self._payload(cursor, header)
-        return iter((self._event(cursor, header),))
+        return (self._event(cursor, header),)
 
     def _has_checksum(self, cursor: Cursor) -> bool:
         """Whether the event ends with a checksum. Before the first format description, a right one shows that."""
@@ -67,7 +99,7 @@ class EventReader:
             inner_header = read_header(inner)
             if inner_header.type in (EventType.TRANSACTION_PAYLOAD, EventType.FORMAT_DESCRIPTION):
                 raise inner.malformed(f"an event of the type {_name(inner_header)} in a compressed transaction")
-            yield self._event(inner, replace(inner_header, end_log_pos=header.end_log_pos))
+            yield self._event(inner, inner_header._replace(end_log_pos=header.end_log_pos))
 
     def _event(self, cursor: Cursor, header: Header) -> Event:
         """Decodes the event that `cursor` contains after its header."""
@@ -130,6 +162,7 @@ def _undecoded(cursor: Cursor, header: Header) -> Event:
     return Other(header=header, name=name)
 
 
+_FREQUENT = frequent_events.DECODERS
 _NAMES: dict[int, str] = {kind: kind.name for kind in EventType}
 
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE

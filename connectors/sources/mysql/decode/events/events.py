@@ -1,10 +1,14 @@
-"""The events of the binary log, one frozen dataclass for each kind; `event_reader` decodes them.
+"""The events of the binary log, one dataclass for each kind; `event_reader` decodes them.
+
+Nothing changes an event. The classes of the frequent ones are not frozen, because an object of a frozen class takes
+three times as long to make, and a log of small transactions has seven events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import lru_cache
 from uuid import UUID
 
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
@@ -42,7 +46,7 @@ class FormatDescription:
         return Dialect.of(self.server_version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MysqlGtid:
     """A transaction of MySQL begins. `number` counts the transactions of `server_uuid` and `tag`, which may be empty.
 
@@ -62,7 +66,7 @@ class MysqlGtid:
     @property
     def text(self) -> str:
         """The id as the server prints it."""
-        return ":".join(part for part in (str(self.server_uuid), self.tag, str(self.number)) if part)
+        return f"{_printed(self.server_uuid)}{self.tag and ':'}{self.tag}:{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ class AlterPhase(Enum):
     ROLLBACK = "rollback"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MariadbGtid:
     """A transaction of MariaDB begins, with the id `domain_id`-`server_id`-`sequence`.
 
@@ -144,7 +148,7 @@ class GtidList:
     gtids: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Query:
     """A statement. `sql` is in the character set of `client_collation`, the id of a collation; None if it is not known.
 
@@ -172,7 +176,7 @@ class Query:
         return bool((self.sql_mode or 0) & 1 << 20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Xid:
     """A transaction committed. `number` is the server's internal one."""
 
@@ -189,7 +193,7 @@ class XaPrepare:
     one_phase: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TableMap:
     """Describes the rows of `table_id` up to the end of the statement.
 
@@ -230,7 +234,7 @@ class Operation(StrEnum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Rows:
     """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
 
@@ -250,7 +254,7 @@ class Rows:
     before: bytes | None
     after: bytes | None
     partial: bool
-    body: memoryview
+    body: bytes | memoryview
     offset: int
 
     @property
@@ -259,7 +263,7 @@ class Rows:
         return bool(self.flags & 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RowsQuery:
     """The text of the statement whose rows follow: `ROWS_QUERY` of MySQL, `ANNOTATE_ROWS` of MariaDB."""
 
@@ -315,6 +319,8 @@ class Other:
     header: Header
     name: str
 
+
+_printed = lru_cache(maxsize=64)(UUID.__str__)
 
 Event = (
     Rotate

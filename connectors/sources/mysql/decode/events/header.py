@@ -1,12 +1,15 @@
 """The first 19 bytes of each event."""
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
 
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
+
+WHOLE_CHECKSUM = 0x2144DF1C
+"""The CRC32 of an event with its checksum, if the checksum is right: the same for every content."""
 
 EVENT_BYTES_MAX = 1 << 30
 """The size of the largest event: no server sends or accepts a larger packet (`max_allowed_packet`)."""
@@ -18,9 +21,8 @@ ARTIFICIAL_FLAG = 0x20
 IGNORABLE_FLAG = 0x80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """What all events have.
+class Header(NamedTuple):
+    """What all events have, in the order in which it is stored.
 
     - `timestamp_s`: when the statement began, in seconds since 1970 UTC; 0 in events that are made for the reader.
     - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.
@@ -55,12 +57,11 @@ def read_header(cursor: Cursor) -> Header:
     Raises ChangelogError (MALFORMED) if bytes are missing, or if the event has another size than the header says.
     """
     begin = cursor.skip(HEADER_BYTES)
-    timestamp_s, kind, server_id, size, end_log_pos, flags = _FIELDS.unpack_from(cursor.data, begin)
-    if size != cursor.end - begin:
-        raise cursor.malformed(f"an event of {cursor.end - begin} bytes whose header says {size}", begin + 9)
-    return Header(
-        timestamp_s=timestamp_s, type=kind, server_id=server_id, size=size, end_log_pos=end_log_pos, flags=flags
-    )
+    header = Header._make(unpack_header(cursor.data, begin))
+    if header.size != cursor.end - begin:
+        raise cursor.malformed(f"an event of {cursor.end - begin} bytes whose header says {header.size}", begin + 9)
+    return header
 
 
-_FIELDS = struct.Struct("<IBIIIH")
+unpack_header = struct.Struct("<IBIIIH").unpack_from
+"""Returns the fields of the header that begins at an offset of a buffer."""

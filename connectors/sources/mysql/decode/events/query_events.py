@@ -4,6 +4,7 @@ Source: MySQL's `statement_events.h`, class `Query_event`, and MariaDB's `log_ev
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from changelog.connectors.sources.mysql.decode.events.compressed import inflate
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
@@ -35,29 +36,46 @@ def annotate_rows(cursor: Cursor, header: Header) -> RowsQuery:
 def _query(cursor: Cursor, header: Header, *, compressed: bool) -> Query:
     thread_id, _, database_bytes = cursor.number(4), cursor.number(4), cursor.number(1)
     error_code, variables_bytes = cursor.number(2), cursor.number(2)
-    variables = _variables(cursor.part(variables_bytes))
-    database = cursor.terminated(database_bytes)
+    context = _context(cursor, variables_bytes, database_bytes)
     return Query(
         header=header,
         thread_id=thread_id,
         error_code=error_code,
-        database=database,
+        database=context.database,
         sql=inflate(cursor) if compressed else cursor.rest(),
-        sql_mode=variables.sql_mode,
-        client_collation=variables.client_collation,
-        microseconds=variables.microseconds,
+        sql_mode=context.sql_mode,
+        client_collation=context.client_collation,
+        microseconds=context.microseconds,
     )
 
 
 @dataclass(slots=True)
-class _Variables:
-    """The status variables of a statement that matter to us."""
+class QueryContext:
+    """The database of a statement's session, and the status variables that matter to us: see `Query`."""
 
+    database: str = ""
     sql_mode: int | None = None
     client_collation: int | None = None
     microseconds: int | None = None
 
 
+@lru_cache(maxsize=256)
+def context_of(content: bytes, variables_bytes: int) -> QueryContext:
+    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables, and a name.
+
+    Sessions send the same again and again. Raises ChangelogError (MALFORMED) with the offset in the event.
+    """
+    cursor = Cursor(content, base=_CONTEXT_OFFSET)
+    return _context(cursor, variables_bytes, len(content) - variables_bytes - 1)
+
+
+def _context(cursor: Cursor, variables_bytes: int, database_bytes: int) -> QueryContext:
+    context = _variables(cursor.part(variables_bytes))
+    context.database = cursor.terminated(database_bytes)
+    return context
+
+
+_CONTEXT_OFFSET = 32
 _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_WITHOUT_ZERO = 1, 2, 4, 5, 6
 _INVOKER, _DATABASES, _MICROSECONDS, _MARIADB_MICROSECONDS = 11, 12, 13, 128
 _ALTER_FLAGS, _COLLATIONS = 130, 131
@@ -68,9 +86,9 @@ _FIXED = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1
 """The sizes, in bytes, of status variables that have no meaning for us."""
 
 
-def _variables(cursor: Cursor) -> _Variables:
+def _variables(cursor: Cursor) -> QueryContext:
     """Reads the status variables up to the first unknown one, whose size is not known. Servers do the same."""
-    variables = _Variables()
+    variables = QueryContext()
     while cursor.left:
         code = cursor.number(1)
         if code == _SQL_MODE:

@@ -1,0 +1,72 @@
+"""The decoders of frequent events: each returns what the decoders of all events return, or leaves the event to them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from changelog.connectors.sources.mysql.decode.events import frequent_events
+from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
+from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+from changelog.connectors.sources.mysql.decode.events.events import Event
+from changelog.connectors.sources.mysql.decode.events.header import CHECKSUM_BYTES, Header, unpack_header
+from changelog.envelope.errors import ChangelogError, Kind
+from tests.unit.mysql.binlog_encoder import body, packet
+from tests.unit.mysql.random_events import events
+from tests.unit.mysql.reading import reader
+from tests.unit.mysql.record_binlog import RECORDINGS, captured_events
+
+BY_SERVER = {EventType.GTID: "mysql", EventType.ROWS_QUERY: "mysql"}
+BY_SERVER |= dict.fromkeys((EventType.WRITE_ROWS, EventType.UPDATE_ROWS, EventType.DELETE_ROWS), "mysql")
+BY_SERVER |= dict.fromkeys((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1), "mariadb")
+BY_SERVER |= {EventType.MARIADB_GTID: "mariadb", EventType.ANNOTATE_ROWS: "mariadb"}
+BY_SERVER |= {EventType.XID: "mysql", EventType.QUERY: "mysql", EventType.TABLE_MAP: "mysql"}
+
+kinds = st.sampled_from(sorted(frequent_events.DECODERS))
+
+
+def outcome(content: bytes | memoryview, *, has_checksums: bool) -> list[Event] | str:
+    """The events of a packet, or the message of the refusal."""
+    try:
+        return list(reader(has_checksums=has_checksums).read(content))
+    except ChangelogError as error:
+        if error.kind is not Kind.MALFORMED:
+            raise
+        return error.message
+
+
+def assert_same(content: bytes, *, has_checksums: bool = True) -> None:
+    assert outcome(content, has_checksums=has_checksums) == outcome(memoryview(content), has_checksums=has_checksums)
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_recorded_events_are_decoded_alike(recording: str) -> None:
+    usual, general = EventReader(), EventReader()
+    for content in captured_events(recording):
+        assert list(usual.read(content)) == list(general.read(memoryview(content)))
+
+
+@pytest.mark.parametrize(("kind", "recording"), BY_SERVER.items())
+def test_most_recorded_events_have_the_frequent_form(kind: EventType, recording: str) -> None:
+    recorded = [content for content in captured_events(recording) if content[4] == kind]
+    decode = frequent_events.DECODERS[kind]
+    taken = [
+        decode(content, Header._make(unpack_header(content)), len(content) - CHECKSUM_BYTES, Dialect.of(recording))
+        for content in recorded
+    ]
+    assert len(taken) - taken.count(None) > len(taken) / 2
+
+
+@given(event=events, kind=kinds, has_checksums=st.booleans())
+def test_random_events_are_decoded_or_refused_alike(event: Event, kind: int, has_checksums: bool) -> None:
+    for header in (event.header, event.header._replace(type=kind)):
+        content = packet(header, body(event), checksum=has_checksums)
+        assert_same(content, has_checksums=has_checksums)
+        assert_same(content[:-1], has_checksums=has_checksums)
+
+
+@given(
+    event=events, kind=kinds, start=st.sampled_from([b"", bytes(6), bytes(8), bytes(8) + b"\2\0"]), content=st.binary()
+)
+def test_random_bytes_are_decoded_or_refused_alike(event: Event, kind: int, start: bytes, content: bytes) -> None:
+    assert_same(packet(event.header._replace(type=kind), start + content))
