@@ -118,7 +118,7 @@ names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=
 
 
 MYSQL_8 = Dialect(geometry_has_collation=False, year_has_sign=False)
-dialects = st.sampled_from([MYSQL_8, replace(MYSQL_8, year_has_sign=True), Dialect.of("11.4.5-MariaDB")])
+dialects = st.sampled_from([MYSQL_8, MYSQL_8._replace(year_has_sign=True), Dialect.of("11.4.5-MariaDB")])
 
 
 @st.composite

@@ -17,5 +17,5 @@ def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[byt
 
 
 def test_many_small_events_are_divided() -> None:
-    events = [b"x"] * 10_000
+    events = [b"x"] * 100_000
     assert 0 < portion(events) < len(events)

@@ -7,7 +7,8 @@ from changelog.connectors.sources.mysql.decode.events.event_types import EventTy
 BLOCK_BYTES_MAX = 4 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes several times this memory."""
 
-_EVENTS_MAX = 4096
+_EVENTS_MAX = 16_384
+"""The most events that are decoded at once. Encoding has a cost for each block, so many small events make a block."""
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})

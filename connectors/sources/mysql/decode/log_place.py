@@ -24,9 +24,10 @@ class LogPlace:
 
     def pass_event(self, header: Header) -> None:
         """Records that an event was read."""
-        if header.artificial or not header.end_log_pos:
+        end = header.end_log_pos
+        if not end or header.artificial:
             return
-        offset = self._offset - self._offset % _FOUR_GIB + header.end_log_pos
+        offset = self._offset - self._offset % _FOUR_GIB + end
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def begin_of(self, header: Header) -> int:

@@ -11,7 +11,7 @@ from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.model import Stamp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Begun:
     """A transaction whose GTID was read.
 

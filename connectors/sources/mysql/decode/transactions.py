@@ -53,6 +53,9 @@ SIGNAL_TABLE = "changelog_signal"
 SKIP = "changelog accept POSITION --as skip"
 """The command by which an operator continues after a stop, with the position of the stop."""
 
+_BEGIN = b"BEGIN"
+_INSERT = log.Operation.INSERT
+
 _OPS = {
     log.Operation.INSERT: Op.CREATE,
     log.Operation.UPDATE: Op.UPDATE,
@@ -81,16 +84,16 @@ class TransactionReader:
                 self._rows(event)
             case log.TableMap():
                 self._table_map(event)
+            case log.RowsQuery():
+                self._sign(event)
+            case log.Xid():
+                self._end()
             case log.MysqlGtid():
                 self._mysql_gtid(event)
             case log.MariadbGtid():
                 self._mariadb_gtid(event)
-            case log.Xid():
-                self._end()
             case log.Query():
                 self._query(event)
-            case log.RowsQuery():
-                self._sign(event)
             case log.XaPrepare():
                 self._prepare(event)
             case log.Rotate():
@@ -239,12 +242,14 @@ class TransactionReader:
     def _publish(self, event: log.Rows) -> None:
         """Gives the rows of an event to the assembly, or the messages in them."""
         table_map = self._map(event)
-        entity = self._tables.entity(table_map)
-        if entity is not None:
+        table = self._tables.present(table_map)
+        if table is not None:
+            self._take(table, table_map, event)
+        elif (entity := self._tables.entity(table_map)) is not None:
             table = self._described(entity, table_map)
             if table is not None:
                 self._take(table, table_map, event)
-        elif event.operation is log.Operation.INSERT:
+        elif event.operation is _INSERT:
             if table_map.table == STAMP_TABLE:
                 self._messages(STAMP_PREFIX, table_map, event)
             elif (table_map.schema, table_map.table) == (self._state.database, SIGNAL_TABLE):
@@ -253,12 +258,9 @@ class TransactionReader:
             self._run.sign(self._begun().stamp)
 
     def _described(self, entity: Entity, table_map: log.TableMap) -> BoundTable | None:
-        """Returns the table that the rows belong to; None if the rows are to be skipped, because nothing names their
-        columns. Tells the assembly if the columns are new.
+        """Returns the table that the rows belong to, which has new columns; None if the rows are to be skipped, because
+        nothing names their columns. Tells the assembly of the new columns.
         """
-        present = self._tables.present(table_map)
-        if present is not None:
-            return present
         run = self._run
         run.flush()
         if table_map.columns is None:
@@ -314,6 +316,9 @@ class TransactionReader:
     # Statements
 
     def _query(self, event: log.Query) -> None:
+        if event.sql == _BEGIN:
+            self._open()
+            return
         effects = statements.effects(
             statement_text(event, self._tables.charsets),
             event.database,

@@ -1,15 +1,13 @@
 """In which points the table maps of servers differ that describe the same table."""
 
 import re
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 _YEAR_WITHOUT_SIGN = (8, 0, 20)
 _YEAR_WITH_SIGN = (8, 0, 24)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(NamedTuple):
     """For which types a table map contains some optional fields.
 
     - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.

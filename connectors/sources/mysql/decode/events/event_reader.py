@@ -61,7 +61,7 @@ class EventReader:
         """Decodes an event as `frequent_events` does; None if it cannot, or if the header or checksum is wrong."""
         if self._format is None or len(packet) < HEADER_BYTES + CHECKSUM_BYTES:
             return None
-        header = Header._make(unpack_header(packet))
+        header = _new_header(Header, unpack_header(packet))
         decode, end = _FREQUENT.get(header.type), header.size
         if decode is None or end != len(packet):
             return None
@@ -162,6 +162,7 @@ def _undecoded(cursor: Cursor, header: Header) -> Event:
     return Other(header=header, name=name)
 
 
+_new_header = tuple.__new__  # `Header._make` without its check of the number of fields
 _FREQUENT = frequent_events.DECODERS
 _NAMES: dict[int, str] = {kind: kind.name for kind in EventType}
 

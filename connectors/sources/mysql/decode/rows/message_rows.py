@@ -1,8 +1,11 @@
 """Reads the messages to the service in rows that were inserted into the tables of stamps and signals."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
+from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
 from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.table_description import describe
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 
 _NUMBER, _CONTENT = "id", "content"
@@ -10,10 +13,17 @@ _NUMBER, _CONTENT = "id", "content"
 
 def message_rows(table_map: TableMap, event: Rows) -> Iterator[tuple[int, bytes]]:
     """Yields the number and the text of each row; none if the table lacks their columns, `id` and `content`."""
-    places = {column.name: place for place, column in enumerate(table_map.columns or ())}
-    if not {_NUMBER, _CONTENT} <= places.keys():
+    places = _places(table_map.body, table_map.dialect)
+    if places is None:
         return
     for _, after in images(table_map, event):
-        number, content = (None if after is None else after[places[name]] for name in (_NUMBER, _CONTENT))
+        number, content = (None if after is None else after[place] for place in places)
         if isinstance(content, memoryview) and isinstance(number, memoryview):
             yield int.from_bytes(number, "little"), bytes(content)
+
+
+@lru_cache(maxsize=64)
+def _places(body: bytes, dialect: Dialect) -> tuple[int, int] | None:
+    """Returns where the two columns are in a table that is described like this; None if it lacks one."""
+    names = [column.name for column in describe(body, dialect).columns or ()]
+    return (names.index(_NUMBER), names.index(_CONTENT)) if {_NUMBER, _CONTENT} <= {*names} else None

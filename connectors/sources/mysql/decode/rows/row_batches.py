@@ -57,10 +57,10 @@ class RowBatch:
     def _is_usual(self, event: Rows) -> bool:
         if self.table.layout is None:
             return False
-        width = len(self.table.columns)
-        bitmaps = [int.from_bytes(bitmap, "little") for bitmap in (event.before, event.after) if bitmap is not None]
-        has_all = all(bitmap == (1 << width) - 1 for bitmap in bitmaps)
-        return has_all and event.width == width > 0 and not event.partial and len(event.body) < BODY_BYTES_MAX
+        every = self.table.layout.every_column
+        has_all = event.before in (None, every) and event.after in (None, every)
+        fits = event.width == len(self.table.columns) > 0 and len(event.body) < BODY_BYTES_MAX
+        return has_all and fits and not event.partial
 
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
         """Returns the rows. `octets` begins `pool`, which gets texts, and has the bodies from `begin` on."""

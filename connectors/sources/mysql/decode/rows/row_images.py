@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Unchanged
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
+from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
 from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.table_description import describe
 from changelog.connectors.sources.mysql.decode.rows.value_framing import Framing, framing
 from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
@@ -46,8 +49,9 @@ def images(table_map: TableMap, rows: Rows) -> Iterator[tuple[Image | None, Imag
     cursor = Cursor(rows.body, what="event's rows")
     if rows.width != len(columns):
         raise cursor.malformed(f"rows of {rows.width} columns for a table of {len(columns)}")
-    before = None if rows.before is None else _Reader(columns, rows.before, partial=False)
-    after = None if rows.after is None else _Reader(columns, rows.after, partial=rows.partial)
+    body, dialect = table_map.body, table_map.dialect
+    before = None if rows.before is None else _reader(body, dialect, rows.before, partial=False)
+    after = None if rows.after is None else _reader(body, dialect, rows.after, partial=rows.partial)
     while True:
         begin = cursor.at
         yield before.read(cursor) if before else None, after.read(cursor) if after else None
@@ -59,6 +63,12 @@ def images(table_map: TableMap, rows: Rows) -> Iterator[tuple[Image | None, Imag
 
 _PARTIAL_JSON = 1
 _DIFFS = Framing(prefix=4)
+
+
+@lru_cache(maxsize=256)
+def _reader(body: bytes, dialect: Dialect, bitmap: bytes, *, partial: bool) -> "_Reader":
+    """Returns the reader for rows of a table that is described like this."""
+    return _Reader(describe(body, dialect).columns or (), bitmap, partial=partial)
 
 
 class _Reader:

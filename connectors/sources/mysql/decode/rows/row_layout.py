@@ -30,11 +30,12 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """How the rows of a table are stored that contain all of its columns."""
+    """How the rows of a table are stored that contain all of its columns; `every_column` is the bitmap of such rows."""
 
     frames: tuple[Framing, ...]
     nullable: tuple[bool, ...]
     scan: Scan
+    every_column: bytes
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> "RowLayout | None":
@@ -44,7 +45,8 @@ class RowLayout:
         except ChangelogError:
             return None
         nullable = tuple(column.nullable for column in columns)
-        return cls(frames=frames, nullable=nullable, scan=_compiled(frames, nullable))
+        every_column = ((1 << len(frames)) - 1).to_bytes((len(frames) + 7) // 8, "little")
+        return cls(frames=frames, nullable=nullable, scan=_compiled(frames, nullable), every_column=every_column)
 
     def starts(self, body: bytes) -> list[int]:
         """Returns where each row of an event begins.

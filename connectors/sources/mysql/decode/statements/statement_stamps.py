@@ -24,7 +24,7 @@ def comment_stamp(sql: bytes) -> Stamp | None:
     and `identifier` are ignored, because tools write comments, too. So is a comment of more than `NBYTES_MAX` bytes.
     `sql` is in any character set in which ASCII characters have one byte.
     """
-    comment = _COMMENT.match(sql[:NBYTES_MAX])
+    comment = _COMMENT.match(sql, 0, NBYTES_MAX)
     if comment is None:
         return None
     values = {_text(name): _text(value) for name, value in _PAIR.findall(comment[1])}

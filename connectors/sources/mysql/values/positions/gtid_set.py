@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 from changelog.envelope.errors import ChangelogError, Kind
@@ -114,13 +115,20 @@ class GtidSetBuilder:
 
 def parse_gtid(text: str) -> tuple[str, int]:
     """Returns the source and the number of one GTID. Raises ChangelogError (MALFORMED) for any other text."""
-    match = _GTID.fullmatch(text)
-    if match is None:
+    written, _, digits = text.rpartition(":")
+    source = _source(written)
+    if source is None or not _DIGITS.fullmatch(digits):
         raise ChangelogError(Kind.MALFORMED, f"{text!r} is not a MySQL GTID, such as {_EXAMPLE}")
-    number = int(match[2])
+    number = int(digits)
     if not 1 <= number < NUMBER_END:
         raise ChangelogError(Kind.MALFORMED, f"{text!r} is not a MySQL GTID: the number is out of range")
-    return match[1].lower(), number
+    return source, number
+
+
+@lru_cache(maxsize=256)
+def _source(text: str) -> str | None:
+    """Returns a source in lower case; None if the text is none."""
+    return text.lower() if _SOURCE.fullmatch(text) else None
 
 
 def _parse_source(text: str, at: int, spans: dict[str, list[tuple[int, int]]]) -> int:
@@ -202,6 +210,7 @@ _EXAMPLE = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23"
 _HEX_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _TAG = "[a-zA-Z_][a-zA-Z0-9_]{0,31}"
 _UUID = re.compile(_HEX_UUID)
-_GTID = re.compile(f"({_HEX_UUID}(?::{_TAG})?):([0-9]{{1,19}})")
+_SOURCE = re.compile(f"{_HEX_UUID}(?::{_TAG})?")
+_DIGITS = re.compile("[0-9]{1,19}")
 _PART = re.compile(rf"\s*:\s*(?:(?P<tag>{_TAG})\s*:\s*)?(?P<first>[0-9]{{1,19}})(?:\s*-\s*(?P<last>[0-9]{{1,19}}))?")
 _SEPARATOR = re.compile(r"\s*(?:,\s*|\Z)")
