@@ -17,6 +17,9 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-head
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 
+# With it, each worker of the tests, and each program that they start, would compile all our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 CAMPAIGN ?=
 ROUNDS ?= 50
 KAFKA ?=
