@@ -24,14 +24,12 @@ from tests.campaigns.drift import session
 from tests.servers.mysql import FLAVOURS, fresh_mysql_database, mysql_server
 
 ROUNDS = 5
-"""How many rounds share one database and its log. The next ones use the other server."""
+"""How many rounds of a soak share one database and its log. The next ones use the other server."""
 
 STATIC = 200
 MADE_UP = 1_000_000
 XA_SHARES = (0.0, 0.1)
 WAIT_S = 60.0
-PAUSE_S = 0.01
-"""The longest pause of a writer after a transaction. Without pauses, the service falls behind on two cores."""
 
 STATIC_ROW = "({0}, 'note {0}', {0} / 8, {0} / 3, '[{0}]', 0)"
 STATIC_TABLE = (
@@ -57,20 +55,20 @@ table = "{database}.account"
 """
 
 
-def campaign() -> Campaign:
-    """A round is one run of the job. Pieces use the two servers in turn."""
-    return Campaign(site=_site, rounds=ROUNDS)
+def campaign(rounds: int = ROUNDS) -> Campaign:
+    """A round is one run of the job. Pieces of so many `rounds` use the two servers in turn."""
+    return Campaign(site=lambda: _site(rounds), rounds=rounds)
 
 
 @contextlib.contextmanager
-def _site() -> Iterator[Callable[[Piece], Figures]]:
+def _site(rounds: int) -> Iterator[Callable[[Piece], Figures]]:
     with contextlib.ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="changelog-drift-")))
         servers = [open_.enter_context(mysql_server(flavour)) for flavour in FLAVOURS]
         open_.enter_context(session(folder))
 
         def run_piece(piece: Piece) -> Figures:
-            server = servers[piece.first // ROUNDS % len(servers)]
+            server = servers[piece.first // rounds % len(servers)]
             piece_folder = folder / str(piece.first)
             piece_folder.mkdir()
             try:
@@ -98,7 +96,7 @@ class _Block:
         try:
             self._service.until(self._log, is_read, WAIT_S)
             seed, xa = self._rng.getrandbits(32), self._rng.choice(XA_SHARES)
-            with writing(self._server, self._database, seed, xa=xa, pause_s=PAUSE_S) as writers:
+            with writing(self._server, self._database, seed, xa=xa) as writers:
                 for number in range(rounds):
                     self._service.check()
                     self._round(plants=number % 2 == 0)

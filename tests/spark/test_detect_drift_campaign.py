@@ -16,6 +16,6 @@ def test_campaign_drift(spark: SparkSession, seed: int) -> None:
 
 @pytest.mark.campaign
 def test_campaign_drift_mysql(spark: SparkSession, seed: int) -> None:
-    figures = run(drift_mysql.campaign(), drift_mysql.ROUNDS + 1, seed)
+    figures = run(drift_mysql.campaign(rounds=2), 3, seed)
     assert figures["transactions"]
     assert figures["found"] == figures["planted"] > 0

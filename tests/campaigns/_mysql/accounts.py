@@ -1,4 +1,4 @@
-"""Threads that change the table `account` of a MySQL or MariaDB database as fast as they can."""
+"""Threads that change the table `account` of a MySQL or MariaDB database steadily."""
 
 import random
 import threading
@@ -10,6 +10,9 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import Server
 
 WRITERS = 4
+PAUSE_S = 0.01
+"""The longest pause of a writer after a transaction. Without pauses, a service falls behind on two cores."""
+
 BLOCK = 40
 """Each writer has a block of this many keys. The first row of a block is never changed, so the gaps between rows, which
 the server locks, belong to one writer each.
@@ -23,7 +26,7 @@ TABLE = (
 
 
 class Writer(threading.Thread):
-    """Changes random rows of one block. `xa` is the share of XA transactions, and `pause_s` the longest pause."""
+    """Changes random rows of one block. `xa` is the share of XA transactions."""
 
     def __init__(
         self,
@@ -33,12 +36,11 @@ class Writer(threading.Thread):
         rng: random.Random,
         *,
         xa: float,
-        pause_s: float,
         over: threading.Event,
     ) -> None:
         super().__init__(name=f"writer-{number}")
         self._server, self._database, self._number = server, database, number
-        self._rng, self._xa, self._pause_s, self._over = rng, xa, pause_s, over
+        self._rng, self._xa, self._over = rng, xa, over
         self.transactions = 0
         self.failure: BaseException | None = None
 
@@ -46,7 +48,7 @@ class Writer(threading.Thread):
         """Makes transactions until the writer is told to stop."""
         try:
             with self._server.connect(self._database) as session, session.cursor() as cursor:
-                while not self._over.wait(self._rng.random() * self._pause_s):
+                while not self._over.wait(self._rng.random() * PAUSE_S):
                     self._transaction(cursor)
                     self.transactions += 1
         except BaseException as error:
@@ -75,12 +77,11 @@ class Writer(threading.Thread):
 
 
 @contextmanager
-def writing(server: Server, database: str, seed: int, *, xa: float, pause_s: float = 0.0) -> Iterator[list[Writer]]:
+def writing(server: Server, database: str, seed: int, *, xa: float) -> Iterator[list[Writer]]:
     """Runs the writers until the block ends; raises the first error of one of them."""
     over = threading.Event()
     writers = [
-        Writer(server, database, number, random.Random(seed + number), xa=xa, pause_s=pause_s, over=over)
-        for number in range(WRITERS)
+        Writer(server, database, number, random.Random(seed + number), xa=xa, over=over) for number in range(WRITERS)
     ]
     for writer in writers:
         writer.start()

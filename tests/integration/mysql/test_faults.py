@@ -16,7 +16,7 @@ CAMPAIGNS: Mapping[Flavour, Campaign] = {"mariadb": mariadb.campaign(seconds=2.0
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_campaign(flavour: Flavour, seed: int) -> None:
-    figures = run(CAMPAIGNS[flavour], 4, seed)
-    assert sum(figures["faults"].values()) >= 4
+    figures = run(CAMPAIGNS[flavour], 2, seed)
+    assert sum(figures["faults"].values()) >= 2
     assert figures["reads"]
     assert figures["changes"]

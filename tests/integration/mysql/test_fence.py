@@ -29,7 +29,7 @@ from tests.campaigns._mysql.accounts import TABLE, WRITERS, writing
 from tests.integration.mysql.site import MysqlSite
 from tests.patience import PATIENCE_S
 
-ROUNDS = 8
+ROUNDS = 4
 
 ACCOUNT = """
 [entities.account]
