@@ -134,7 +134,7 @@ class SnapshotBar:
         self._tasks: dict[str, TaskID] = {}
 
     def update(self, windows: Mapping[str, Any]) -> None:
-        """Shows how far each table has been read. `windows` is that of a checkpoint, by entity.
+        """Shows how far each table has been read. `windows` is the member of a checkpoint: the progress of each entity.
 
         It removes the bars after all tables have been read.
         """

@@ -67,7 +67,7 @@ class PostgresSession:
 
     @contextmanager
     def stamped(self, stamp: Stamp) -> Iterator[None]:
-        """An application has to add only the SELECT below."""
+        """Runs the block in a transaction with this stamp. An application adds the SELECT below to its transactions."""
         with self._connection.transaction():
             self.execute("SELECT pg_logical_emit_message(true, 'provenance', %s)", [content(stamp).decode()])
             yield

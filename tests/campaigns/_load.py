@@ -1,9 +1,9 @@
 """Four tables, and threads that write to them.
 
-Every row has a `version`, which is drawn from one sequence and grows with each change of the row's key. It also has the
-`stamp` (the provenance identifier) of its last writer. All writers update all rows. But only the writer whose number
-matches the key inserts or deletes a row, or changes its key. So each version is drawn after all earlier versions of its
-key.
+Every row has a `version`: each insert and update draws it from one sequence for all tables. It also has the `stamp`
+(the provenance identifier) of its last writer. All writers update all rows. But only the writer whose number matches
+the key inserts or deletes a row, or changes its key. So the versions of a key are drawn in the order in which its
+changes are committed.
 """
 
 import logging
@@ -95,9 +95,9 @@ def prepare(dsn: str, rows: int) -> None:
 
 
 def last_write(dsn: str) -> int:
-    """Writes a last change. Returns a position of the server's log that is before this change and after all others.
+    """Writes a last change. Returns the position in the server's log just before it.
 
-    A reader that has passed this position has all changes.
+    A reader that is beyond this position has read the last change, and so all changes.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
@@ -343,7 +343,7 @@ class Writer:
         cursor.execute("DELETE FROM place WHERE id = %s", [self._own()])
 
     def _cross(self, cursor: Cursor) -> None:
-        """Moves a row to another partition, or deletes and inserts it again, which the log shows as an update."""
+        """Moves a row to another partition; or deletes and reinserts it, which the changelog shows as an update."""
         number, region = self._own(), self._rng.randrange(5)
         if self._rng.random() < 0.3:
             cursor.execute("DELETE FROM place WHERE id = %s AND region = %s", [number, region])

@@ -59,7 +59,7 @@ def drawn(random: Random, depth: int = 0) -> Any:
 
 
 def read(text: bytes | str) -> Any:
-    """Returns the values of a text, with members in order. It tells 1 from 1.0, but not how a double is printed."""
+    """Returns the values of a text, with members in order. 1 and 1.0 differ; two spellings of one double are equal."""
     return json.loads(text, object_pairs_hook=lambda pairs: ["object", *pairs], parse_int=str)
 
 
@@ -71,8 +71,9 @@ def stored(cursor: Cursor) -> str:
 
 
 def texts(server: Server, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
-    """Runs statements. Yields the new document of each row of table `t` that the server logged, and whether the log has
-    only its changes.
+    """Runs statements. Yields the new document of each row of table `t` that the server logged.
+
+    Also yields whether the row was logged as a partial update: only as its differences from the old document.
     """
     table_map: TableMap | None = None
     reader = EventReader()

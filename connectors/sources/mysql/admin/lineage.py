@@ -8,8 +8,8 @@ The part of a checkpoint's `source` that this module writes:
 
 - `server`: the identity of the server, and `flavour` whether it is MySQL or MariaDB.
 - `gtids`: the transactions that were delivered completely.
-- `resume`: those that the server need not send again; absent if they are the same. Rows of prepared XA transactions are
-  only in memory, so the server must send them again.
+- `resume`: those that the server need not send again; absent if they are the same. It lacks prepared XA transactions:
+  the service holds their rows only in memory, so the server must send them again after a restart.
 - `half`: the GTID of the transaction of which a part is published; absent if there is none.
 """
 
@@ -35,7 +35,7 @@ class Lineage:
     """Where a stream begins.
 
     `server` is the server's identity. `epoch` is that of its positions, and `through` the coordinate up to which the
-    changelog is complete; 0 if the server's files are others than those of the changelog. `received` has the
+    changelog is complete; 0 if the changelog was made from other files than the log of this server. `received` has the
     transactions that the changelog has, and `resume` those that the server need not send. `joined` says that the log
     continues the one from which the changelog was made. `half` is the transaction of which a part is published, with
     the epoch and the commit of that part.
@@ -70,7 +70,7 @@ class Lineage:
         """Returns where the stream continues the changelog that ends at `stored`, or where a new changelog begins.
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if it never
-        had transactions that the changelog has. With `accept`, the changelog continues in that case, too: at the
+        had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog continues at the
         present end of the log. Tables that were read completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)

@@ -14,11 +14,15 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""The number of bounds per page (see `Range`). A page has fewer row pointers: at most 1,169 in a page of 32 KiB."""
+"""How far the bounds of two pages are apart (see `Range`). It must be greater than the number of row pointers in any
+page, which is at most 1,169 (in a page of 32 KiB).
+"""
 
 
 _GROWTH_CHUNKS = 16
-"""If the last range of a table is too large to read, we assume that the table has grown by this many chunks."""
+"""A leaf may have grown since its chunks were planned. If the range past the planned end is too large to be read at
+once, we assume that the leaf has grown by this many chunks, and read them one by one.
+"""
 
 
 class Fingerprint(NamedTuple):
