@@ -284,7 +284,8 @@ class _Judge:
         expected, actual = _by_key(_numbered_events(transaction, self._since)), _by_key(_numbered_rows(rows))
         for key in {**expected, **actual}:
             events, key_rows = expected.get(key, []), actual.get(key, [])
-            self._compare_key(key, self._expected_events(transaction, key[0], events, key_rows), key_rows)
+            expected_events = self._expected_events(transaction, key[0], events, key_rows)
+            self._compare_key(transaction, key, expected_events, key_rows)
         self._streaming.update(entity for entity, _ in actual)
 
     def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
@@ -302,9 +303,10 @@ class _Judge:
     def _in_gap(self, transaction: Transaction) -> bool:
         return any(gap.start < transaction.end <= gap.end for gap in self._gaps)
 
-    def _compare_key(self, key: "_Key", events: "_Events", rows: "_Rows") -> None:
+    def _compare_key(self, transaction: Transaction, key: "_Key", events: "_Events", rows: "_Rows") -> None:
         """Compares the events and the rows of one key in one transaction."""
-        summary = f"{key}: {len(events)} changes, {len(rows)} rows"
+        place = f"in transaction {transaction.xid} from {transaction.first:X} to {transaction.end:X}"
+        summary = f"{key}: {len(events)} changes, {len(rows)} rows, {place}; {self._since[key[0]]}"
         if len(rows) < len(events):
             self._verdict.note("lost", summary, events)
         elif len(rows) > len(events):
