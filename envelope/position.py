@@ -40,7 +40,10 @@ def commit_text(commit: int) -> str:
 
 
 UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)
-"""The position of an event that a service publishes itself, until the event is stored and a reader knows its offset."""
+"""A placeholder: an event that an application publishes itself has this position until it is stored.
+
+Readers replace it by `at_offset`.
+"""
 
 
 def at_offset(partition: int, offset: int) -> Position:

@@ -5,7 +5,7 @@ specification leaves a choice, this module decides like Java's `SchemaCompatibil
 
 - Two named types match if their unqualified names are equal, or if an alias of the reader's type is the full name of
   the writer's type.
-- One matching branch of a reader's union is enough.
+- If several branches of a reader's union match, it is enough that one of them can read the data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -241,7 +241,7 @@ class Resolution:
             path=path,
             text=f'several fields of {self._sides.reader} stand for "{written.name}" in {self._sides.writer}',
             for_reader=f'let only one field have the name or the alias "{written.name}"',
-            for_writer=f'do not use the name "{written.name}" again',
+            for_writer=f'do not name a field "{written.name}"; another field had this name before',
             strict=True,
         )
 

@@ -1,9 +1,10 @@
 """Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`, and decodes them. An encoded
 envelope is the body of a message, without the header that names the schema.
 
-The states, `current` and `original`, are JSON text, which Avro can hold without loss: decoding gives JSON with the same
-canonical text. A column is *unavailable* if the database's log did not send its value. Such a column is null in Avro.
-The decoder leaves the column out again, because `source.unavailable` names it.
+In an envelope, the states `current` and `original` are JSON text. In Avro, each is a record with one typed field for
+each column. No value is lost: decoding makes JSON with the same canonical text. A column is *unavailable* if the
+database's log did not send its value. Such a column is null in Avro. The decoder leaves the column out again, because
+`source.unavailable` names it.
 """
 
 from collections.abc import Collection, Sequence

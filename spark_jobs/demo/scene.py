@@ -58,7 +58,7 @@ Chapter = Callable[[Scene], Mapping[str, str]]
 
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:
-    """Returns a table with these columns and without lines."""
+    """Returns an empty table with these columns, drawn without borders."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings:
         name, justify = heading if isinstance(heading, tuple) else (heading, None)

@@ -195,7 +195,10 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder. Its renames replace files; on a cluster, they do not."""
+    """Uses Hadoop's file system `viewfs` over a local folder. There a rename replaces a file that has the new name.
+
+    Over the file system of a cluster, a rename replaces nothing.
+    """
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")
     committed = [commit(store, with_offset(offset), at=NOW) for offset in (12, 20)]

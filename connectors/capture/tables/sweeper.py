@@ -110,8 +110,9 @@ class Sweeper:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            # A pending entity that has yielded ghosts was being read alone, so its rows are the cause of the error. It
-            # must not be read again: it would yield the same ghosts, whose deletes may not be committed yet.
+            # Entities that are read together are no longer pending once they have yielded ghosts. So a pending entity
+            # that has yielded ghosts was being read by itself, and its rows are the cause of the error. It must not be
+            # read again: it would yield the same ghosts, whose deletes may not be committed yet.
             unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)

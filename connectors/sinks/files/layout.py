@@ -41,7 +41,7 @@ CHECKSUM = b"changelog.crc32"
 Parquet has checksums of its own only for pages of rows."""
 
 MARKED = "marked"
-"""The member of a checkpoint's `sink` that lists the log files with rows of `schemas` or `gaps`.
+"""The name of a member of a checkpoint's `sink`: the list of the log files with rows of the entity `schemas` or `gaps`.
 
 A reader of these two entities reads only the files in the list. The footer of a file with such a row already lists that
 file itself. So a copy of the log has either both the row and the entry in the list, or neither."""
@@ -84,7 +84,7 @@ def sequences(path: Path) -> list[int]:
 
 
 def footer(sequence: int, checkpoint: Checkpoint) -> dict[bytes, bytes]:
-    """Returns the footer metadata that makes a Parquet file the commit `sequence`."""
+    """Returns the metadata for the footer of the log file with the number `sequence`."""
     record = checkpoint.to_json()
     return {CHECKPOINT: record, CHECKSUM: b"%d" % zlib.crc32(record), SEQUENCE: b"%d" % sequence}
 
@@ -230,8 +230,9 @@ def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int]
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
     """Returns the sequences of the log files that may hold rows of `schemas` or `gaps`.
 
-    The newest whole file lists them. If an older version of this program wrote that file, returns all of `live`. The
-    newest file is ignored if it is not whole.
+    The newest whole file lists them. `live` are the sequences of all log files, in ascending order. If an older version
+    of this program wrote that file, it has no list, and any file may hold such rows: then this returns all of `live`.
+    The newest file is ignored if it is not whole.
     """
     for sequence in reversed(live[-2:]):
         with suppress(NotWholeError):

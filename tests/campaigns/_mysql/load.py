@@ -66,7 +66,10 @@ class Load:
             raise
 
     def _write(self, cursor: Cursor, rng: random.Random) -> None:
-        """Makes transactions until the session is needed no longer: an XA transaction must be left by its session."""
+        """Makes transactions until the load ends, or until an XA transaction was prepared.
+
+        Its session must end then. Only after that can other sessions commit it or roll it back.
+        """
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         while not self._over.wait(rng.random() * PAUSE_S):
             with self._servers.gates.transactions.passing():
@@ -99,8 +102,8 @@ class Load:
     def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
         """Prepares an XA transaction. Sometimes its session decides it; otherwise any other does, sooner or later.
 
-        If there is a replica, it has rows in any case: MySQL can log the end of one without rows, and no replica takes
-        that.
+        If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
+        and replicas fail on that.
         """
         name = f"'x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}'"
         with self._servers.gates.fragile.passing():

@@ -172,8 +172,10 @@ def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: K
 def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
     settings: KafkaSettings, partition_columns: Sequence[str]
 ) -> None:
-    """According to the checkpoint, the key chooses the partition now. `partition_columns` has the column that chose the
-    partition in each announced version, oldest first.
+    """In the checkpoint, which is the newest, the key chooses the partition.
+
+    `partition_columns` is about earlier times: it has the column that chose the partition in each announced version,
+    oldest first.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

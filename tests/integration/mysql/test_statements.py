@@ -1,4 +1,4 @@
-"""Statements as the servers log them: each statement that was executed has the effects that it had."""
+"""Executes statements on real servers: from the statement that the server logged, `effects` tells what it did."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,7 @@ from changelog.connectors.sources.mysql.values.text.charsets import to_utf8
 from tests.servers.binlog import Cursor, logged
 from tests.servers.mysql import fresh_mysql_database
 
-AGAIN = "the server logs the statement before a second time, when its transaction commits"
+AGAIN = "the server logs the previous statement once more, when its transaction commits"
 PARTITIONS = "PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (9), PARTITION q VALUES LESS THAN (19))"
 
 
@@ -48,7 +48,10 @@ def queries(packets: Sequence[bytes]) -> Iterator[list[Effect]]:
 
 
 def compare(server: Server, database: str, cases: Sequence[tuple[str | bytes, list[Effect]]]) -> None:
-    """Executes statements, and compares the effects of what the server logged, without the BEGIN of rows."""
+    """Executes the statements of `cases`, and compares the effects of the logged statements with those in `cases`.
+
+    The BEGIN that the server logs before changes of rows is ignored.
+    """
 
     def run(cursor: Cursor) -> None:
         for statement, _ in cases:
@@ -173,7 +176,7 @@ def test_rows_in_statement_format(mysql_server: Server, mysql_database: str) -> 
 def test_steps_of_transactions(mysql_server: Server, mysql_database: str) -> None:
     xa_id = XaId(format_id=7, gtrid=f"it's {mysql_database}".encode(), bqual=b"\xff")
 
-    is_mysql = mysql_server.flavour == "mysql"  # it refuses transactions in tables of both kinds
+    is_mysql = mysql_server.flavour == "mysql"  # it refuses a transaction that changes both kinds of tables
 
     def run(cursor: Cursor) -> None:
         cursor.execute(f"CREATE TABLE t (a INT) ENGINE = {'InnoDB' if is_mysql else 'MyISAM'}")

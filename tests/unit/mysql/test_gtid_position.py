@@ -16,7 +16,10 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """The transactions up to the last one of each domain, as pairs of domain and sequence number."""
+    """The transactions for which a position stands, as pairs of domain and sequence number.
+
+    The GTID that comes last in the list counts for its domain, even if an earlier one has a higher number.
+    """
     last = {domain: sequence for domain, _, sequence in gtids}
     return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}
 

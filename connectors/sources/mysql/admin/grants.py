@@ -34,8 +34,8 @@ def _script(tables: Collection[TableName], flavour: Flavour, database: str) -> I
     yield f"GRANT INSERT ON {_quoted(database)}.{SIGNAL_TABLE} TO {RUN};"
     yield f"-- GRANT INSERT, DELETE ON {_quoted(database)}.{STAMP_TABLE} TO {APPLICATIONS};"
     yield ""
-    yield "-- Optional. `detect_drift` stops all writers for the moment in which it takes a snapshot. MariaDB needs"
-    yield "-- this only while an XA transaction is prepared."
+    yield "-- Optional. With RELOAD, `detect_drift` stops all writers for the moment in which it takes a snapshot. On"
+    yield "-- MariaDB, it needs this right only while an XA transaction is prepared."
     yield f"-- GRANT RELOAD ON *.* TO {RUN};"
 
 

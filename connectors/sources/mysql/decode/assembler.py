@@ -1,10 +1,10 @@
 """Turns events of the binary log into rows of the changelog. Pure.
 
-The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together. A
-transaction's commit, in positions, is the coordinate of its GTID event.
+The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together.
+The `commit` in the positions of a transaction is the coordinate of its GTID event.
 
-Nothing is written to the server. So the rows of table reads are published between two transactions, where the log has
-reached the place at which it ended when they were read:
+Nothing is written to the server. So nothing in the log marks when a table was read. Instead the source notes where the
+log ended at that time. It publishes the rows once the stream has reached this place, between two transactions:
 
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """

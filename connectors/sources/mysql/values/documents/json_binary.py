@@ -25,7 +25,7 @@ type that JSON lacks is a string, as the server prints it, unless it is a DECIMA
 
 
 def parse_json(data: bytes | memoryview) -> Json:
-    """Returns the document that `data` holds. No bytes at all stand for null, as in the server.
+    """Returns the document that `data` holds. Empty `data` means null, as in the server.
 
     Unused bytes are allowed, because an update in place can leave some. Raises ChangelogError (MALFORMED) with the
     offset of the part that is not valid.
@@ -196,7 +196,10 @@ class _Reader:
             raise _malformed(at + error.start) from None
 
     def _take(self, at: int, size: int, end: int) -> None:
-        """Raises the error unless so many bytes follow before `end`, and so many bytes have not been read before."""
+        """Counts `size` bytes as read.
+
+        Raises the error if they reach beyond `end`, or if more bytes were read in total than the document has.
+        """
         self._unread -= size
         if at + size > end or self._unread < 0:
             raise _malformed(at)
