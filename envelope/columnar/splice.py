@@ -29,6 +29,11 @@ class Pool:
         self._parts: list[bytes | bytearray] = [first]
         self._length = len(first)
 
+    @property
+    def size(self) -> int:
+        """The number of bytes in the buffer."""
+        return self._length
+
     def add(self, text: bytes) -> int:
         """Adds `text` and returns its offset in the buffer."""
         start = self._length

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.session.results import TextRows
-from changelog.connectors.sources.mysql.snapshot.text_rows import convert_column, parse_rows
+from changelog.connectors.sources.mysql.snapshot.text_rows import convert_columns, parse_rows
+from changelog.connectors.sources.mysql.values.selected import Selected
 from changelog.envelope.errors import ChangelogError, Kind
 
 LENGTHS = (0, 1, 250, 251, 252, 255, 256, 65535, 65536, 70000)
@@ -55,10 +56,14 @@ def test_rows_of_another_width_are_refused() -> None:
     assert caught.value.kind is Kind.MALFORMED
 
 
+AS_SENT = Selected(sql="c", convert=None, convert_column=None)
+IN_BRACKETS = Selected(sql="c", convert=lambda text: b"<" + text + b">", convert_column=None)
+
+
 @given(st.lists(st.lists(values, min_size=3, max_size=3), max_size=5))
 def test_a_column_is_converted_and_the_others_stay(rows: list[list[bytes | None]]) -> None:
     text_rows = result(rows)
     columns = parse_rows(text_rows, range(3), 3)
-    convert_column(text_rows.data, columns, 1, lambda text: b"<" + text + b">")
+    data = convert_columns(text_rows.data, columns, list(enumerate([AS_SENT, IN_BRACKETS, AS_SENT])))
     expected = [[first, None if value is None else b"<" + value + b">", last] for first, value, last in rows]
-    assert [columns.row(text_rows.data, number) for number in range(len(rows))] == expected
+    assert [columns.row(data, number) for number in range(len(rows))] == expected

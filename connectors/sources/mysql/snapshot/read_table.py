@@ -12,7 +12,7 @@ from changelog.connectors.sources.mysql.decode.rows.binder import Binder, needed
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.results import TextRows, read_portions, read_text_rows
 from changelog.connectors.sources.mysql.snapshot.key_columns import KeyColumn, key_column, quoted
-from changelog.connectors.sources.mysql.snapshot.text_rows import convert_column, parse_rows
+from changelog.connectors.sources.mysql.snapshot.text_rows import convert_columns, parse_rows
 from changelog.connectors.sources.mysql.values.catalog_columns import CatalogColumn
 from changelog.connectors.sources.mysql.values.selected import Selected, selected
 from changelog.envelope.entity import Entity
@@ -59,10 +59,9 @@ class ReadTable:
 
     def _encoded(self, origin: Origin, text_rows: TextRows, *, read_at: int) -> ChunkRows:
         parsed = parse_rows(text_rows, self.places, self.bound.binding.width)
-        for place, selection in zip(self.places, self.selections, strict=True):
-            if selection.convert is not None:
-                convert_column(text_rows.data, parsed, place, selection.convert)
-        return ChunkRows.encode(origin, self.bound, text_rows.data, parsed, read_at=read_at)
+        selections = list(zip(self.places, self.selections, strict=True))
+        data = convert_columns(text_rows.data, parsed, selections)
+        return ChunkRows.encode(origin, self.bound, data, parsed, read_at=read_at)
 
     def filtered(self, condition: str) -> str:
         """Returns the condition together with the entity's row filter."""

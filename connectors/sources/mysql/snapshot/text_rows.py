@@ -1,30 +1,29 @@
 """Finds the values in the rows of a result, for all rows at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.capture.rows.json_columns import Columns, Data
 from changelog.connectors.sources.mysql.session.results import TextRows
-from changelog.envelope.columnar.splice import INLINE
+from changelog.connectors.sources.mysql.values.batches.print_all import print_all
+from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES, Ints, PrintColumn, RawColumn
+from changelog.connectors.sources.mysql.values.selected import Convert, Selected
+from changelog.envelope.columnar.splice import Bytes, Pool
 from changelog.envelope.errors import ChangelogError, Kind
 
-Ints = npt.NDArray[np.int64]
-Convert = Callable[[bytes], bytes]
-
 _NULL = 0xFB
-_PADDING = max(INLINE, 9)  # a length that begins at the last byte of the data takes 8 more
 
 
 def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> Columns:
-    """Returns where the values of a result are in `rows.data`, which gets the padding that `splice` needs.
+    """Returns where the values of a result are in `rows.data`, which gets padding.
 
     Column n of the result becomes column `places[n]` of `width` columns; the others are null. Raises ChangelogError
     (MALFORMED) if a row does not have as many values as `places`.
     """
     count = len(rows.starts) - 1
-    rows.data.extend(bytes(_PADDING))
+    rows.data.extend(bytes(PADDING_BYTES))
     buffer = np.frombuffer(rows.data, np.uint8)
     bounds = np.array(rows.starts, np.int64)
     at, ends = bounds[:-1], bounds[1:]
@@ -63,12 +62,28 @@ def _values(buffer: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, npt.ND
     return start, length, null
 
 
-def convert_column(data: bytearray, columns: Columns, place: int, convert: Convert) -> None:
-    """Replaces the texts of one column by what `convert` makes of them, at the end of `data`, which is padded again."""
-    del data[len(data) - _PADDING :]
-    for number in np.flatnonzero(~columns.null[place]).tolist():
-        start = int(columns.starts[place, number])
-        text = convert(bytes(data[start : start + int(columns.lengths[place, number])]))
-        columns.starts[place, number], columns.lengths[place, number] = len(data), len(text)
-        data += text
-    data += bytes(_PADDING)
+def convert_columns(data: bytearray, columns: Columns, selections: Sequence[tuple[int, Selected]]) -> Data:
+    """Converts the texts of columns, each given by its place in `columns`, as its `Selected.convert` does.
+
+    `data` has the texts and padding. Returns `data`, with the new texts at its end and padding after them, and puts the
+    places of these texts into `columns`. Raises ChangelogError (MALFORMED).
+    """
+    pool, octets = Pool(data), np.frombuffer(data, np.uint8)
+    for place, selection in selections:
+        if selection.convert is not None:
+            _convert(octets, columns, place, selection.convert, selection.convert_column, pool)
+    return data if pool.size == len(data) else pool.data()  # a large row is not copied without need
+
+
+def _convert(
+    octets: Bytes, columns: Columns, place: int, convert: Convert, convert_column: PrintColumn | None, pool: Pool
+) -> None:
+    present = np.flatnonzero(~columns.null[place])
+    if len(present):
+        sent = RawColumn(
+            octets=octets,
+            starts=columns.starts[place, present].astype(np.int64),
+            lengths=columns.lengths[place, present].astype(np.int64),
+        )
+        starts, lengths = print_all(sent, convert_column, lambda text: convert(bytes(text)), pool)
+        columns.starts[place, present], columns.lengths[place, present] = starts, lengths

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from changelog.connectors.sources.mysql.values import numbers, spatial
+from changelog.connectors.sources.mysql.values.batches import batch_selected
+from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
 from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.connectors.sources.mysql.values.text.charsets import clean
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
@@ -32,11 +34,16 @@ class Selected:
 
     `sql` is its expression. `convert` makes the printed text of what the server sends for a value that is not NULL; it
     raises ChangelogError (MALFORMED) for bytes that the server does not send. None says that these bytes are the
-    printed text.
+    printed text. `convert_column` does the same for many values together, where that is possible.
     """
 
     sql: str
     convert: Convert | None
+    convert_column: PrintColumn | None
+
+
+Conversion = tuple[Convert | None, PrintColumn | None]
+"""The members `convert` and `convert_column` of `Selected`."""
 
 
 def selected(column: Column) -> Selected:
@@ -48,31 +55,30 @@ def selected(column: Column) -> Selected:
     sql = f"`{column.name.replace('`', '``')}`"
     if column.type in _FLOATING:
         # A FLOAT as such is printed with 6 digits. The product is a DOUBLE, and keeps the sign of -0.
-        return Selected(sql=f"{sql} * 1e0", convert=_FLOATING[TypeCode(column.type)])
-    return Selected(sql=sql, convert=_conversion(column))
+        sql = f"{sql} * 1e0"
+    convert, convert_column = _conversion(column)
+    return Selected(sql=sql, convert=convert, convert_column=convert_column)
 
 
-def _conversion(column: Column) -> Convert | None:
+def _conversion(column: Column) -> Conversion:
     if column.type in STRINGS:
         return _string(column)
     if column.type == TypeCode.YEAR:
-        return _short_year if column.declared.startswith("year(2)") else _unpadded
+        return _SHORT_YEAR if column.declared.startswith("year(2)") else _UNPADDED
     if column.type in _NUMBERS:
-        return _unpadded if "zerofill" in column.declared else None
+        return _UNPADDED if "zerofill" in column.declared else _AS_SENT
     if column.type == TypeCode.BIT:
-        return numbers.bits(column.bits)
+        return numbers.bits(column.bits), batch_selected.bits(column.bits)
     if column.type in _CONVERSIONS:
         return _CONVERSIONS[TypeCode(column.type)]
-    if column.type in _AS_PRINTED:
-        return None
     raise unsupported(column)
 
 
-def _string(column: Column) -> Convert | None:
+def _string(column: Column) -> Conversion:
     declared = declared_type(column)
     if declared in DECLARED:
-        return _DECLARED.get(declared)
-    return None if column.collation in (None, BINARY) else clean
+        return _DECLARED.get(declared, _AS_SENT)
+    return _AS_SENT if column.collation in (None, BINARY) else _TEXT
 
 
 def _floating(text: bytes, *, single: bool) -> bytes:
@@ -101,6 +107,13 @@ def _utc(text: bytes) -> bytes:
     return text if text.startswith(b"0000") else text + b"+00"
 
 
+_AS_SENT: Conversion = None, None
+_TEXT: Conversion = clean, batch_selected.texts
+_UNPADDED: Conversion = _unpadded, batch_selected.without_zeros
+_SHORT_YEAR: Conversion = _short_year, None
+_IN_UTC: Conversion = _utc, batch_selected.in_utc
+_VECTOR: Conversion = spatial.vector, None
+
 _NUMBERS = frozenset(
     {
         TypeCode.TINY,
@@ -112,30 +125,24 @@ _NUMBERS = frozenset(
     }
 )
 
-_FLOATING: Mapping[TypeCode, Convert] = {
-    TypeCode.FLOAT: lambda text: _floating(text, single=True),
-    TypeCode.DOUBLE: lambda text: _floating(text, single=False),
+_FLOATING = frozenset({TypeCode.FLOAT, TypeCode.DOUBLE})
+
+_CONVERSIONS: Mapping[TypeCode, Conversion] = {
+    TypeCode.FLOAT: (lambda text: _floating(text, single=True), batch_selected.floating(4)),
+    TypeCode.DOUBLE: (lambda text: _floating(text, single=False), batch_selected.floating(8)),
+    TypeCode.TIMESTAMP: _IN_UTC,
+    TypeCode.TIMESTAMP2: _IN_UTC,
+    TypeCode.ENUM: _TEXT,
+    TypeCode.SET: _TEXT,
+    TypeCode.GEOMETRY: (spatial.geometry, None),
+    TypeCode.VECTOR: _VECTOR,
+    TypeCode.DATE: _AS_SENT,
+    TypeCode.NEWDATE: _AS_SENT,
+    TypeCode.TIME: _AS_SENT,
+    TypeCode.TIME2: _AS_SENT,
+    TypeCode.DATETIME: _AS_SENT,
+    TypeCode.DATETIME2: _AS_SENT,
+    TypeCode.JSON: _AS_SENT,
 }
 
-_CONVERSIONS: Mapping[TypeCode, Convert] = {
-    TypeCode.TIMESTAMP: _utc,
-    TypeCode.TIMESTAMP2: _utc,
-    TypeCode.ENUM: clean,
-    TypeCode.SET: clean,
-    TypeCode.GEOMETRY: spatial.geometry,
-    TypeCode.VECTOR: spatial.vector,
-}
-
-_DECLARED: Mapping[str, Convert] = {"json": clean, "vector": spatial.vector}
-
-_AS_PRINTED = frozenset(
-    {
-        TypeCode.DATE,
-        TypeCode.NEWDATE,
-        TypeCode.TIME,
-        TypeCode.TIME2,
-        TypeCode.DATETIME,
-        TypeCode.DATETIME2,
-        TypeCode.JSON,
-    }
-)
+_DECLARED: Mapping[str, Conversion] = {"json": _TEXT, "vector": _VECTOR}

@@ -7,9 +7,10 @@ import numpy as np
 from changelog.connectors.capture.assembly.row_groups import RowGroup
 from changelog.connectors.capture.rows.json_columns import Columns
 from changelog.connectors.sources.mysql.decode.events.events import Rows
-from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable, Print
+from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.row_layout import Values
-from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints, RawColumn
+from changelog.connectors.sources.mysql.values.batches.print_all import print_all
+from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints
 from changelog.envelope.columnar.splice import Bytes, Pool
 from changelog.envelope.model import Op
 
@@ -92,26 +93,5 @@ def _print(table: BoundTable, place: int, values: Values, columns: Columns, pool
     """Prints the values of one column that are not null, and puts the places of their texts into `columns`."""
     raw, present = values.raw, slice(None) if values.null is None else ~values.null
     columns.null[place, present] = False
-    print_column = table.column_printers[place]
-    if print_column is None:
-        starts, lengths, left = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64), np.arange(raw.count)
-    else:
-        printed = print_column(raw)
-        starts, lengths = printed.starts, printed.lengths
-        if printed.data is not None:
-            starts = starts + pool.add(printed.data)
-        left = np.flatnonzero(printed.left) if printed.left is not None else np.arange(0)
-    if len(left):
-        starts, lengths = _one_by_one(dict(table.printers)[place], raw, left, pool, (starts, lengths))
+    starts, lengths = print_all(raw, table.column_printers[place], dict(table.printers)[place], pool)
     columns.starts[place, present], columns.lengths[place, present] = starts, lengths
-
-
-def _one_by_one(printer: Print, raw: RawColumn, left: Ints, pool: Pool, texts: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Prints the values whose numbers are in `left`, and returns the starts and lengths of all texts."""
-    starts, lengths = (part.copy() for part in texts)
-    begins, ends = raw.starts[left], raw.starts[left] + raw.lengths[left]
-    stored = raw.octets.data
-    printed = [printer(stored[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-    sizes = np.array([len(text) for text in printed], np.int64)
-    starts[left], lengths[left] = pool.add(b"".join(printed)) + np.cumsum(sizes) - sizes, sizes
-    return starts, lengths

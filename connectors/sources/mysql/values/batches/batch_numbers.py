@@ -1,6 +1,7 @@
 """Prints columns of numbers, many values at once. The layouts are described in `numbers`."""
 
 import numpy as np
+import numpy.typing as npt
 
 from changelog.connectors.sources.mysql.values.batches.digits import POINT, digits_of
 from changelog.connectors.sources.mysql.values.batches.raw_columns import (
@@ -24,19 +25,19 @@ def integer(size: int, *, unsigned: bool) -> PrintColumn:
 
 
 def floating(size: int) -> PrintColumn:
-    """Prints FLOAT (4 bytes) or DOUBLE (8 bytes).
+    """Prints FLOAT (4 bytes) or DOUBLE (8 bytes); see `print_floats` for values that are left."""
+    return lambda raw: print_floats(raw.matrix(size).view(f"<f{size}").reshape(-1))
+
+
+def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
+    """Prints floats of 4 or 8 bytes.
 
     Numbers that Arrow prints with an exponent are left, and those that are not finite.
     """
-    low, high = _FIXED[size]
-
-    def printed(raw: RawColumn) -> PrintedColumn:
-        values = raw.matrix(size).view(f"<f{size}").reshape(-1)
-        zero = (values == 0) & ~np.signbit(values)
-        absolute = np.abs(values)
-        return arrow_texts(values, left=~zero & ~((absolute >= low) & (absolute < high)))
-
-    return printed
+    low, high = _FIXED[values.itemsize]
+    zero = (values == 0) & ~np.signbit(values)
+    absolute = np.abs(values)
+    return arrow_texts(values, left=~zero & ~((absolute >= low) & (absolute < high)))
 
 
 def distinct(size: int, printer: Printer) -> PrintColumn:

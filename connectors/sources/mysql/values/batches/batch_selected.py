@@ -1,0 +1,72 @@
+"""Converts what a query returns for a column, many values at once. `values.selected` defines what is correct."""
+
+import numpy as np
+import pyarrow as pa
+
+from changelog.connectors.sources.mysql.values.batches import batch_numbers, batch_strings
+from changelog.connectors.sources.mysql.values.batches.raw_columns import (
+    PADDING_BYTES,
+    PrintColumn,
+    PrintedColumn,
+    RawColumn,
+)
+from changelog.connectors.sources.mysql.values.numbers import bits as bits_printer
+from changelog.connectors.sources.mysql.values.text.charsets import clean
+from changelog.envelope.columnar.splice import gather
+
+_ZONE = b"+00"
+_ZERO_YEAR = int.from_bytes(b"0000", "little")
+_ZERO = ord("0")
+
+texts = batch_strings.text(clean, fixed=False)
+"""Converts texts. If one of them is not valid UTF-8, all texts that are not ASCII are left."""
+
+
+def in_utc(raw: RawColumn) -> PrintedColumn:
+    """Adds the zone to TIMESTAMP. The zero date is left."""
+    zone = len(raw.octets)
+    octets = np.concatenate([raw.octets, np.frombuffer(_ZONE.ljust(PADDING_BYTES, b"\0"), np.uint8)])
+    starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)
+    offsets, data = gather(octets, raw.count, [(starts, lengths), (zone, len(_ZONE))])
+    bounds = offsets[::2].astype(np.int64)
+    left = raw.unsigned(4) == _ZERO_YEAR
+    return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), left=left)
+
+
+def without_zeros(raw: RawColumn) -> PrintedColumn:
+    """Converts numbers that the server may pad with zeros. Those that begin with a zero are left."""
+    left = (raw.octets[raw.starts] == _ZERO) & (raw.lengths > 1)
+    return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=left)
+
+
+def floating(size: int) -> PrintColumn:
+    """Converts FLOAT (4 bytes) or DOUBLE (8 bytes), which are sent as numbers of 8 bytes.
+
+    All are left if one of them is not a number; see `batch_numbers.floating` for others.
+    """
+
+    def printed(raw: RawColumn) -> PrintedColumn:
+        starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)
+        offsets, data = gather(raw.octets, raw.count, [(starts, lengths)])
+        sent = pa.Array.from_buffers(pa.utf8(), raw.count, [None, pa.py_buffer(offsets), data])
+        try:
+            values = sent.cast(pa.float64()).to_numpy()
+        except pa.ArrowInvalid:
+            return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=np.ones(raw.count, bool))
+        with np.errstate(over="ignore"):
+            return batch_numbers.print_floats(values.astype(f"<f{size}"))
+
+    return printed
+
+
+def bits(count: int) -> PrintColumn:
+    """Converts BIT of `count` bits. All are left if one of them does not have its size."""
+    size = (count + 7) // 8
+    print_column = batch_numbers.distinct(size, bits_printer(count))
+
+    def printed(raw: RawColumn) -> PrintedColumn:
+        if (raw.lengths == size).all():
+            return print_column(raw)
+        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=np.ones(raw.count, bool))
+
+    return printed

@@ -1,0 +1,37 @@
+"""Prints all values of a column: most of them together, and one by one those that are left."""
+
+import numpy as np
+
+from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints, PrintColumn, RawColumn
+from changelog.connectors.sources.mysql.values.numbers import Printer
+from changelog.envelope.columnar.splice import Pool
+
+
+def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer, pool: Pool) -> tuple[Ints, Ints]:
+    """Returns the starts and the lengths of the texts in `pool`, which gets new texts.
+
+    `pool` must begin with the bytes of `raw.octets`. The result is that of `printer` for each value. `print_column`
+    prints many values together; None if each must be printed alone. Raises what `printer` raises.
+    """
+    if print_column is None:
+        starts, lengths, left = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64), np.arange(raw.count)
+    else:
+        printed = print_column(raw)
+        starts, lengths = printed.starts, printed.lengths
+        if printed.data is not None:
+            starts = starts + pool.add(printed.data)
+        left = np.flatnonzero(printed.left) if printed.left is not None else np.arange(0)
+    return _one_by_one(printer, raw, left, pool, (starts, lengths)) if len(left) else (starts, lengths)
+
+
+def _one_by_one(
+    printer: Printer, raw: RawColumn, left: Ints, pool: Pool, texts: tuple[Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """Prints the values whose numbers are in `left`, and returns the starts and lengths of all texts."""
+    starts, lengths = (part.copy() for part in texts)
+    begins, ends = raw.starts[left], raw.starts[left] + raw.lengths[left]
+    stored = raw.octets.data
+    printed = [printer(stored[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    sizes = np.array([len(text) for text in printed], np.int64)
+    starts[left], lengths[left] = pool.add(b"".join(printed)) + np.cumsum(sizes) - sizes, sizes
+    return starts, lengths
