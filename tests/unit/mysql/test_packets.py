@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Patience
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Packets, Patience
 
 LONGEST = 0xFFFFFF
 
@@ -47,6 +47,27 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
         assert received == payloads
 
 
+@given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
+def test_packets_in_one_piece_are_those_read_one_by_one(payloads: list[bytes], size: int) -> None:
+    data = b"".join(map(framed, payloads))
+    reader = PacketReader(_Source(data, size), Patience())  # type: ignore[arg-type]
+    received: list[bytes] = []
+    while len(received) < len(payloads):
+        packets = reader.packets(4)
+        assert len(packets.ends) <= 4
+        received += payloads_of(packets)
+    assert received == payloads
+
+
+def payloads_of(packets: Packets) -> list[bytes]:
+    """Takes the payloads off, from the last one to the first."""
+    payloads = []
+    while packets.ends:
+        payloads.append(bytes(packets.last()))
+        packets = packets.before_last()
+    return payloads[::-1]
+
+
 def framed_end(payloads: list[bytes], size: int) -> int:
     """How many of the packets end within the first `size` bytes."""
     count = end = 0
@@ -67,13 +88,25 @@ def test_a_payload_of_several_packets_is_joined(size: int) -> None:
     assert received == [payload, b"next"]
 
 
+@pytest.mark.parametrize("size", [LONGEST - 1, LONGEST, LONGEST + 1])
+def test_a_payload_of_several_packets_is_also_joined_in_one_piece(size: int) -> None:
+    payload = (bytes(range(256)) * (size // 256 + 1))[:size]
+    data = framed(b"before") + framed(payload) + framed(b"next")
+    reader = PacketReader(_Source(data), Patience())  # type: ignore[arg-type]
+    received: list[bytes] = []
+    while len(received) < 3:
+        received += payloads_of(reader.packets(100))
+    assert received == [b"before", payload, b"next"]
+
+
 class _Source:
-    """A socket from which these bytes can be received."""
+    """A socket from which these bytes can be received, at most `size` at a time."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+    def __init__(self, data: bytes, size: int = 1 << 30) -> None:
+        self._data, self._at, self._size = data, 0, size
 
-    def recv(self, count: int) -> bytes:
+    def recv(self, most: int) -> bytes:
+        count = min(most, self._size)
         self._at += count
         return self._data[self._at - count : self._at]
 

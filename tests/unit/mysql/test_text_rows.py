@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changelog.connectors.sources.mysql.session.packets import HEADER_BYTES, Packets
 from changelog.connectors.sources.mysql.session.results import TextRows
 from changelog.connectors.sources.mysql.snapshot.text_rows import convert_columns, parse_rows
 from changelog.connectors.sources.mysql.values.selected import Selected
@@ -26,11 +27,11 @@ def encoded(value: bytes | None) -> bytes:
 
 
 def result(rows: list[list[bytes | None]]) -> TextRows:
-    data, starts = bytearray(), [0]
+    text_rows = TextRows.none()
     for row in rows:
-        data += b"".join(map(encoded, row))
-        starts.append(len(data))
-    return TextRows(data=data, starts=starts)
+        data = bytes(HEADER_BYTES) + b"".join(map(encoded, row))
+        text_rows.add(Packets(data, [len(data)]))
+    return text_rows
 
 
 @given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(values, min_size=width, max_size=width), max_size=6)))

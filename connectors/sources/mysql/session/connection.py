@@ -7,7 +7,7 @@ patiently and also returns raw packets. No other module touches PyMySQL's intern
 import contextlib
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import pymysql
 
 from changelog.connectors.sources.mysql.session.address import Address, Tls, TlsMode
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Patience
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Packets, Patience
 from changelog.connectors.sources.mysql.session.server_errors import explain, rejection, translated
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -92,14 +92,31 @@ class Connection:
         `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, and the server's
         error if the first packet has one.
         """
-        try:
+        with self._unbroken(doing):
             payloads = self._reader.payloads()
-        except OSError as error:
-            self.abort()
-            raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
         if payloads[0][:1] == bytes([_ERROR]):
             raise server_error(payloads[0], doing)
         return payloads
+
+    def packets(self, doing: str, count_max: int) -> Packets:
+        """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
+
+        Raises ChangelogError: CONNECTION if the connection broke, and the server's error if the last packet has one,
+        because the server sends nothing after an error.
+        """
+        with self._unbroken(doing):
+            packets = self._reader.packets(count_max)
+        if packets.last()[:1] == bytes([_ERROR]):
+            raise server_error(bytes(packets.last()), doing)
+        return packets
+
+    @contextlib.contextmanager
+    def _unbroken(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:
         """Ends the connection at once, and with it a wait of another thread for the server."""

@@ -1,13 +1,15 @@
 """Reads large results of queries as the bytes that the server sends, without making a Python object of each value."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from changelog.connectors.sources.mysql.session.connection import COM_QUERY, Connection, server_error
+from changelog.connectors.sources.mysql.session.connection import COM_QUERY, Connection
+from changelog.connectors.sources.mysql.session.packets import Packets
 
-_EOF = 0xFE
+_EOF = b"\xfe"
 _EOF_BYTES_MAX = 9
-_ERROR = 0xFF
+
+_BLOCK_ROWS_MAX = 4096
 
 _DOING = "reading a table"
 
@@ -18,31 +20,30 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRows:
-    """The rows of a result, one after the other in `data`; `starts` has the offset of each row, and at last the end.
+    """The rows of a result, one after the other in `data`, each after HEADER_BYTES that are not part of it.
 
-    The values of a row follow each other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page
-    *Text Resultset Row* of MySQL's documentation.
+    `bounds` has where these bytes begin for each row, and at last the end. The values of a row follow each other. Each
+    is a length and a text, or the byte 0xFB for NULL. Source: the page *Text Resultset Row* of MySQL's documentation.
     """
 
     data: bytearray
-    starts: list[int]
+    bounds: list[int]
 
     @classmethod
     def none(cls) -> "TextRows":
         """Returns an empty result, to which rows can be added."""
-        return cls(data=bytearray(), starts=[0])
+        return cls(data=bytearray(), bounds=[0])
 
     @property
     def count(self) -> int:
         """The number of rows."""
-        return len(self.starts) - 1
+        return len(self.bounds) - 1
 
-    def add(self, rows: Sequence[bytes]) -> None:
+    def add(self, rows: Packets) -> None:
         """Adds rows."""
-        data, starts = self.data, self.starts
-        for row in rows:
-            data += row
-            starts.append(len(data))
+        begin = len(self.data)
+        self.bounds.extend([begin + end for end in rows.ends])
+        self.data.extend(rows.data)
 
 
 def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
@@ -75,24 +76,18 @@ def read_portions(connection: Connection, sql: str, *, rows_max: int, bytes_max:
         yield portion
 
 
-def _blocks(connection: Connection, sql: str) -> Iterator[Sequence[bytes]]:
+def _blocks(connection: Connection, sql: str) -> Iterator[Packets]:
     """Runs a query, and yields its rows, those together that arrive together."""
     connection.send(COM_QUERY, sql.encode(), _DOING)
-    heading = True  # the number of columns, a description of each column, and an EOF packet
+    while not _is_end(connection.packets(_DOING, 1).last()):
+        pass  # the number of columns, and a description of each column
     while True:
-        block: list[bytes] = []
-        for payload in connection.payloads(_DOING):
-            if heading:
-                heading = not _is_end(payload)
-            elif _is_end(payload):
-                yield block
-                return
-            elif payload[0] == _ERROR:
-                raise server_error(payload, _DOING)
-            else:
-                block.append(payload)
-        yield block
+        packets = connection.packets(_DOING, _BLOCK_ROWS_MAX)
+        if _is_end(packets.last()):
+            yield packets.before_last()
+            return
+        yield packets
 
 
-def _is_end(payload: bytes) -> bool:
-    return payload[0] == _EOF and len(payload) < _EOF_BYTES_MAX
+def _is_end(payload: memoryview) -> bool:
+    return payload[:1] == _EOF and len(payload) < _EOF_BYTES_MAX

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from changelog.connectors.capture.rows.json_columns import Columns, Data
+from changelog.connectors.sources.mysql.session.packets import HEADER_BYTES
 from changelog.connectors.sources.mysql.session.results import TextRows
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES, Ints, PrintColumn, RawColumn
@@ -22,12 +23,11 @@ def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> Columns:
     Column n of the result becomes column `places[n]` of `width` columns; the others are null. Raises ChangelogError
     (MALFORMED) if a row does not have as many values as `places`.
     """
-    count = len(rows.starts) - 1
     rows.data.extend(bytes(PADDING_BYTES))
     buffer = np.frombuffer(rows.data, np.uint8)
-    bounds = np.array(rows.starts, np.int64)
-    at, ends = bounds[:-1], bounds[1:]
-    columns = Columns.empty(width, count)
+    bounds = np.array(rows.bounds, np.int64)
+    at, ends = bounds[:-1] + HEADER_BYTES, bounds[1:]
+    columns = Columns.empty(width, rows.count)
     columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
     for place in places:
         start, length, null = _values(buffer, at)
