@@ -1,7 +1,11 @@
 """Chunks of a hot table are read while eight threads update it, and each published row is judged at its place.
 
-Rounds take turns: MariaDB, whose commits are held when they are in the log and not yet visible; MySQL; and MySQL with
-`binlog_order_commits = OFF`, which makes commits visible in another order than that of the log.
+Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in another
+order than that of the log. Commits are held when they are in the log and not yet visible.
+
+Beside the service, the table is read by marks (see `_mysql.marks`). `marks` counts the chunks of that, `marks_wrong`
+those with a stale row. Servers that make commits visible in order must have none. A round with the other server lasts
+until it has one, so that it shows that there was a commit by which wrong chunks are made.
 """
 
 import contextlib
@@ -16,7 +20,7 @@ from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.source import MysqlSource
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Stamp
-from tests.campaigns._mysql.hot import CREATE, MARKS, ROWS, HotJudge, updated
+from tests.campaigns._mysql.hot import HotJudge, create, updated
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.servers.mysql import fresh_mysql_database, mysql_server
 
@@ -31,6 +35,11 @@ class Setup:
     name: str
     flavour: Flavour
     order: str | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether commits become visible in the order of the log."""
+        return self.order != "OFF"
 
     def running(self) -> contextlib.AbstractContextManager[Server]:
         """Runs the server. Each commit is flushed to the disk, so that commits are made in groups."""
@@ -56,27 +65,36 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         servers = {setup.name: stack.enter_context(setup.running()) for setup in SETUPS}
 
         def run_piece(piece: Piece) -> Figures:
-            name = SETUPS[piece.first % len(SETUPS)].name
-            judge, chunks = read_once(servers[name], piece.seed)
+            setup = SETUPS[piece.first % len(SETUPS)]
+            judge, chunks = read_once(servers[setup.name], piece.seed, fails_marks=not setup.is_ordered)
             assert not judge.lost, f"{judge.lost} updates are lost"
             assert not judge.wrong, f"the last states of {judge.wrong} rows are not those of the table"
             assert not judge.stale, f"{judge.stale} of {judge.reads} rows are stale"
-            return {"chunks": {name: chunks}, "changes": judge.updates, "reads": judge.reads, "stale": 0, "lost": 0}
+            assert setup.is_ordered == (not judge.marks.wrong), f"{judge.marks.wrong} chunks by marks are wrong"
+            return {
+                "chunks": {setup.name: chunks},
+                "marks": {setup.name: judge.marks.judged},
+                "marks_wrong": {setup.name: judge.marks.wrong},
+                "changes": judge.updates,
+                "reads": judge.reads,
+                "stale": 0,
+                "lost": 0,
+            }
 
         yield run_piece
 
 
-def read_once(server: Server, seed: int) -> tuple[HotJudge, int]:
-    """Reads the table once while it is updated. Returns what was published, and the number of chunks."""
+def read_once(server: Server, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
+    """Reads the table once while it is updated, with `fails_marks` until a chunk that was read by marks is wrong.
+
+    Returns the judge of what was published, and the number of chunks.
+    """
     with fresh_mysql_database(server) as database:
-        with server.connect(database) as connection, connection.cursor() as cursor:
-            cursor.execute(CREATE)
-            cursor.execute(MARKS)
-            cursor.executemany("INSERT INTO hot VALUES (%s, 0)", [(number,) for number in range(ROWS)])
-        return _read(server, database, seed)
+        create(server, database)
+        return _read(server, database, seed, fails_marks=fails_marks)
 
 
-def _read(server: Server, database: str, seed: int) -> tuple[HotJudge, int]:
+def _read(server: Server, database: str, seed: int, *, fails_marks: bool) -> tuple[HotJudge, int]:
     reached, judge = Counter[str](), HotJudge()
 
     def reach(name: str) -> None:
@@ -84,8 +102,12 @@ def _read(server: Server, database: str, seed: int) -> tuple[HotJudge, int]:
 
     source = MysqlSource(_settings(server, database), [_entity(database)], lambda: None, reach=reach)
     with contextlib.closing(source):
-        with updated(server, database, random.Random(seed).getrandbits(32)):
-            _take(source, judge, lambda: bool(reached["reading:complete"]))
+        with updated(server, database, random.Random(seed).getrandbits(32), judge.marks.chunks):
+            _take(
+                source,
+                judge,
+                lambda: bool(reached["reading:complete"] and (judge.marks.wrong or not fails_marks)),
+            )
         end = source.end()
         _take(source, judge, lambda: False, end=end)
     with server.connect(database) as connection, connection.cursor() as cursor:
@@ -104,7 +126,7 @@ def _take(source: MysqlSource, judge: HotJudge, is_over: Callable[[], bool], end
             judge.add(rows)
         if piece is not None and end is not None and piece.checkpoint.through >= end:
             return
-        assert time.monotonic() < deadline, "the table is not read"
+        assert time.monotonic() < deadline, "the table is not read, or no chunk by marks is wrong"
 
 
 def _settings(server: Server, database: str) -> Settings:

@@ -1,4 +1,7 @@
-"""A hot table: threads update ranges of its rows, and the numbers in its rows tell how often each was updated."""
+"""A hot table: threads update ranges of its rows, and the numbers in its rows tell how often each was updated.
+
+Again and again, a commit is held when it is in the log, and delivered, but not yet visible.
+"""
 
 import random
 import threading
@@ -11,26 +14,40 @@ import pyarrow as pa
 import pymysql
 
 from changelog.connectors.servers.mysql import Server
+from tests.campaigns._mysql.marks import MARK, MarkedReader, MarksJudge, Versions
 
 ROWS = 1_000
 RANGE = 30
 WRITERS = 8
 HOLD_MS = 300
+WORDS = 100_000
+"""MySQL needs a few tenths of a second of a processor for so many words."""
 
-CREATE = "CREATE TABLE hot (id INT PRIMARY KEY, version BIGINT NOT NULL)"
-MARKS = "CREATE TABLE mark (id BIGINT AUTO_INCREMENT PRIMARY KEY)"
+COMMIT = 25
+"""The length of a position's epoch and commit."""
+
+UPDATE = "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s"
+
+
+def create(server: Server, database: str) -> None:
+    """Creates the table, with its mark, and the table by which commits are held."""
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE hot (id INT PRIMARY KEY, version BIGINT NOT NULL)")
+        cursor.executemany("INSERT INTO hot VALUES (%s, 0)", [(number,) for number in (MARK, *range(ROWS))])
+        cursor.execute("CREATE TABLE prose (id INT AUTO_INCREMENT PRIMARY KEY, words LONGTEXT, FULLTEXT (words))")
 
 
 @contextmanager
-def updated(server: Server, database: str, seed: int) -> Iterator[None]:
-    """Updates the table inside the block. On MariaDB, commits are held again and again in the log, not yet visible."""
+def updated(server: Server, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
+    """Updates the table inside the block, holds commits, and adds what is read by marks to `chunks`."""
     over = threading.Event()
     threads = [
         threading.Thread(target=_update, args=(server, database, random.Random(f"{seed}-{number}"), over))
         for number in range(WRITERS)
     ]
-    if server.flavour == "mariadb":
-        threads.append(threading.Thread(target=_hold, args=(server, random.Random(seed), over)))
+    hold = _hold_unacknowledged if server.flavour == "mariadb" else _hold_by_words
+    threads.append(threading.Thread(target=hold, args=(server, database, random.Random(seed), over)))
+    threads.append(MarkedReader(server, database, chunks, over))
     for thread in threads:
         thread.start()
     try:
@@ -46,22 +63,38 @@ def _update(server: Server, database: str, rng: random.Random, over: threading.E
         while not over.is_set():
             first = rng.randrange(ROWS)
             try:
-                cursor.execute(
-                    "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s", [first, first + RANGE]
-                )
+                cursor.execute(UPDATE, [first, first + RANGE])
             except pymysql.OperationalError:
                 continue  # it met another transaction
 
 
-def _hold(server: Server, rng: random.Random, over: threading.Event) -> None:
+def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
     """Holds commits until a replica acknowledges them, or for HOLD_MS: there is none."""
-    with server.connect() as connection, connection.cursor() as cursor:
+    with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
         while not over.wait(rng.random()):
             cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON")
             over.wait(HOLD_MS / 1000)
             cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
+
+
+def _hold_by_words(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
+    """Updates rows in transactions that also add to a full-text index.
+
+    MySQL adds the words when the commit is in the log, and only then makes it visible.
+    """
+    text = " ".join(f"word{number}" for number in range(WORDS))
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        while not over.wait(rng.random()):
+            first = rng.randrange(ROWS)
+            try:
+                cursor.execute("BEGIN")
+                cursor.execute(UPDATE, [first, first + RANGE])
+                cursor.execute("INSERT INTO prose (words) VALUES (%s)", [text])
+                cursor.execute("COMMIT")
+            except pymysql.OperationalError:
+                continue  # it met another transaction, and is rolled back
 
 
 class _State(msgspec.Struct):
@@ -75,7 +108,7 @@ class HotJudge:
 
     An update must have the next number of its row. A row that was read from the table must have the number of the last
     update that was published before it. `stale` counts the rows that were read from the table and have another one, and
-    `wrong` the rows whose last state is not that of the table.
+    `wrong` the rows whose last state is not that of the table. `marks` judges what was read by marks beside it.
     """
 
     updates: int = 0
@@ -84,10 +117,12 @@ class HotJudge:
     lost: int = 0
     wrong: int = 0
     versions: dict[int, int] = field(default_factory=dict)
+    marks: MarksJudge = field(default_factory=MarksJudge)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Judges the rows of a batch."""
-        for op, text in zip(rows.column("op").to_pylist(), rows.column("current").to_pylist(), strict=True):
+        columns = (rows.column(name).to_pylist() for name in ("op", "position", "current"))
+        for op, position, text in zip(*columns, strict=True):
             state = msgspec.json.decode(text, type=_State)
             before = self.versions.get(state.id)
             if op == "read":
@@ -96,4 +131,5 @@ class HotJudge:
             else:
                 self.updates += 1
                 self.lost += before is not None and before + 1 != state.version
+                self.marks.add(state.id, state.version, position[:COMMIT])
             self.versions[state.id] = state.version

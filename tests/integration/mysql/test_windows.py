@@ -18,6 +18,7 @@ def test_chunks_under_writers_have_the_rows_of_their_place(seed: int) -> None:
     figures = run(campaign(), len(SETUPS), seed)
     assert figures["reads"]
     assert figures["chunks"].keys() == {setup.name for setup in SETUPS}
+    assert {name for name, wrong in figures["marks_wrong"].items() if wrong} == {"mysql_unordered"}
 
 
 @pytest.mark.campaign
