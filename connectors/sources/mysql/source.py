@@ -117,7 +117,7 @@ class MysqlSource:
         self._tables: Mapping[tuple[str, str], Table] = {(table.schema, table.name): table for table in tables}
         refuse(findings(query, entities, tables))
         lineage = Lineage.trace(query, self._asking.version, stored, accept=settings.accept_server)
-        declared = {} if stored is None or "declared" not in stored.source else {"declared": stored.source["declared"]}
+        declared = {} if stored is None else stored.source.get("declared", {})
         checkpoint = resumed(
             stored,
             entities,

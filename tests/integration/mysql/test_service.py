@@ -10,6 +10,7 @@ from changelog.connectors.failpoints import nowhere
 from changelog.connectors.servers.mysql import Server
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
+from tests.servers.mysql import fresh_mysql_database
 
 ITEM = """
 [entities.item]
@@ -69,6 +70,38 @@ def test_a_service_continues_where_it_stopped(site: MysqlSite) -> None:
     assert ops == [*(("delete", str(number)) for number in range(41, 51)), ("create", "99")]
     positions = [message["value"]["provenance"]["source"]["position"] for message in site.messages("item")]
     assert positions == sorted(set(positions))
+
+
+def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
+    for amount in range(3):
+        with site.running() as service:
+            service.until(site.is_read)
+            site.sql(f"UPDATE item SET amount = {amount} WHERE id = 1")
+            service.until(lambda: site.is_exact("item"))
+        assert site.checkpoint.source["declared"] == {"item": {"name": ""}}
+
+
+def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: Server, tmp_path: Path) -> None:
+    """In the log, a uuid of MariaDB looks like a binary(16), which the column is by the time the row is published."""
+    code = "123e4567-e89b-12d3-a456-426655440000"
+    with fresh_mysql_database(mariadb) as database:
+        site = MysqlSite(mariadb, database, tmp_path)
+        site.sql("CREATE TABLE item (id INT PRIMARY KEY, code UUID)", f"INSERT INTO item VALUES (1, '{code}')")
+        site.configure(f'schemas = {{ on_incompatible = "publish" }}\n{ITEM.format(database=database)}')
+        for number in (2, 3):
+            with site.running() as service:
+                service.until(site.is_read)
+                site.sql(f"INSERT INTO item VALUES ({number}, '{code}')")
+                service.until(lambda: site.is_exact("item"))
+        site.sql(f"INSERT INTO item VALUES (4, '{code}')", "ALTER TABLE item MODIFY code BINARY(16)")
+        with site.running() as service:
+            service.until(lambda: ("create", "4") in site.ops("item"))
+        created = [
+            message["value"]["current"]
+            for message in site.messages("item")
+            if message["value"]["provenance"]["source"]["op"] == "create"
+        ]
+    assert created == [{"id": number, "code": code} for number in (2, 3, 4)]
 
 
 def test_rolled_back_changes_and_other_tables_are_not_published(site: MysqlSite) -> None:
