@@ -25,7 +25,8 @@ from changelog.spark_jobs.reading.provenance import source_text
 
 CLASSIFIED: Final = ("entity", "state", "key", "position", "leaf", "locator", "rows")
 """The columns of the result of `classify`. Each key that must be judged has its own row. All other keys are only
-counted: each entity, state and side has one row, without a key, and `rows` is the number of keys."""
+counted: each entity and state has one row without a key, in which `rows` is the number of keys.
+"""
 
 SAMPLE_PARTS: Final = 1_000_000
 """Keys are divided into this many parts of equal size, by their CRC-32. A sample consists of some of these parts."""

@@ -106,7 +106,7 @@ def publish(dsn: str, configs: list[config.Config]) -> None:
         connection.execute(TABLES.encode())
         services: list[Running] = []
         try:
-            for service_config in configs:  # one at a time: only the events of the last service can be read
+            for service_config in configs:  # one at a time: `said` shows the log of only the last one
                 services.append(running := Running(Service(service_config)))
                 running.until(lambda running=running: _streams(running))  # type: ignore[misc]
             for statement in WORKLOAD.split(";\n"):

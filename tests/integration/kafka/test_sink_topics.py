@@ -41,7 +41,7 @@ def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> Non
     with pytest.raises(ChangelogError, match="has 2 partitions, and 3 are configured") as caught:
         KafkaSink(settings, JsonValues()).prepare([entity(partitions=3)])
     assert caught.value.kind is Kind.PRECONDITION
-    assert "set partitions = 2 if the changelog was begun with that" in str(caught.value)
+    assert "if the changelog was begun with 2 partitions, set partitions = 2" in str(caught.value)
     assert "run `changelog run --over-gap --accept-config`" in str(caught.value)
 
 
@@ -97,7 +97,7 @@ HOUR = {"message.timestamp.after.max.ms": "3600000"}
 
 
 def hours_ahead() -> int:
-    """Returns a commit number whose time is three hours ahead, as if the database's clock were wrong."""
+    """Returns the number of a commit that happens in three hours. Here commit n happens n seconds after BEGIN."""
     return int((datetime.now(UTC) + timedelta(hours=3) - BEGIN).total_seconds())
 
 

@@ -74,7 +74,10 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """See `changelog.connectors.sources.Database`. Commits of only messages become visible when a source reads next."""
+    """See `changelog.connectors.sources.Database`.
+
+    A commit that has messages and no rows becomes visible the next time a source reads.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -140,7 +140,7 @@ class TopicState:
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a partition has too few in-sync replicas, and further replicas that are not in sync.
+        """Whether a partition has too few in-sync replicas because other replicas of it are not in sync.
 
         Brokers of all versions refuse messages to such a partition.
         """
@@ -356,8 +356,8 @@ def refuse_resized(topic: Topic, state: TopicState) -> None:
         raise ChangelogError(
             Kind.PRECONDITION,
             f"topic {topic.name} has {state.partitions} partitions, and {topic.partitions} are configured",
-            hint=f"set partitions = {state.partitions} if the changelog was begun with that; Kafka cannot remove "
-            f"partitions, and with another number a key's changes would be in two partitions: {REPARTITION}",
+            hint=f"if the changelog was begun with {state.partitions} partitions, set partitions = {state.partitions}; "
+            f"if the topic was resized since, a key's changes would be in two partitions: {REPARTITION}",
         )
 
 
