@@ -36,12 +36,13 @@ define copy-jars
 	@command -v mvn >/dev/null || { echo 'make: Maven is missing; install it (Debian: apt-get install openjdk-17-jdk-headless maven)' >&2; exit 2; }
 	@echo 'fetching $1 (once)'
 	@rm -rf $(@D)
-	@$(MAVEN) --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$2
+	@$(MAVEN) --file $< $(if $3,--activate-profiles $3) dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$2
 	@touch $@
 endef
 
 SERVERS := kafka registry postgres-14 postgres-16 postgres-17 mariadb mysql jars
-BENCH_SERVERS := kafka registry debezium
+BENCH_SERVERS_kafka := kafka registry debezium
+BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
 help:
 	@echo 'make demo    runs the demo: a booking database, its changelog, and the history of one order'
@@ -128,7 +129,7 @@ format: .venv/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev $(if $(filter * kafka,$(NAME)),$(BENCH_SERVERS:%=.cache/%/.done))
+bench: .venv/.dev $(foreach name,$(if $(filter *,$(NAME)),kafka mysql,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
@@ -162,8 +163,15 @@ clean:
 
 # Servers for tests and benchmarks. Each is fetched once, and once more after the file with its version has changed.
 
-.cache/kafka/.done .cache/debezium/.done: .cache/%/.done: tests/servers/%/pom.xml
-	$(call copy-jars,$*,$(@D)/lib)
+.cache/kafka/.done: tests/servers/kafka/pom.xml
+	$(call copy-jars,kafka,$(@D)/lib)
+
+# Each of Debezium's connectors is a profile of one pom.xml.
+.cache/debezium/.done: tests/servers/debezium/pom.xml
+	$(call copy-jars,debezium,$(@D)/lib,postgres)
+
+.cache/debezium-mysql/.done .cache/debezium-mariadb/.done: .cache/debezium-%/.done: tests/servers/debezium/pom.xml
+	$(call copy-jars,debezium-$*,$(@D)/lib,$*)
 
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))

@@ -12,76 +12,51 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg
-from confluent_kafka import Producer
 
 from bench.measure import backlog
-from bench.measure.paced import Latency, latency
-from bench.measure.processes import cpu_seconds, peak_mib
-from bench.measure.publishers import HEAP, Debezium, Ours, Publisher, Workspace, end, last_line
+from bench.measure.debezium import HEAP, PostgresDebezium
+from bench.measure.paced import latency
+from bench.measure.publishers import Ours, Publisher, Workspace, end
+from bench.measure.throughput import (
+    HEADS,
+    PARTITIONS,
+    PEER,
+    Throughput,
+    as_json,
+    drain,
+    fetched,
+    median,
+    print_table,
+    ratios,
+    warm_broker,
+)
 from bench.measure.topic import Topic
-from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.postgres import Server, temporary_server
 from tests.servers.registry import temporary_registry
 
 ROWS, QUICK_ROWS = 1_500_000, 300_000
 ROUNDS = 3
 PACED_S = 30.0
-SIDES = ("json", "avro", "debezium")
-PARTITIONS = 4
-
-POLL_S = 0.1
-SETTLED_S = 3.0
-"""Seconds. The drain is over once the topic has at least as many offsets as there are changes, and has not grown for
-this long. The markers that end transactions take offsets, too. Therefore the messages are counted at the end."""
-START_S_MAX = 120.0
-DRAIN_S_MAX = 900.0
+SIDES = ("json", "avro", PEER)
 
 POSTGRES = {"fsync": "off", "max_wal_size": "16GB", "wal_sender_timeout": "0", "autovacuum": "off"}
-WARM_MESSAGES = 1_000_000
-CACHE = Path(__file__).parent.parent / ".cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The figures of one side in one round.
+class Figures(Throughput):
+    """The figures of one side in one round: those of the drain, and then of the changes at a steady pace."""
 
-    CPU time counts during the drain only, not while the process starts. `*_cores` is the average number of busy cores
-    during the drain. `late_*` covers the second half of the backlog.
-    """
-
-    rows_per_second: float
-    cpu_seconds_per_million: float
-    late_rows_per_second: float
-    late_cpu_seconds_per_million: float
-    peak_mib: float
-    own_cores: float
-    broker_cores: float
-    postgres_cores: float
     paced_per_second: float
     p50_ms: float
     p99_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One measurement during the drain: at the time `at`, `visible` offsets of the topic are committed.
-
-    `cpu_seconds` holds the CPU seconds that the side, the broker and PostgreSQL have used until then, in this order.
-    """
-
-    at: float
-    visible: int
-    cpu_seconds: Sequence[float]
 
 
 def main() -> None:
@@ -95,9 +70,11 @@ def main() -> None:
             for side, figures in results.items():
                 figures.append(_measured(side, number, servers, rows, options))
                 print(f"round {number + 1} of {rounds}, {side}: {figures[-1].rows_per_second:,.0f} rows/s", flush=True)
-    medians = {side: _median(figures) for side, figures in results.items()}
+    medians = {side: median(figures) for side, figures in results.items()}
     print(f"{rows:,} changes, medians of {rounds} rounds")
-    _print(medians)
+    print_table(medians, [*HEADS, "paced/s", "p50 ms", "p99 ms"])
+    for name, ratio in _ratios(medians).items():
+        print(f"{name} {ratio:.3f}")
     if options.json:
         print(json.dumps(_result(medians)))
 
@@ -127,33 +104,13 @@ class Servers:
 @contextmanager
 def _servers(sides: Sequence[str]) -> Iterator[Servers]:
     """Runs PostgreSQL, a broker that is warmed up and, for Avro, a schema registry."""
-    if "debezium" in sides:
-        _fetched("debezium")  # if it is missing, fail now and not after the other sides have run
+    if PEER in sides:
+        fetched("debezium")  # if it is missing, fail now and not after the other sides have run
     with ExitStack() as stack:
         postgres = stack.enter_context(temporary_server(settings=POSTGRES))
-        broker = stack.enter_context(temporary_broker(heap="1g", java=()))
-        _warm(broker)
-        registry = stack.enter_context(temporary_registry(_fetched("registry"))).url if "avro" in sides else ""
+        broker = stack.enter_context(warm_broker())
+        registry = stack.enter_context(temporary_registry(fetched("registry"))).url if "avro" in sides else ""
         yield Servers(postgres=postgres, broker=broker, registry=registry)
-
-
-def _fetched(name: str) -> Path:
-    if not (CACHE / name / ".done").exists():
-        raise SystemExit(f"{name} was not fetched: make .cache/{name}/.done")
-    return CACHE / name
-
-
-def _warm(broker: Broker) -> None:
-    """Writes a topic and deletes it, so that the broker's JVM has compiled its code before the first side runs."""
-    topic = Topic(broker.bootstrap_servers, "warm", PARTITIONS)
-    topic.create()
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
-    for number in range(WARM_MESSAGES):
-        while len(producer) > WARM_MESSAGES // 20:
-            producer.poll(0.01)
-        producer.produce(topic.name, b"%d" % number * 100)
-    producer.flush()
-    topic.delete()
 
 
 def _measured(side: str, number: int, servers: Servers, rows: int, options: argparse.Namespace) -> Figures:
@@ -163,7 +120,14 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
         tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
-        workspace = Workspace(name=name, dsn=dsn, broker=servers.broker, partitions=PARTITIONS, folder=Path(folder))
+        workspace = Workspace(
+            name=name,
+            dsn=dsn,
+            table="public.orders",
+            broker=servers.broker,
+            partitions=PARTITIONS,
+            folder=Path(folder),
+        )
         publisher = _publisher(side, workspace, servers, options)
         connection.execute(backlog.TABLE)
         publisher.prepare()
@@ -172,21 +136,27 @@ def _measured(side: str, number: int, servers: Servers, rows: int, options: argp
         topic = Topic(servers.broker.bootstrap_servers, publisher.topic, PARTITIONS)
         process = publisher.start()
         try:
-            samples = _drain(process, topic, rows, workspace, servers)
-            peak = peak_mib(process.pid)
+            drained = drain(
+                process,
+                workspace,
+                topic,
+                rows,
+                database_pid=servers.postgres.pid,
+                is_read=lambda: _is_slot_read(connection, name),
+            )
             paced = latency(dsn, topic, options.seconds)
         finally:
             end(process)
         if (stored := topic.count()) != rows + paced.changes:
             raise SystemExit(f"{rows + paced.changes} changes were written, but {stored} are in {topic.name}")
         topic.delete()
-    return _figures(samples, rows, peak, paced)
+    return Figures(**asdict(drained), paced_per_second=paced.per_second, p50_ms=paced.p50_ms, p99_ms=paced.p99_ms)
 
 
 def _publisher(side: str, workspace: Workspace, servers: Servers, options: argparse.Namespace) -> Publisher:
     match side:
         case "debezium":
-            return Debezium(workspace, _fetched("debezium") / "lib", heap=options.heap)
+            return PostgresDebezium(workspace, fetched("debezium") / "lib", heap=options.heap)
         case "avro":
             return Ours(workspace, registry=servers.registry, profile=options.profile)
         case _:
@@ -203,121 +173,26 @@ def _database(server: Server, name: str) -> Iterator[str]:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _drain(
-    process: subprocess.Popen[bytes], topic: Topic, rows: int, workspace: Workspace, servers: Servers
-) -> Sequence[Sample]:
-    """Takes samples from the moment when the process begins to read the slot, until all changes are visible."""
-    pids = [process.pid, servers.broker.pid, servers.postgres.pid]
-    _wait_until_slot_is_read(process, workspace)
-    samples = [Sample(at=time.monotonic(), visible=0, cpu_seconds=[*map(cpu_seconds, pids)])]
-    deadline = samples[0].at + DRAIN_S_MAX
-    while samples[-1].visible < rows or time.monotonic() < samples[-1].at + SETTLED_S:
-        _fail_if_stuck(process, workspace, deadline)
-        time.sleep(POLL_S)
-        visible = topic.visible()
-        if visible > samples[-1].visible:
-            samples.append(Sample(at=time.monotonic(), visible=visible, cpu_seconds=[*map(cpu_seconds, pids)]))
-    return samples
-
-
-def _wait_until_slot_is_read(process: subprocess.Popen[bytes], workspace: Workspace) -> None:
-    deadline = time.monotonic() + START_S_MAX
-    with psycopg.connect(workspace.dsn, autocommit=True) as connection:
-        while True:
-            _fail_if_stuck(process, workspace, deadline)
-            slot = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [workspace.name])
-            if slot.fetchone() == (True,):
-                return
-            time.sleep(POLL_S)
-
-
-def _fail_if_stuck(process: subprocess.Popen[bytes], workspace: Workspace, deadline: float) -> None:
-    if process.poll() is not None:
-        raise SystemExit(f"{workspace.name} ended: {last_line(workspace.folder)}")
-    if time.monotonic() > deadline:
-        raise SystemExit(f"{workspace.name} did not finish in time: {last_line(workspace.folder)}")
-
-
-def _figures(samples: Sequence[Sample], rows: int, peak: float, paced: Latency) -> Figures:
-    first, last = samples[0], samples[-1]
-    middle = next(sample for sample in samples if sample.visible >= last.visible / 2)
-    late_rows = rows * (last.visible - middle.visible) / last.visible
-    seconds = last.at - first.at
-    own, broker, postgres = (after - before for before, after in zip(first.cpu_seconds, last.cpu_seconds, strict=True))
-    return Figures(
-        rows_per_second=rows / seconds,
-        cpu_seconds_per_million=own / rows * 1e6,
-        late_rows_per_second=late_rows / (last.at - middle.at),
-        late_cpu_seconds_per_million=(last.cpu_seconds[0] - middle.cpu_seconds[0]) / late_rows * 1e6,
-        peak_mib=peak,
-        own_cores=own / seconds,
-        broker_cores=broker / seconds,
-        postgres_cores=postgres / seconds,
-        paced_per_second=paced.per_second,
-        p50_ms=paced.p50_ms,
-        p99_ms=paced.p99_ms,
-    )
-
-
-def _median(figures: Sequence[Figures]) -> Figures:
-    by_name = {field.name: [getattr(round_, field.name) for round_ in figures] for field in fields(Figures)}
-    return Figures(**{name: statistics.median(values) for name, values in by_name.items()})
-
-
-def _print(medians: Mapping[str, Figures]) -> None:
-    heads = (
-        "rows/s",
-        "late",
-        "CPU s/M",
-        "late",
-        "peak MiB",
-        "cores",
-        "broker",
-        "postgres",
-        "paced/s",
-        "p50 ms",
-        "p99 ms",
-    )
-    print(f"{'':10}" + "".join(f"{head:>10}" for head in heads))
-    for side, figures in medians.items():
-        shown = (f"{value:>10,.0f}" if value >= 100 else f"{value:>10.2f}" for value in asdict(figures).values())
-        print(f"{side:10}" + "".join(shown))
-    for name, ratio in _ratios(medians).items():
-        print(f"{name} {ratio:.3f}")
+def _is_slot_read(connection: psycopg.Connection, name: str) -> bool:
+    slot = connection.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", [name])
+    return slot.fetchone() == (True,)
 
 
 def _ratios(medians: Mapping[str, Figures]) -> Mapping[str, float]:
-    """Divides the figures of our two sides by Debezium's.
-
-    Debezium's rate over the whole backlog is compared with its rate over the second half, and the better one counts.
-    The same holds for its CPU time.
-    """
-    if "debezium" not in medians:
-        return {}
-    peer = medians["debezium"]
-    rate = max(peer.rows_per_second, peer.late_rows_per_second)
-    cpu = min(peer.cpu_seconds_per_million, peer.late_cpu_seconds_per_million)
-    ratios: dict[str, float] = {}
-    for side, name in (("json", "ours"), ("avro", "avro")):
-        if side in medians:
-            figures = medians[side]
-            ratios |= {
-                f"{name}_over_debezium": figures.rows_per_second / rate,
-                f"cpu_{name}_over_debezium": figures.cpu_seconds_per_million / cpu,
-                f"memory_{name}_over_debezium": figures.peak_mib / peer.peak_mib,
-                f"latency_{name}_over_debezium": figures.p99_ms / peer.p99_ms,
-            }
-    return {name: round(ratio, 3) for name, ratio in ratios.items()}
+    names = {"json": "ours", "avro": "avro"}
+    latencies = {
+        f"latency_{name}_over_{PEER}": round(medians[side].p99_ms / medians[PEER].p99_ms, 3)
+        for side, name in names.items()
+        if {side, PEER} <= medians.keys()
+    }
+    return {**ratios(medians, names), **latencies}
 
 
 def _result(medians: Mapping[str, Figures]) -> Mapping[str, object]:
     return {
         "benchmark": "kafka",
         "ratios": _ratios(medians),
-        "figures": {
-            side: {name: round(value, 2) for name, value in asdict(figures).items()}
-            for side, figures in medians.items()
-        },
+        "figures": as_json(medians),
         "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
     }
 

@@ -1,14 +1,20 @@
-"""Measures how fast a backlog is drained from the binary log of MySQL and MariaDB, and how fast a table is read.
+"""Measures how fast our source reads the binary log of MySQL and MariaDB, and how fast our service publishes it.
 
-The sides run in turn, for several rounds, each time as a new process:
+The sides run in turn, for several rounds, each time as a new process. Sides that read one backlog and store nothing:
 
-- `raw` receives the log from a socket and looks at nothing, so it shows what the server can send at most.
-- `mysqlbinlog` is the server's own client: `mysqlbinlog --read-from-remote-server --raw`, which writes to a file. The
-  side is left out if the program is not on the PATH, and for MariaDB, which MySQL 9's program cannot log in to.
+- `socket` receives the log and looks at nothing, so it shows what the server can send at most.
+- `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the
+  log's files, which are links to /dev/null. The side is left out if the program is not on the PATH.
 - `ours` is our source with a sink that stores nothing, and `files` is our source with the file log.
 - `snapshot` is our source with a sink that stores nothing, and reads the table instead of the log.
 
-Half of the changes are inserts, half updates, on a table of 12 columns. Peak memory is that of the whole process.
+Sides that publish a backlog to Kafka, measured as `bench/kafka.py` does it:
+
+- `json` is our service, which publishes each change exactly once.
+- `debezium` is Debezium's connector for the server, which publishes each change at least once.
+
+Half of the changes are inserts, half updates, on a table of 12 columns. There is one backlog in which each change is a
+transaction, and one whose statements change 500 rows each.
 """
 
 import argparse
@@ -18,11 +24,17 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
-from bench.measure import binlog
+from bench.measure import binlog, throughput
+from bench.measure.debezium import HEAP, MysqlDebezium
 from bench.measure.drains import Figures, Nowhere, as_json, drain, entity, print_figures, profiled, timed
+from bench.measure.publishers import Ours, Publisher, Workspace, end
+from bench.measure.throughput import PARTITIONS, PEER, Throughput
+from bench.measure.topic import Topic
+from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
@@ -35,9 +47,15 @@ from changelog.envelope.position import commit_text
 
 ROWS = 400_000
 ROUNDS = 3
-TRANSACTION_ROWS = 1000
+TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
-SIDES = ("raw", "mysqlbinlog", "ours", "files", "snapshot")
+READERS = ("socket", "raw", "ours", "files", "snapshot")
+PUBLISHERS = (PEER, "json")
+"""Debezium is prepared first, because it needs a row, which our service then reads before the backlog is written."""
+CLIENTS: Mapping[Flavour, Sequence[str]] = {
+    "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],
+    "mariadb": ["mariadb-binlog", "--no-defaults", "--skip-ssl"],
+}
 SERVER_SETTINGS = {
     "innodb_flush_method": "nosync", "innodb_buffer_pool_size": "1G", "sync_binlog": "0", "performance_schema": "OFF",
     "innodb_flush_log_at_trx_commit": "0", "max_binlog_size": "1G",
@@ -50,64 +68,158 @@ def main() -> None:
     if options.drain is not None:
         profiled(options.profile, _drain, options)
         return
-    results = {flavour: _measured(flavour, options) for flavour in options.flavour or FLAVOURS}
+    sides = options.side or [*READERS, *PUBLISHERS]
+    flavours: list[Flavour] = options.flavour or list(FLAVOURS)
+    if PEER in sides:
+        for flavour in flavours:
+            throughput.fetched(f"debezium-{flavour}")  # if it is missing, fail now and not after the other sides
+    results: dict[str, dict[str, object]] = {"ratios": {}, "figures": {}}
+    readers = [side for side in READERS if side in sides]
+    publishers = [side for side in PUBLISHERS if side in sides]
+    with throughput.warm_broker() if publishers else nullcontext() as broker:
+        for flavour in flavours:
+            for rows in options.transaction or TRANSACTION_ROWS:
+                name = f"{flavour}_{rows}"
+                print(f"{flavour}: {options.rows:,} changes, {rows} in a transaction, medians of {_rounds(options)}")
+                if readers:
+                    figures = _read(flavour, rows, readers, options)
+                    results["figures"][f"read_{name}"] = as_json(figures, _rows(options))
+                    _add_ratios(results["ratios"], name, dict(_ratios(figures)))
+                if broker is not None:
+                    medians = _published(flavour, rows, publishers, broker, options)
+                    results["figures"][f"published_{name}"] = throughput.as_json(medians)
+                    _add_ratios(results["ratios"], name, throughput.ratios(medians, {"json": "ours"}))
     if options.json:
-        ratios = {
-            f"{name}_{flavour}": round(ratio, 3)
-            for flavour, figures in results.items()
-            for name, ratio in _ratios(figures)
-        }
-        shown = {flavour: as_json(figures, _rows(options)) for flavour, figures in results.items()}
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        print(json.dumps({"benchmark": "mysql", "ratios": ratios, "figures": shown, "machine": machine}))
+        print(json.dumps({"benchmark": "mysql", **results, "machine": machine}))
 
 
 def _parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=ROWS, help="changes in the backlog")
-    parser.add_argument("--transaction", type=int, default=TRANSACTION_ROWS, help="changes of each transaction")
+    parser.add_argument(
+        "--transaction", type=int, action="append", metavar="ROWS", help="changes of each transaction; may be repeated"
+    )
     parser.add_argument("--flavour", choices=FLAVOURS, action="append", help="only this server")
-    parser.add_argument("--side", choices=SIDES, action="append", help="only this side")
+    parser.add_argument(
+        "--side", choices=[*READERS, *PUBLISHERS], action="append", help="only this side; may be repeated"
+    )
+    parser.add_argument("--rounds", type=int, help=f"times that each side runs: {ROUNDS}, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="one round")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    parser.add_argument("--heap", default=HEAP, help="heap of Debezium's JVM, as -Xmx takes it (%(default)s)")
     parser.add_argument("--profile", metavar="FILE", help="with one --side: file for cProfile's figures")
-    parser.add_argument("--drain", choices=set(SIDES) - {"mysqlbinlog"}, help=argparse.SUPPRESS)
+    parser.add_argument("--drain", choices=set(READERS) - {"raw"}, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--begin", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
+def _rounds(options: argparse.Namespace) -> int:
+    return options.rounds or (1 if options.quick or options.profile else ROUNDS)
+
+
+def _add_ratios(ratios: dict[str, object], backlog: str, added: Mapping[str, float]) -> None:
+    for name, ratio in added.items():
+        ratios[f"{name}_{backlog}"] = round(ratio, 3)
+        print(f"{name}_{backlog} {ratio:.3f}", flush=True)
+
+
 def _rows(options: argparse.Namespace) -> dict[str, int]:
     """Returns how many rows each side reads. The table has a row for each insert."""
-    return {side: options.rows // 2 if side == "snapshot" else options.rows for side in SIDES}
+    return {side: options.rows // 2 if side == "snapshot" else options.rows for side in READERS}
 
 
-def _measured(flavour: Flavour, options: argparse.Namespace) -> dict[str, Figures]:
-    sides = options.side or [side for side in SIDES if side != "mysqlbinlog" or _has_client(flavour)]
-    rounds = 1 if options.quick or options.profile else ROUNDS
+def _read(flavour: Flavour, transaction: int, sides: Sequence[str], options: argparse.Namespace) -> dict[str, Figures]:
+    """Measures the sides that read a backlog and publish nothing."""
+    program = CLIENTS[flavour][0]
+    if "raw" in sides and shutil.which(program) is None:
+        print(f"{program} is not on the PATH, so the side raw is left out")
+        sides = [side for side in sides if side != "raw"]
     runs: dict[str, list[Figures]] = {side: [] for side in sides}
     with temporary_server(flavour, settings=SERVER_SETTINGS) as server:
-        begin = _backlog(server, options)
-        for _ in range(rounds):
+        begin = _backlog(server, options.rows, transaction)
+        for _ in range(_rounds(options)):
             for side in sides:
                 runs[side].append(_measure(server, side, begin, options.profile))
     figures = {side: Figures.median(side_runs) for side, side_runs in runs.items()}
-    print(f"{flavour}: {options.rows} changes, {options.transaction} in a transaction, medians of {rounds} rounds")
     print_figures(figures, _rows(options))
-    for name, ratio in _ratios(figures):
-        print(f"{name}_{flavour} {ratio:.2f}", flush=True)
     return figures
 
 
 def _ratios(figures: dict[str, Figures]) -> Iterator[tuple[str, float]]:
     """Yields the name of each ratio of rows/s, and the ratio."""
-    for base in figures.keys() & {"raw", "mysqlbinlog"}:
-        for side in figures.keys() & {"ours", "files"}:
-            yield f"{side}_over_{base}", figures[base].seconds / figures[side].seconds
+    for base in ("raw", "socket"):
+        for side in ("ours", "files"):
+            if {base, side} <= figures.keys():
+                yield f"{side}_over_{base}", figures[base].seconds / figures[side].seconds
 
 
-def _backlog(server: Server, options: argparse.Namespace) -> str:
+def _published(
+    flavour: Flavour, transaction: int, sides: Sequence[str], broker: Broker, options: argparse.Namespace
+) -> dict[str, Throughput]:
+    """Measures the sides that publish to Kafka. In each round, all of them publish the same log of a new server."""
+    runs: dict[str, list[Throughput]] = {side: [] for side in sides}
+    for number in range(_rounds(options)):
+        with (
+            temporary_server(flavour, settings=SERVER_SETTINGS) as server,
+            tempfile.TemporaryDirectory(prefix="changelog-bench-") as folder,
+            server.connect() as session,
+        ):
+            binlog.create(session)
+            publishers: dict[str, tuple[Workspace, Publisher]] = {}
+            for side in sides:
+                workspace = _workspace(f"{side}_{flavour}_{transaction}_{number}", server, broker, Path(folder))
+                publishers[side] = workspace, _publisher(side, workspace, server, options)
+                publishers[side][1].prepare()
+            binlog.fill(session, options.rows, transaction)
+            for side, (workspace, publisher) in publishers.items():
+                runs[side].append(_publish(workspace, publisher, server, options.rows))
+    medians = {side: throughput.median(side_runs) for side, side_runs in runs.items()}
+    throughput.print_table(medians)
+    return medians
+
+
+def _workspace(name: str, server: Server, broker: Broker, folder: Path) -> Workspace:
+    (folder / name).mkdir()
+    return Workspace(
+        name=name,
+        dsn=f"mysql://root@{server.host}:{server.port}/{binlog.DATABASE}?ssl-mode=DISABLED",
+        table="orders",
+        broker=broker,
+        partitions=PARTITIONS,
+        folder=folder / name,
+    )
+
+
+def _publisher(side: str, workspace: Workspace, server: Server, options: argparse.Namespace) -> Publisher:
+    if side == PEER:
+        jars = throughput.fetched(f"debezium-{server.flavour}") / "lib"
+        return MysqlDebezium(workspace, jars, server, heap=options.heap)
+    return Ours(workspace, profile=Path(options.profile) if options.profile else None)
+
+
+def _publish(workspace: Workspace, publisher: Publisher, server: Server, rows: int) -> Throughput:
+    """Measures one side in one round. Its topic already has the messages of its preparation."""
+    topic = Topic(workspace.broker.bootstrap_servers, publisher.topic, PARTITIONS)
+    before = topic.count()
+    with server.connect() as session:
+        binlog.end_readers(session)
+        process = publisher.start()
+        try:
+            figures = throughput.drain(
+                process, workspace, topic, rows, database_pid=server.pid, is_read=lambda: bool(binlog.readers(session))
+            )
+        finally:
+            end(process)
+    if (stored := topic.count() - before) != rows:
+        raise SystemExit(f"{rows} changes were written, but {stored} are in {topic.name}")
+    topic.delete()
+    return figures
+
+
+def _backlog(server: Server, rows: int, transaction: int) -> str:
     """Writes the backlog; returns where it begins in the log."""
     with server.connect() as session:
         binlog.create(session)
@@ -115,7 +227,7 @@ def _backlog(server: Server, options: argparse.Namespace) -> str:
         end = log_end(connection.query, connection.version)
         identity, name = server_identity(connection.query, connection.version), connection.flavour
     with server.connect(binlog.DATABASE) as session:
-        binlog.fill(session, options.rows, options.transaction)
+        binlog.fill(session, rows, transaction)
     place = {"file": end.file, "offset": end.offset, "gtids": end.gtids.text, "server": identity}
     return json.dumps({**place, "through": end.coordinate, "flavour": server.flavour, "name": name})
 
@@ -126,32 +238,35 @@ def _measure(server: Server, side: str, begin: str, profile: str | None) -> Figu
     if profile is not None:
         arguments += ["--profile", profile]
     try:
-        if side == "mysqlbinlog":
-            return timed(_mysqlbinlog(server, json.loads(begin), folder))
+        if side == "raw":
+            return timed(_raw(server, json.loads(begin), folder))
         return timed([sys.executable, __file__, *arguments])
     finally:
         shutil.rmtree(folder)
 
 
-def _has_client(flavour: Flavour) -> bool:
-    return flavour == "mysql" and shutil.which("mysqlbinlog") is not None
-
-
-def _mysqlbinlog(server: Server, begin: dict[str, str], folder: str) -> list[str]:
+def _raw(server: Server, begin: dict[str, str], folder: str) -> list[str]:
+    """Returns the command of the server's own client. The files that it will write become links to /dev/null."""
+    with server.connect() as session, session.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        for file, *_ in cursor.fetchall():
+            (Path(folder) / file).symlink_to("/dev/null")
     return [
-        "mysqlbinlog", "--no-defaults", "--read-from-remote-server", "--raw", "--ssl-mode=DISABLED",
-        f"--host={server.host}", f"--port={server.port}", "--user=root", f"--result-file={folder}/",
-        f"--start-position={begin['offset']}", begin["file"],
+        *CLIENTS[server.flavour], "--read-from-remote-server", "--raw", f"--result-file={folder}/", "--to-last-log",
+        f"--host={server.host}", f"--port={server.port}", "--user=root", f"--start-position={begin['offset']}",
+        begin["file"],
     ]  # fmt: skip
 
 
 def _settings(port: int) -> Settings:
-    return Settings(name="bench", dsn=f"mysql://root@127.0.0.1:{port}/{binlog.DATABASE}", hmac_key=b"")
+    return Settings(
+        name="bench", dsn=f"mysql://root@127.0.0.1:{port}/{binlog.DATABASE}?ssl-mode=DISABLED", hmac_key=b""
+    )
 
 
 def _drain(options: argparse.Namespace) -> None:
     settings, begin = _settings(options.port), options.begin
-    if options.drain == "raw":
+    if options.drain == "socket":
         with Server(begin["flavour"], Path(), Path(), port=options.port).connect() as session:
             seconds = binlog.raw_drain(session, begin["flavour"], begin["file"], begin["offset"])
         print(json.dumps({"seconds": seconds}))

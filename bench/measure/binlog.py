@@ -1,9 +1,12 @@
 """Writes the changes that `bench/mysql.py` measures, and reads the binary log without looking at it."""
 
+import contextlib
 import json
 import struct
 import time
 from typing import Any
+
+import pymysql
 
 from changelog.connectors.servers.mysql import Flavour
 
@@ -27,6 +30,18 @@ FROM (SELECT n + %s AS g FROM numbers WHERE n < %s) AS row_numbers
 _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id >= %s AND id < %s"
 _STATEMENT_ROWS = 500
 
+# Each statement commits by itself. A procedure writes such small transactions faster than a client could.
+_ONE_BY_ONE = f"""
+CREATE PROCEDURE change_one_by_one(orders int) BEGIN
+    DECLARE number int DEFAULT 1;
+    WHILE number <= orders DO
+        {_INSERT % ("number", 1)};
+        {_UPDATE % ("number", "number + 1")};
+        SET number = number + 1;
+    END WHILE;
+END
+"""
+
 _DUMP, _NON_BLOCKING = 0x12, 0x01
 _REPLICA_ID = 77
 _END = 0xFE
@@ -46,13 +61,42 @@ def create(session: Session) -> None:
         for statement in _TABLES:
             cursor.execute(statement)
         cursor.executemany("INSERT INTO numbers VALUES (%s)", [(number,) for number in range(_STATEMENT_ROWS)])
+        cursor.execute(_ONE_BY_ONE)
+
+
+def insert_first(session: Session) -> None:
+    """Inserts an order that `fill` does not write."""
+    with session.cursor() as cursor:
+        cursor.execute(_INSERT, [0, 1])
+
+
+def readers(session: Session) -> list[int]:
+    """Returns the ids of the connections that read the server's log."""
+    with session.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+        return [number for (number,) in cursor.fetchall()]
+
+
+def end_readers(session: Session) -> None:
+    """Ends the connections that read the log. The server itself would notice only later that a reader has gone."""
+    while numbers := readers(session):
+        with session.cursor() as cursor:
+            for number in numbers:
+                with contextlib.suppress(pymysql.err.OperationalError):  # it has just ended by itself
+                    cursor.execute(f"KILL {number}")
+        time.sleep(0.1)
 
 
 def fill(session: Session, rows: int, transaction_rows: int) -> None:
     """Commits `rows` changes, half inserts and half updates, in transactions of `transaction_rows` changes each.
 
-    Each transaction is stamped with who made it. A transaction has at least one insert and one update.
+    A transaction has as many inserts as updates, and is stamped with who made it. But if `transaction_rows` is 1, each
+    transaction is one insert or one update, and nothing else.
     """
+    if transaction_rows == 1:
+        with session.cursor() as cursor:
+            cursor.execute("CALL change_one_by_one(%s)", [rows // 2])
+        return
     orders, orders_at_once = rows // 2, max(transaction_rows // 2, 1)
     with session.cursor() as cursor:
         for first in range(1, orders + 1, orders_at_once):

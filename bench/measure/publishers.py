@@ -1,4 +1,4 @@
-"""The sides of `bench/kafka.py`: processes that publish the table `orders` of a database to Kafka."""
+"""Our sides of the benchmarks with Kafka: processes that publish the table `orders` of a database to Kafka."""
 
 import json
 import subprocess
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import psycopg
-
-from bench.measure.topic import Topic
-from changelog.connectors.servers.kafka import Broker, find_java
+from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sinks.kafka.admin import names
+from changelog.connectors.wiring.sources import kind_of
 
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
@@ -23,60 +21,30 @@ STOP_S_MAX = 60.0
 CONFIG = """
 name = "{name}"
 [source]
-kind = "postgres"
+kind = "{kind}"
 dsn = "{dsn}"
 [sink]
 kind = "kafka"
 bootstrap_servers = "{servers}"
 {codec}
 [entities.orders]
-table = "public.orders"
+table = "{table}"
 partitions = {partitions}
 [service]
 listen = "127.0.0.1:{port}"
 """
 
-WORKER = {
-    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-    "key.converter.schemas.enable": "false",
-    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-    "value.converter.schemas.enable": "false",
-    "plugin.discovery": "service_load",
-}
-
-CONNECTOR = {
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-    "tasks.max": "1",
-    "plugin.name": "pgoutput",
-    "publication.autocreate.mode": "disabled",
-    "table.include.list": "public.orders",
-    "message.prefix.exclude.list": "provenance",
-    "snapshot.mode": "no_data",
-    # https://debezium.io/documentation/reference/stable/connectors/postgresql.html explains the settings from here on.
-    "max.batch.size": "8192",
-    "max.queue.size": "32768",
-    "poll.interval.ms": "10",
-    "producer.override.batch.size": "1000000",
-    "producer.override.linger.ms": "5",
-    "producer.override.compression.type": "lz4",
-    "producer.override.buffer.memory": "67108864",
-}
-"""The defaults of the last seven settings are, in this order, 2,048 changes, 8,192 changes, 500 ms, 16 KiB, 0 ms, no
-compression and 32 MiB. We changed `poll.interval.ms` for lower latency, and the others for more throughput."""
-
-HEAP = "2g"
-"""The heap that Kafka's connect-standalone.sh sets."""
-
-JVM = ("-Xms256m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""The other options of the JVM that connect-standalone.sh sets."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """What one side works with in one round: a unique name, a database with the table, a broker, and its own folder."""
+    """What one side works with in one round: a unique name, a database with the table, a broker, and its own folder.
+
+    `table` is the name of the table `orders` in our configuration.
+    """
 
     name: str
     dsn: str
+    table: str
     broker: Broker
     partitions: int
     folder: Path
@@ -88,7 +56,9 @@ class Publisher(Protocol):
     topic: str
 
     def prepare(self) -> None:
-        """Creates the replication slot, named after the workspace, so that changes from now on will be published."""
+        """Makes sure that changes from now on will be published. In PostgreSQL, this creates a replication slot, which
+        is named after the workspace.
+        """
 
     def start(self) -> subprocess.Popen[bytes]:
         """Starts the process; it publishes until it gets SIGTERM."""
@@ -107,7 +77,9 @@ class Ours:
         self._profile = [] if profile is None else ["-m", "cProfile", "-o", str(profile.absolute())]
         text = CONFIG.format(
             name=workspace.name,
+            kind=kind_of(workspace.dsn),
             dsn=workspace.dsn,
+            table=workspace.table,
             servers=workspace.broker.bootstrap_servers,
             codec=f'codec = "avro"\nregistry = "{registry}"\nauto_register = true' if registry else 'codec = "json"',
             partitions=workspace.partitions,
@@ -116,7 +88,7 @@ class Ours:
         (workspace.folder / "changelog.toml").write_text(text)
 
     def prepare(self) -> None:
-        """See `Publisher`. Runs the service until it has created its slot and read the table, which is empty."""
+        """See `Publisher`. Runs the service until it has read the table, which is nearly empty, and streams."""
         service = self._run([])
         deadline = time.monotonic() + START_S_MAX
         while not self._streams():
@@ -131,7 +103,7 @@ class Ours:
         return self._run(self._profile)
 
     def _run(self, profile: list[str]) -> subprocess.Popen[bytes]:
-        return _launch([sys.executable, *profile, "-m", "changelog", "run"], self._workspace.folder)
+        return launch([sys.executable, *profile, "-m", "changelog", "run"], self._workspace.folder)
 
     def _streams(self) -> bool:
         try:
@@ -139,60 +111,6 @@ class Ours:
                 return bool(json.load(answer)["phase"] == "streaming")
         except (urllib.error.URLError, ConnectionError):
             return False
-
-
-class Debezium:
-    """Debezium's connector, which a standalone Kafka Connect runs. It publishes JSON without schemas, at least once."""
-
-    def __init__(self, workspace: Workspace, jars: Path, *, heap: str = HEAP) -> None:
-        self.topic = f"{workspace.name}.public.orders"
-        self._workspace, self._jars, self._heap = workspace, jars, heap
-        with psycopg.connect(workspace.dsn) as connection:
-            parameters = {name: str(value) for name, value in connection.info.get_parameters().items()}
-        worker = {
-            **WORKER,
-            "bootstrap.servers": workspace.broker.bootstrap_servers,
-            "listeners": f"http://127.0.0.1:{free_port()}",
-            "offset.storage.file.filename": str(workspace.folder / "offsets"),
-        }
-        connector = {
-            **CONNECTOR,
-            "name": workspace.name,
-            "topic.prefix": workspace.name,
-            "database.hostname": parameters["host"],
-            "database.port": parameters["port"],
-            "database.dbname": parameters["dbname"],
-            "database.user": parameters["user"],
-            "slot.name": workspace.name,
-            "publication.name": workspace.name,
-        }
-        _write_properties(workspace.folder / "worker.properties", worker)
-        _write_properties(workspace.folder / "connector.properties", connector)
-
-    def prepare(self) -> None:
-        """See `Publisher`. Also creates the topic, because Debezium would create it with one partition."""
-        name = self._workspace.name
-        with psycopg.connect(self._workspace.dsn, autocommit=True) as connection:
-            connection.execute(f"CREATE PUBLICATION {name} FOR TABLE orders")
-            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
-        Topic(self._workspace.broker.bootstrap_servers, self.topic, self._workspace.partitions).create()
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """See `Publisher`."""
-        folder = self._workspace.folder
-        standalone = ["org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties", "connector.properties"]
-        return _launch(
-            [
-                find_java(),
-                *JVM,
-                f"-Xmx{self._heap}",
-                "-Dlog4j2.level=WARN",
-                "-cp",
-                f"{self._jars.absolute()}/*",
-                *standalone,
-            ],
-            folder,
-        )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -210,10 +128,7 @@ def last_line(folder: Path) -> str:
     return ((folder / "output").read_text("utf-8", "replace").strip().splitlines() or ["(no output)"])[-1]
 
 
-def _launch(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+def launch(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Starts a process in a folder. Its output goes to the folder's file `output`."""
     with (folder / "output").open("ab") as output:
         return subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-
-
-def _write_properties(path: Path, properties: dict[str, str]) -> None:
-    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))

@@ -1,0 +1,195 @@
+"""Measures how fast publishers drain a backlog into a Kafka topic, and compares our service with Debezium."""
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TypeVar
+
+from confluent_kafka import Producer
+
+from bench.measure.processes import cpu_seconds, peak_mib
+from bench.measure.publishers import Workspace, last_line
+from bench.measure.topic import Topic
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+
+PARTITIONS = 4
+POLL_S = 0.1
+SETTLED_S = 3.0
+"""Seconds. The drain is over once the topic has as many new offsets as there are changes, and has not grown for this
+long. The markers that end transactions take offsets, too. Therefore the messages are counted at the end."""
+START_S_MAX = 120.0
+DRAIN_S_MAX = 900.0
+WARM_MESSAGES = 1_000_000
+CACHE = Path(__file__).parents[2] / ".cache"
+
+PEER = "debezium"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """The figures of one drain.
+
+    CPU time counts during the drain only, not while the process starts. `*_cores` is the average number of busy cores
+    during the drain. `late_*` covers the second half of the backlog.
+    """
+
+    rows_per_second: float
+    cpu_seconds_per_million: float
+    late_rows_per_second: float
+    late_cpu_seconds_per_million: float
+    peak_mib: float
+    own_cores: float
+    broker_cores: float
+    database_cores: float
+
+
+HEADS = ("rows/s", "late", "CPU s/M", "late", "peak MiB", "cores", "broker", "database")
+"""The head of each column of `Throughput`."""
+
+Row = TypeVar("Row", bound=Throughput)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """One measurement: at the time `at`, `visible` new offsets of the topic are committed.
+
+    `cpu_seconds` holds the CPU seconds that the side, the broker and the database have used until then, in this order.
+    """
+
+    at: float
+    visible: int
+    cpu_seconds: Sequence[float]
+
+
+def fetched(name: str) -> Path:
+    """Returns the folder into which make fetched a server. Raises SystemExit if it did not."""
+    if not (CACHE / name / ".done").exists():
+        raise SystemExit(f"{name} was not fetched: make .cache/{name}/.done")
+    return CACHE / name
+
+
+@contextmanager
+def warm_broker() -> Iterator[Broker]:
+    """Runs a broker that has written a topic, so that its JVM has compiled its code before the first side runs."""
+    with temporary_broker(heap="1g", java=()) as broker:
+        _warm(broker)
+        yield broker
+
+
+def _warm(broker: Broker) -> None:
+    topic = Topic(broker.bootstrap_servers, "warm", PARTITIONS)
+    topic.create()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": "lz4"})
+    for number in range(WARM_MESSAGES):
+        while len(producer) > WARM_MESSAGES // 20:
+            producer.poll(0.01)
+        producer.produce(topic.name, b"%d" % number * 100)
+    producer.flush()
+    topic.delete()
+
+
+def drain(
+    process: subprocess.Popen[bytes],
+    workspace: Workspace,
+    topic: Topic,
+    rows: int,
+    *,
+    database_pid: int,
+    is_read: Callable[[], bool],
+) -> Throughput:
+    """Measures a side's new process from the moment when it reads the database's log, until all changes are visible.
+
+    `is_read` says whether any process reads the log. Raises SystemExit if the process ends, or takes too long.
+    """
+    pids = [process.pid, workspace.broker.pid, database_pid]
+    before = topic.visible()
+    deadline = time.monotonic() + START_S_MAX
+    while not is_read():
+        _fail_if_stuck(process, workspace, deadline)
+        time.sleep(POLL_S)
+    samples = [_Sample(at=time.monotonic(), visible=0, cpu_seconds=[*map(cpu_seconds, pids)])]
+    deadline = samples[0].at + DRAIN_S_MAX
+    while samples[-1].visible < rows or time.monotonic() < samples[-1].at + SETTLED_S:
+        _fail_if_stuck(process, workspace, deadline)
+        time.sleep(POLL_S)
+        visible = topic.visible() - before
+        if visible > samples[-1].visible:
+            samples.append(_Sample(at=time.monotonic(), visible=visible, cpu_seconds=[*map(cpu_seconds, pids)]))
+    return _throughput(samples, rows, peak_mib(process.pid))
+
+
+def _fail_if_stuck(process: subprocess.Popen[bytes], workspace: Workspace, deadline: float) -> None:
+    if process.poll() is not None:
+        raise SystemExit(f"{workspace.name} ended: {last_line(workspace.folder)}")
+    if time.monotonic() > deadline:
+        raise SystemExit(f"{workspace.name} did not finish in time: {last_line(workspace.folder)}")
+
+
+def _throughput(samples: Sequence[_Sample], rows: int, peak: float) -> Throughput:
+    first, last = samples[0], samples[-1]
+    middle = next(sample for sample in samples if sample.visible >= last.visible / 2)
+    late_rows = rows * (last.visible - middle.visible) / last.visible
+    seconds = last.at - first.at
+    own, broker, database = (after - before for before, after in zip(first.cpu_seconds, last.cpu_seconds, strict=True))
+    late = late_rows > 0  # else the second half became visible at once
+    return Throughput(
+        rows_per_second=rows / seconds,
+        cpu_seconds_per_million=own / rows * 1e6,
+        late_rows_per_second=late_rows / (last.at - middle.at) if late else rows / seconds,
+        late_cpu_seconds_per_million=(
+            (last.cpu_seconds[0] - middle.cpu_seconds[0]) / late_rows * 1e6 if late else own / rows * 1e6
+        ),
+        peak_mib=peak,
+        own_cores=own / seconds,
+        broker_cores=broker / seconds,
+        database_cores=database / seconds,
+    )
+
+
+def median(rounds: Sequence[Row]) -> Row:
+    """Returns the medians of the figures of several rounds."""
+    kind = type(rounds[0])
+    by_name = {field.name: [getattr(figures, field.name) for figures in rounds] for field in fields(kind)}
+    return kind(**{name: statistics.median(values) for name, values in by_name.items()})
+
+
+def print_table(medians: Mapping[str, Throughput], heads: Sequence[str] = HEADS) -> None:
+    """Prints a line for each side, under a line with `heads`."""
+    print(f"{'':10}" + "".join(f"{head:>10}" for head in heads))
+    for side, figures in medians.items():
+        shown = (f"{value:>10,.0f}" if value >= 100 else f"{value:>10.2f}" for value in asdict(figures).values())
+        print(f"{side:10}" + "".join(shown), flush=True)
+
+
+def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mapping[str, float]:
+    """Divides the figures of our sides by Debezium's, if it is there. `names` maps a side to its name in the ratios.
+
+    Debezium's rate over the whole backlog is compared with its rate over the second half, and the better one counts.
+    The same holds for its CPU time.
+    """
+    if PEER not in medians:
+        return {}
+    peer = medians[PEER]
+    rate = max(peer.rows_per_second, peer.late_rows_per_second)
+    cpu = min(peer.cpu_seconds_per_million, peer.late_cpu_seconds_per_million)
+    result: dict[str, float] = {}
+    for side, name in names.items():
+        if side in medians:
+            figures = medians[side]
+            result |= {
+                f"{name}_over_{PEER}": figures.rows_per_second / rate,
+                f"cpu_{name}_over_{PEER}": figures.cpu_seconds_per_million / cpu,
+                f"memory_{name}_over_{PEER}": figures.peak_mib / peer.peak_mib,
+            }
+    return {name: round(ratio, 3) for name, ratio in result.items()}
+
+
+def as_json(medians: Mapping[str, Throughput]) -> Mapping[str, Mapping[str, float]]:
+    """Returns the medians of each side for the line of JSON."""
+    return {
+        side: {name: round(value, 2) for name, value in asdict(figures).items()} for side, figures in medians.items()
+    }
