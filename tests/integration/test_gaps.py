@@ -324,5 +324,5 @@ def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys
 @pytest.mark.usefixtures("starts_servers")
 @pytest.mark.campaign
 def test_campaign_gap(seed: int) -> None:
-    figures = run(gap_campaign.campaign(), 2, seed)
-    assert figures["gaps"] == 2
+    figures = run(gap_campaign.campaign(), 1, seed)
+    assert figures["gaps"] == 1

@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.servers import kafka_lib
 
 SCALE = Scale(universe=600, big=100, pause_s=0.05)
-ROUNDS = 5
+ROUNDS = 3
 
 pytestmark = pytest.mark.campaign
 
