@@ -20,7 +20,7 @@ def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, 
     for name in names:
         if name not in resolved:
             raise ChangelogError(
-                Kind.USAGE, f"there is no entity {name}", hint=f"there are: {', '.join(sorted(resolved))}"
+                Kind.USAGE, f'there is no entity "{name}"', hint=f"there are: {', '.join(sorted(resolved))}"
             )
     entities = [resolved[name] for name in names or resolved]
     return list(zip(entities, source.shapes(entities), strict=True))

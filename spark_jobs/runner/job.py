@@ -1,4 +1,5 @@
-"""Runs a job: parses its arguments, opens the Spark session, and prints errors as one line and a summary on stdout.
+"""Runs a job: parses its arguments, opens the Spark session, prints a summary on stdout, and prints an error as one
+line on stderr.
 
 The exit codes are those of the `changelog` command: 0 done, 1 found something, 2 bad usage or configuration, 3 failed,
 4 severe drift, 5 could not compare. Where a cluster hides exit codes, read `verdict` in the summary: `done`, `found`,

@@ -156,7 +156,7 @@ def _struct(fields: Mapping[str, Read]) -> Read:
     def read(token: bytes) -> dict[str, object]:
         values = members(token)
         if values.keys() != fields.keys():
-            raise ValueError("other members")
+            raise ValueError("an object whose members are not the fields of the type")
         return {name: _optional(values[name], field) for name, field in fields.items()}
 
     return read

@@ -188,7 +188,7 @@ def test_a_file_that_is_not_a_schema_of_an_entity_is_not_overwritten(site: Site,
 
 
 def test_generate_refuses_an_unknown_entity_and_a_folder_that_cannot_be_written(site: Site) -> None:
-    assert "there is no entity nothing; there are: order, rooms" in site.refused(
+    assert 'there is no entity "nothing"; there are: order, rooms' in site.refused(
         "schemas", "generate", "nothing", code=2
     )
     (site.folder / "schemas").write_text("", "utf-8")

@@ -323,7 +323,7 @@ def test_rows_are_landed_once(archive: ArchiveRun) -> None:
     assert error.value.kind is Kind.IN_USE
     assert archive.manifest() == manifest, "nothing is committed"
     assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, (
-        "the offsets are only ends of transactions"
+        "these offsets are taken by the markers with which Kafka ends transactions"
     )
 
     truncate = {"entity": "guest", "key": TRUNCATE_KEY, "op": "truncate", "current": None, "original": None}

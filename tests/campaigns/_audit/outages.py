@@ -27,7 +27,10 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """The temporary faults in one deck of `Faults.faults`. The one that takes minutes is not in every deck."""
+        """Returns the temporary faults of one deck. (`Faults.faults` deals faults like cards.)
+
+        The fault that takes minutes is not in every deck.
+        """
         return [
             *[self._fail_link] * 2,
             *[self._end_server] * 2,
@@ -153,8 +156,8 @@ class Outages(Losses):
     def _turn_clock(self) -> None:
         """Turns the service's clock while the service runs, or the database's clock while the database is down.
 
-        The clock stays wrong afterwards. The database's clock is never ahead of the machine's. In signal handlers,
-        libfaketime sometimes returns the machine's time, and PostgreSQL's timers would then wait for the difference.
+        The clock stays wrong afterwards. The database's clock is never set ahead of the machine's, because libfaketime
+        sometimes returns the machine's time in signal handlers: PostgreSQL's timers would wait for the difference.
         """
         name = self.rng.choice(self.clocks)
         jumps_s = [seconds for seconds in JUMPS_S if name == "service" or seconds <= 0]

@@ -69,7 +69,7 @@ def _update(server: Server, database: str, rng: random.Random, over: threading.E
 
 
 def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
-    """Holds commits until a replica acknowledges them, or for HOLD_MS: there is none."""
+    """Lets each commit wait for a replica's acknowledgement. There is no replica, so it waits for HOLD_MS."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
@@ -107,8 +107,9 @@ class HotJudge:
     """Judges the rows of one opening of a source, in order.
 
     An update must have the next number of its row. A row that was read from the table must have the number of the last
-    update that was published before it. `stale` counts the rows that were read from the table and have another one, and
-    `wrong` the rows whose last state is not that of the table. `marks` judges what was read by marks beside it.
+    update that was published before it. `stale` counts the rows that were read from the table and have another number.
+    `wrong` counts the rows whose last published state is not that of the table. `marks` judges what was read by marks
+    beside it.
     """
 
     updates: int = 0

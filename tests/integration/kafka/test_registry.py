@@ -271,4 +271,4 @@ mask.key = "0123456789abcdef"
     assert [verdict["state"] for verdict in verdicts("--yes", code=1)] == ["incompatible", "new", "registered", "new"]
     assert site.call("schemas", "register") == (1, [])
     assert "nothing was registered" in capsys.readouterr().out
-    assert "there is no entity nothing" in site.refused("schemas", "register", "nothing", code=2)
+    assert 'there is no entity "nothing"' in site.refused("schemas", "register", "nothing", code=2)

@@ -1,4 +1,4 @@
-"""The tally of drifted keys has their sums and a few samples, and says whether they drifted in one incident."""
+"""The tally counts drifted keys, keeps a few samples, and says whether the keys drifted in one incident."""
 
 import io
 import json

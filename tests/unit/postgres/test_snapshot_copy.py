@@ -1,4 +1,4 @@
-"""Parsing what COPY prints returns each value, and a chunk gets the rows that the plain path, `row_records`, makes."""
+"""`parse_copy` returns each value that COPY prints, and a chunk has the same records as from the plain path."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Reads what the server's binary log contains now: where it ends, which transactions, and which of them are purged."""
+"""Reads the state of the server's binary log: where it ends, which transactions it has had, and which are purged."""
 
 from dataclasses import dataclass
 

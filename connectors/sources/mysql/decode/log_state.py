@@ -32,9 +32,9 @@ class LogState:
 
     `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
     again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
-    GTID of each transaction, before its rows are assembled. `half` is the GTID of the transaction of which a part was
-    published, and the epoch and the commit of these rows: its other rows get the same, even if they come from another
-    server.
+    GTID of each transaction, before its rows are assembled. `half` describes a transaction of which only some rows were
+    published: its GTID, and the epoch and the commit of those rows. Its other rows get the same epoch and commit, even
+    if another server sends them.
     """
 
     def __init__(
@@ -55,12 +55,15 @@ class LogState:
         self.prepared = Prepared()
         self.begun: Begun | None = None
         self.opened = False
-        """Whether the rows of the transaction may follow. A statement that comes before is a transaction of its own."""
+        """Whether the BEGIN of the transaction was read, so that its rows can follow.
+
+        A statement after a GTID without a BEGIN is a whole transaction.
+        """
         self.holding: tuple[log.XaId, Held] | None = None
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
         self.signal_numbers: dict[int, int] = {}
-        """By the commit of its transaction, the number of the row that has a signal: the signature covers it."""
+        """Maps the commit of a transaction to the number of its row that is a signal; the signature covers it."""
         self.unlogged: list[tuple[str, str]] = []
         """The entities whose rows have changed without being in the log, each with the reason: their tables must be
         read. The source empties the list.
@@ -75,7 +78,7 @@ class LogState:
 
     @property
     def gtids(self) -> Gtids:
-        """The transactions that are delivered completely, and those before, up to the end of the last block."""
+        """The transactions that were delivered before this opening, or completely by the end of the last block."""
         return self._gtids.build()
 
     @property
@@ -121,7 +124,10 @@ class LogState:
         self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before.build())
 
     def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
-        """Returns the rows of a prepared transaction, which the transaction with this commit ends; None if unknown."""
+        """Returns the rows of the prepared transaction `xa_id`, None if it is unknown.
+
+        `commit` is the coordinate of the transaction that commits it or rolls it back.
+        """
         held = self.prepared.take(xa_id)
         if held is not None:
             self._completed.append((commit, xa_id, held))
@@ -132,7 +138,7 @@ class LogState:
         self._unlogged.append((commit, entity, reason))
 
     def end_block(self, stop: int | None) -> None:
-        """Ends a block. If the changelog stopped, `stop` is the commit of the transaction of the stop.
+        """Ends a block. If the changelog stopped at a transaction of this block, `stop` is its commit.
 
         Everything from that transaction on is then forgotten, because it will be delivered once more.
         """

@@ -32,9 +32,9 @@ Image = tuple[RawValue, ...]
 def images(table_map: TableMap, rows: Rows) -> Iterator[tuple[Image | None, Image | None]]:
     """Yields the old and the new row of each change; None where an insert has no old row, or a delete no new row.
 
-    `rows` must have the table id of `table_map`, and the statement of `table_map` must not have ended before. The views
-    keep the packet of the event alive. If rows contain no column at all (an insert of defaults, with a minimal row
-    image), their number is not in the log, and there is one change.
+    `rows` must have the table id of `table_map`, and must belong to the same statement. The views keep the packet of
+    the event alive. If the rows have no column at all (an insert of defaults, with a minimal row image), the log does
+    not say how many rows there were; then this yields one change.
 
     Raises ChangelogError: MALFORMED with the offset in the event's rows if they cannot be read, PRECONDITION if the
     table map has no names of columns.

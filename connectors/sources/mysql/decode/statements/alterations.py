@@ -17,9 +17,10 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 
 
 def altered(reader: StatementReader) -> Sequence[Effect]:
-    """Returns the effects of an ALTER TABLE, from the name of the table on. A new name comes last.
+    """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
-    The words that it looks for are reserved, or stand before PARTITION, which is; so they are no names.
+    The `Renamed` come last, wherever RENAME stands in the statement. A column that is named like one of the searched
+    words is not mistaken for it: each of these words is reserved, or counts only before PARTITION, which is reserved.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()
