@@ -105,8 +105,7 @@ class MysqlSource:
         except BaseException:
             dump.close()
             raise
-        self._stream = Stream(dump, name=settings.name)  # 3
-        self._pending: list[bytes] = []
+        self._stream = Stream(dump, name=settings.name, portion=portion)  # 3
 
     def _resume(self, stored: Checkpoint | None) -> None:
         """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
@@ -242,11 +241,10 @@ class MysqlSource:
         assert self._reading is not None
         if self._state.is_outdated(sweeping=self._reading.sweeping):
             raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
-        if not self._pending:
-            self._pending = self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
-        count = portion(self._pending)
-        events, self._pending = self._pending[:count], self._pending[count:]
-        assembled = self._assembler.feed(events)
+        assembled = self._assembler.feed(
+            # Nothing else refers to these events, so that a large one is freed as soon as it is decoded.
+            self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
+        )
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)

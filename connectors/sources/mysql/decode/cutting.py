@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 
-BLOCK_BYTES_MAX = 4 << 20
-"""From this size on, a transaction that has not ended is divided. Decoding takes several times this memory."""
+BLOCK_BYTES_MAX = 1 << 20
+"""From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
+rows of the changelog are much larger than those of the log."""
 
 _EVENTS_MAX = 16_384
 """The most events that are decoded at once. Encoding has a cost for each block, so many small events make a block."""

@@ -4,6 +4,7 @@ While the queue is full, the thread does not read, and the server waits. Its pat
 """
 
 import threading
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from changelog.connectors.sources.mysql.session.connection import Connection, server_error
@@ -19,12 +20,19 @@ _DOING = "streaming the binary log"
 class Stream:
     """The events of the binary log, in order. It owns `connection`, on which `session.dump` has started a dump.
 
-    `bytes_max` limits the queue. The queue can exceed it by what one read of the socket gives. Only one thread may call
-    `take` and `close`.
+    `portion` returns how many of the queued events are taken at once. `bytes_max` limits the queue. The queue can
+    exceed it by what one read of the socket gives. Only one thread may call `take` and `close`.
     """
 
-    def __init__(self, connection: Connection, *, name: str, bytes_max: int = QUEUE_BYTES_MAX) -> None:
-        self._connection, self._bytes_max = connection, bytes_max
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        name: str,
+        portion: Callable[[Sequence[bytes]], int],
+        bytes_max: int = QUEUE_BYTES_MAX,
+    ) -> None:
+        self._connection, self._portion, self._bytes_max = connection, portion, bytes_max
         self._changed = threading.Condition()  # guards the queue: the attributes from here to _ended
         self._events: list[bytes] = []
         self._first_at = 0.0
@@ -36,7 +44,7 @@ class Stream:
         self._thread.start()
 
     def take(self, timeout_s: float, gather_s: float = 0.0, gather_events: int = 0) -> list[bytes]:
-        """Removes and returns all queued events; if there are none, waits for some until the timeout.
+        """Removes and returns a portion of the queued events; if there are none, waits for some until the timeout.
 
         The list may be empty. If fewer than `gather_events` events are queued, it waits for more until the oldest of
         them has been queued for `gather_s` seconds. If the connection broke (CONNECTION), or the server reported an
@@ -46,7 +54,9 @@ class Stream:
             if not self._events and not self._ended:
                 self._changed.wait(timeout_s)
             self._gather(self._first_at + gather_s, gather_events)
-            events, self._events, self._nbytes = self._events, [], 0
+            count = self._portion(self._events)
+            events, self._events = self._events[:count], self._events[count:]
+            self._nbytes -= sum(map(len, events))
             self._changed.notify_all()
         if not events and self._ended:
             raise self._failure or ChangelogError(Kind.CONNECTION, "the stream is closed")
