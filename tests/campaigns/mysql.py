@@ -27,10 +27,13 @@ from tests.campaigns._mysql.tables import entities, prepare
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import FAIL_POINTS, Service, is_read
 
-ROUNDS = 10
+ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
-CATCH_UP_S = 180.0
+CATCH_UP_S = 1200.0
+"""How long the service may take in the end. The source is opened again for each of dozens of signals, and a machine
+that is very busy needs seconds for each.
+"""
 OUTAGE_S = 4.0
 
 CONFIG = """
@@ -54,7 +57,7 @@ on_incompatible = "publish"
 
 
 def campaign(seconds: float = 4.0, flavour: Flavour = "mysql") -> Campaign:
-    """A round is a fault, about every `seconds`. Ten rounds share the servers, the tables and their writers."""
+    """A round is a fault, about every `seconds`. Twenty rounds share the servers, the tables and their writers."""
 
     def run_piece(piece: Piece) -> Figures:
         rng = random.Random(piece.seed)
@@ -101,10 +104,11 @@ class _Soak:
             self._load.stop()
             caught_up_s = self._catch_up()
         with self._servers.connect() as connection, connection.cursor(DictCursor) as cursor:
-            verdict = judge(cursor, self._log, start)
+            verdict = judge(cursor, self._log, start, self._servers.xa.rolled_back)
         return {
             "faults": dict(self._faults),
             "done": dict(self._load.counts + self._disturber.counts),
+            "xa": dict(self._servers.xa.counts),
             "starts": self._service.starts,
             "changes": verdict.changes,
             "reads": verdict.reads,
@@ -144,6 +148,7 @@ class _Soak:
         self._fail_at = self._rng.choice((*FAIL_POINTS, *READING_FAIL_POINTS)) if self._rng.random() < 0.5 else ""
         count = self._rng.randrange(1, 60) if self._fail_at == "loop:read" else self._rng.randrange(1, 6)
         self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
+        self._servers.xa.restart()
 
     def _crash_server(self) -> None:
         self._servers.crash()

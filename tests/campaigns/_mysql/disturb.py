@@ -13,7 +13,7 @@ from pymysql.cursors import Cursor
 from tests.campaigns._mysql.servers import Servers
 from tests.campaigns._mysql.tables import TABLES, Table
 
-PAUSE_S = 1.5
+PAUSE_S = 2.5
 NEW_COLUMNS_MAX = 6
 HOLD_MS = 600
 

@@ -7,7 +7,7 @@ last states must equal the tables.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,11 @@ class Verdict:
 
 
 class Reader:
-    """Reads the changelog as a consumer does. `states` are the published rows by key, None after a delete."""
+    """Reads the changelog as a consumer does.
+
+    `states` are the published rows by key, None after a delete, and `transactions` the commits of the published
+    transactions, by their numbers.
+    """
 
     def __init__(self, start: Start, verdict: Verdict) -> None:
         self.versions = dict(start.versions)
@@ -77,7 +81,7 @@ class Reader:
         self._verdict = verdict
         self._places: dict[tuple[str, int], str] = {}
         self._commit = ""
-        self._transactions: dict[int, str] = {}
+        self.transactions: dict[int, str] = {}
 
     def add(
         self, entity: str, partition: int, op: str, position: str, current: Row | None, original: Row | None
@@ -142,19 +146,23 @@ class Reader:
 
     def _check_transaction(self, txn: int, position: str, text: str) -> None:
         """All rows of a transaction must have the same commit in their positions."""
-        commit = self._transactions.setdefault(txn, position[:25])
+        commit = self.transactions.setdefault(txn, position[:25])
         if commit != position[:25]:
             self._verdict.note("wrong", f"{text}; other rows of its transaction are at {commit}")
 
 
-def judge(cursor: DictCursor, log: Path, start: Start) -> Verdict:
-    """Compares a file log with the database. Nothing may write to either. Raises AssertionError if there is a fault."""
+def judge(cursor: DictCursor, log: Path, start: Start, rolled_back: Set[int]) -> Verdict:
+    """Compares a file log with the database. Nothing may write to either. No row may have one of the numbers of
+    `rolled_back` in `txn`. Raises AssertionError if there is a fault.
+    """
     verdict = Verdict()
     reader = Reader(start, verdict)
     for row in _rows(log):
         verdict.reads += row[2] == "read"
         verdict.changes += row[2] != "read"
         reader.add(*row)
+    for txn in rolled_back & reader.transactions.keys():
+        verdict.note("wrong", f"transaction {txn} is rolled back, and published at {reader.transactions[txn]}")
     _compare(counters(cursor), reader.versions, "lost", verdict)
     published = {name: row for name, row in reader.states.items() if row is not None}
     _compare(_tables(cursor), published, "wrong", verdict)

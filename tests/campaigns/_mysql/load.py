@@ -44,7 +44,7 @@ class Load:
         if self._failures:
             raise self._failures[0]
         with self._servers.session() as cursor:
-            decide_all(cursor)
+            decide_all(cursor, self._servers.xa)
 
     def end(self) -> None:
         """Ends the writers."""
@@ -76,9 +76,9 @@ class Load:
                 if rng.random() < 0.06:
                     self._prepare(cursor, rng)
                     return
-                if rng.random() < 0.06:
+                if rng.random() < 0.03:  # so seldom that many stay prepared over a restart
                     with self._servers.gates.fragile.passing(), self._servers.gates.deciding:
-                        decide(cursor, rng, share=0.5)
+                        decide(cursor, rng, self._servers.xa, share=0.2)
                 else:
                     self._transact(cursor, rng)
 
@@ -105,28 +105,34 @@ class Load:
         If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
         and replicas fail on that.
         """
-        name = f"'x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}'"
+        name, xa = f"x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}", self._servers.xa
         with self._servers.gates.fragile.passing():
-            begin(cursor, f"XA START {name}", rng)
+            txn = begin(cursor, f"XA START '{name}'", rng)
+            xa.begin()
             if self._servers.has_replica:
                 cursor.execute(APPEND)
             for _ in range(rng.choice((1, 2, 6))):
                 _change(cursor, rng)
-            cursor.execute(f"XA END {name}")
+            cursor.execute(f"XA END '{name}'")
             if rng.random() < 0.1:
-                cursor.execute(f"XA COMMIT {name} ONE PHASE")
-            else:
-                cursor.execute(f"XA PREPARE {name}")
-                if rng.random() < 0.3:
-                    with self._servers.gates.deciding:
-                        cursor.execute(f"XA {rng.choice(('COMMIT', 'ROLLBACK'))} {name}")
-        self.counts["xa"] += 1
+                cursor.execute(f"XA COMMIT '{name}' ONE PHASE")
+                xa.commit_unprepared()
+                return
+            cursor.execute(f"XA PREPARE '{name}'")
+            xa.prepare(name, txn)
+            if rng.random() < 0.3:
+                outcome = rng.choice(("COMMIT", "ROLLBACK"))
+                with self._servers.gates.deciding:
+                    cursor.execute(f"XA {outcome} '{name}'")
+                xa.decide(name, outcome)
 
 
-def begin(cursor: Cursor, statement: str, rng: random.Random) -> None:
-    """Begins a transaction, whose rows get a random number in `txn`."""
-    cursor.execute(f"SET @txn = {rng.getrandbits(50)}")
+def begin(cursor: Cursor, statement: str, rng: random.Random) -> int:
+    """Begins a transaction, whose rows get a random number in `txn`. Returns the number."""
+    txn = rng.getrandbits(50)
+    cursor.execute(f"SET @txn = {txn}")
     cursor.execute(statement)
+    return txn
 
 
 def _change(cursor: Cursor, rng: random.Random) -> None:

@@ -1,7 +1,9 @@
-"""Decides prepared XA transactions."""
+"""Decides prepared XA transactions, and keeps a record of all."""
 
 import random
+import threading
 import time
+from collections import Counter
 
 import pymysql
 from pymysql.cursors import Cursor
@@ -10,22 +12,71 @@ _ABSENT = (1397, 1399, 1401, 1402)
 """Errors for a transaction that another session has, or that is not there any more."""
 
 
-def decide(cursor: Cursor, rng: random.Random, *, share: float) -> bool:
+class XaRecord:
+    """What happened to the XA transactions of a run. Threads add to it.
+
+    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. `over_restart` are those that were
+    prepared before the service or the server ended, and decided after it had started again, or after a replica had
+    taken its place. `rolled_back` has the numbers that the rows of these transactions have in `txn`.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.rolled_back: set[int] = set()
+        self._lock = threading.Lock()
+        self._restarts = 0
+        self._prepared: dict[str, tuple[int, int]] = {}
+
+    def restart(self) -> None:
+        """Notes that the service or the server has started again."""
+        with self._lock:
+            self._restarts += 1
+
+    def begin(self) -> None:
+        """Notes the first statement of a transaction."""
+        with self._lock:
+            self.counts["begun"] += 1
+
+    def prepare(self, name: str, txn: int) -> None:
+        """Notes that a transaction is prepared."""
+        with self._lock:
+            self.counts["prepared"] += 1
+            self._prepared[name] = txn, self._restarts
+
+    def commit_unprepared(self) -> None:
+        """Notes that a transaction was committed in one phase."""
+        with self._lock:
+            self.counts["committed"] += 1
+
+    def decide(self, name: str, outcome: str) -> None:
+        """Notes the outcome of a prepared transaction: COMMIT or ROLLBACK."""
+        with self._lock:
+            txn, restarts = self._prepared.pop(name)
+            self.counts["committed" if outcome == "COMMIT" else "rolled_back"] += 1
+            self.counts["over_restart"] += restarts < self._restarts
+            if outcome == "ROLLBACK":
+                self.rolled_back.add(txn)
+
+
+def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float) -> bool:
     """Commits or rolls back a share of the open XA transactions. Returns whether there was none."""
     cursor.execute("XA RECOVER")
     names = [row[3].decode() if isinstance(row[3], bytes) else row[3] for row in cursor.fetchall()]
     for name in names:
         if rng.random() < share:
+            outcome = rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
             try:
-                cursor.execute(f"XA {rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} '{name}'")
+                cursor.execute(f"XA {outcome} '{name}'")
             except pymysql.Error as error:
                 if error.args[0] not in _ABSENT:
                     raise
+            else:
+                record.decide(name, outcome)
     return not names
 
 
-def decide_all(cursor: Cursor) -> None:
+def decide_all(cursor: Cursor, record: XaRecord) -> None:
     """Commits or rolls back all, and waits for those that a session still has."""
     rng = random.Random(0)
-    while not decide(cursor, rng, share=1.0):
+    while not decide(cursor, rng, record, share=1.0):
         time.sleep(0.05)
