@@ -173,12 +173,17 @@ class AssemblyRun:
         if not rows:
             return
         opened = self._opened()
-        _check_ordinal(opened.ordinal + rows)
-        ordinal, self._taken, opened.ordinal = opened.ordinal, self._taken + rows, opened.ordinal + rows
+        ordinal = opened.ordinal
+        _check_ordinal(ordinal + rows)
+        self._taken, opened.ordinal = self._taken + rows, ordinal + rows
         last, stamp = self._spans[-1] if self._spans else None, opened.stamp or opened.fallback
-        place = opened.transaction, ordinal, stamp
-        if last is not None and (last.transaction, last.ordinal + last.rows, last.stamp) == place:
-            self._spans[-1] = replace(last, rows=last.rows + rows)
+        if (
+            last is not None
+            and last.transaction is opened.transaction
+            and last.ordinal + last.rows == ordinal
+            and (last.stamp is stamp or last.stamp == stamp)
+        ):
+            last.rows += rows
             return
         self._spans.append(
             Span(

@@ -12,6 +12,7 @@ ordinal of the second one is 1 greater.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -37,9 +38,11 @@ _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
 _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Span:
     """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
+
+    The assembly adds rows to its last span until the span is encoded.
 
     The first row has the ordinal `ordinal`, and each further row has the next one. `published` is the last position
     ordinal of the transaction that the changelog holds already; it is -1 if the changelog holds none.
@@ -266,9 +269,15 @@ def _stamp_text(stamp: Stamp) -> bytes:
 
 
 def _transaction_text(transaction: Transaction) -> bytes:
-    at = (_UNIX + timedelta(microseconds=transaction.committed_at)).replace(tzinfo=None)
-    name = msgspec.json.encode(transaction.name).decode()
-    return f'","transaction":{name},"committedAt":"{at.isoformat(timespec="microseconds")}Z"'.encode()
+    second, microseconds = divmod(transaction.committed_at, 1_000_000)
+    name = msgspec.json.encode(transaction.name)
+    return b'","transaction":%b,"committedAt":"%b.%06dZ"' % (name, _second_text(second), microseconds)
+
+
+@lru_cache(maxsize=1024)
+def _second_text(second: int) -> bytes:
+    """Returns a time, given in seconds since 1970, as `json_codec` writes it; many transactions share a second."""
+    return (_UNIX + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds").encode()
 
 
 def _provenance(

@@ -155,3 +155,26 @@ def test_a_stamp_has_at_most_4_kib_without_its_context() -> None:
 @given(st.binary())
 def test_no_payload_raises(payload: bytes) -> None:
     stamp.parse(payload)
+
+
+members = st.tuples(
+    st.sampled_from(
+        ["serviceName", "apiVersion", "identifier", "service\\u004eame", "service_name", "context", "x", ""]
+    ),
+    st.sampled_from(['"s"', '""', '"ö"', '"\\ud800"', '"\\u0000\\n"', "7", "null", "{}", "[]", '"\t"', '"s']),
+)
+objects = st.lists(members, max_size=4).map(
+    lambda pairs: "{" + ",".join(f'"{name}":{value}' for name, value in pairs) + "}"
+)
+
+
+@given(payload=objects, start=st.sampled_from(["", " ", "\ufeff"]), end=st.sampled_from(["", "\n ", "\x00", "x"]))
+def test_the_short_way_for_usual_stamps_gives_the_same(payload: str, start: str, end: str) -> None:
+    for encoded in ((start + payload + end).encode(), payload.encode("latin-1")):
+        assert stamp.parse(encoded) == stamp.parse_any(encoded)
+
+
+def test_the_short_way_keeps_the_limit_of_4_kib() -> None:
+    for spaces in (stamp.NBYTES_MAX, 1 << 20):
+        payload = b'{"serviceName":"s"}' + b" " * spaces
+        assert stamp.parse(payload) == stamp.parse_any(payload)

@@ -21,12 +21,15 @@ def portion(events: Sequence[bytes]) -> int:
     """Returns how many of the events are decoded at once: at least one if there are any, and then so many that neither
     their number nor their size is large.
     """
+    portioned = events[:_EVENTS_MAX]
+    if sum(map(len, portioned)) < BLOCK_BYTES_MAX:
+        return len(portioned)
     total = 0
-    for count, event in enumerate(events[:_EVENTS_MAX], start=1):
+    for count, event in enumerate(portioned, start=1):
         total += len(event)
         if total >= BLOCK_BYTES_MAX:
             return count
-    return min(len(events), _EVENTS_MAX)
+    return len(portioned)
 
 
 def cut(events: Sequence[bytes]) -> int:

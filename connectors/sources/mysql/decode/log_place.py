@@ -3,7 +3,7 @@
 Events have the offset of their end, but only 32 bits of it, and inside a transaction MariaDB's events have none.
 """
 
-from changelog.connectors.sources.mysql.decode.events.header import Header
+from changelog.connectors.sources.mysql.decode.events.header import ARTIFICIAL_FLAG, Header
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -25,7 +25,7 @@ class LogPlace:
     def pass_event(self, header: Header) -> None:
         """Records that an event was read."""
         end = header.end_log_pos
-        if not end or header.artificial:
+        if not end or header.flags & ARTIFICIAL_FLAG:
             return
         offset = self._offset - self._offset % _FOUR_GIB + end
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB

@@ -74,11 +74,8 @@ class TransactionReader:
 
         Raises ChangelogError; for all kinds except MALFORMED, the rows before the error are encoded.
         """
-        self._state.place.pass_event(event.header)
-        self._handle(event)
-        return self._state.begun is None
-
-    def _handle(self, event: log.Event) -> None:
+        state = self._state
+        state.place.pass_event(event.header)
         match event:
             case log.Rows():
                 self._rows(event)
@@ -97,9 +94,10 @@ class TransactionReader:
             case log.XaPrepare():
                 self._prepare(event)
             case log.Rotate():
-                self._state.place.enter(event.file, event.position)
+                state.place.enter(event.file, event.position)
             case log.AnonymousGtid() | log.Incident() | log.StatementContext() | log.Unsupported():
                 self._refuse(event)
+        return state.begun is None
 
     # The begin of a transaction
 
@@ -254,7 +252,7 @@ class TransactionReader:
                 self._messages(STAMP_PREFIX, table_map, event)
             elif (table_map.schema, table_map.table) == (self._state.database, SIGNAL_TABLE):
                 self._messages(SIGNAL_PREFIX, table_map, event)
-        if event.ends_statement:
+        if event.flags & log.ENDS_STATEMENT:
             self._run.sign(self._begun().stamp)
 
     def _described(self, entity: Entity, table_map: log.TableMap) -> BoundTable | None:

@@ -32,7 +32,7 @@ from changelog.connectors.sources.mysql.decode.events.header import (
 )
 from changelog.connectors.sources.mysql.decode.events.payloads import payload_events
 
-_FLAGS_OFFSET = 17
+_TYPE_OFFSET, _FLAGS_OFFSET = 4, 17
 _BEFORE_THE_FORMAT = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
 
 
@@ -46,6 +46,7 @@ class EventReader:
     def __init__(self) -> None:
         self._format: FormatDescription | None = None
         self._dialect = Dialect.of("")
+        self._has_checksums, self._checksum_bytes = False, 0
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
@@ -54,22 +55,16 @@ class EventReader:
         Raises ChangelogError (MALFORMED) with the offset in the event if it cannot be read, if bytes are left over, or
         if the checksum is wrong. No other error is raised. A memoryview is never decoded by `frequent_events`.
         """
-        event = self._frequent(packet) if isinstance(packet, bytes) else None
-        return self._any(packet) if event is None else (event,)
-
-    def _frequent(self, packet: bytes) -> Event | None:
-        """Decodes an event as `frequent_events` does; None if it cannot, or if the header or checksum is wrong."""
-        if self._format is None or len(packet) < HEADER_BYTES + CHECKSUM_BYTES:
-            return None
+        size = len(packet)
+        if self._format is None or size < HEADER_BYTES + CHECKSUM_BYTES or not isinstance(packet, bytes):
+            return self._any(packet)
+        decode = _FREQUENT.get(packet[_TYPE_OFFSET])
+        if decode is None:
+            return self._any(packet)
         header = _new_header(Header, unpack_header(packet))
-        decode, end = _FREQUENT.get(header.type), header.size
-        if decode is None or end != len(packet):
-            return None
-        if self._format.has_checksums:
-            if zlib.crc32(packet) != WHOLE_CHECKSUM:
-                return None
-            end -= CHECKSUM_BYTES
-        return decode(packet, header, end, self._dialect)
+        is_right = header.size == size and (not self._has_checksums or zlib.crc32(packet) == WHOLE_CHECKSUM)
+        event = decode(packet, header, size - self._checksum_bytes, self._dialect) if is_right else None
+        return self._any(packet) if event is None else (event,)
 
     def _any(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes an event of any type and form."""
@@ -78,6 +73,8 @@ class EventReader:
         if header.type == EventType.FORMAT_DESCRIPTION:
             self._format = _format_description(cursor, header)
             self._dialect = self._format.dialect
+            self._has_checksums = self._format.has_checksums
+            self._checksum_bytes = CHECKSUM_BYTES if self._has_checksums else 0
             return (self._format,)
         if self._format is None and header.type not in _BEFORE_THE_FORMAT:
             raise cursor.malformed(f"an event of the type {_name(header)} before the format description")

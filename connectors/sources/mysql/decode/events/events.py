@@ -234,6 +234,10 @@ class Operation(StrEnum):
     DELETE = "delete"
 
 
+ENDS_STATEMENT = 1
+"""The flag of the last event of rows of a statement."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Rows:
     """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
@@ -260,7 +264,7 @@ class Rows:
     @property
     def ends_statement(self) -> bool:
         """Whether it is the last event of rows of a statement."""
-        return bool(self.flags & 1)
+        return bool(self.flags & ENDS_STATEMENT)
 
 
 @dataclass(slots=True, kw_only=True)

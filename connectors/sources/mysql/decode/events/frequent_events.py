@@ -38,7 +38,7 @@ _XID = Struct("<Q")
 _QUERY = Struct("<IIBHH")
 _MYSQL_GTID = Struct("<B16sqBQQ")
 _MARIADB_GTID = Struct("<QIB")
-_ROWS_V1 = Struct("<IHHB")
+_ROWS_V1 = Struct("<IHH0sB")
 _ROWS = Struct("<IHHHB")
 
 _LOGICAL_CLOCK = 2
@@ -160,18 +160,18 @@ def _mariadb_gtid(packet: bytes, header: Header, end: int, _: Dialect) -> Event 
 
 def _rows(operation: Operation, *, extra: bool) -> Decode:
     """Returns the decoder of events with rows of fewer than 251 columns, and without extra data."""
-    fields = _ROWS if extra else _ROWS_V1
+    fields, without_extra = (_ROWS, _NO_EXTRA_DATA) if extra else (_ROWS_V1, b"")
     bitmaps_begin = HEADER_BYTES + fields.size
     has_before, has_after = operation is not Operation.INSERT, operation is not Operation.DELETE
 
     def decode(packet: bytes, header: Header, end: int, _: Dialect) -> Event | None:
         if not bitmaps_begin <= end <= BYTES_MAX:
             return None
-        low, high, flags, *extra_data, width = fields.unpack_from(packet, HEADER_BYTES)
+        low, high, flags, extra_bytes, width = fields.unpack_from(packet, HEADER_BYTES)
         size = (width + 7) // 8
         after_at = bitmaps_begin + size * has_before
         offset = after_at + size * has_after
-        if width > _LENGTH_MAX or offset > end or (extra_data and extra_data[0] != _NO_EXTRA_DATA):
+        if width > _LENGTH_MAX or offset > end or extra_bytes != without_extra:
             return None
         return Rows(
             header=header,

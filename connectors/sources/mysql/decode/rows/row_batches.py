@@ -23,7 +23,8 @@ class RowBatch:
     """The rows of events of one table and with one op, which contain all columns.
 
     `bodies` are the rows of each event, `counts` their numbers, and `first_places` the place in the block of the first
-    row. `starts` has where each row begins in its event; an update has two: the old row, and the new one.
+    row. `starts` has where each row begins in its event. `images` is the number of stored rows for each change: an
+    update has two, the old row and the new one.
     """
 
     table: BoundTable
@@ -32,6 +33,10 @@ class RowBatch:
     counts: list[int] = field(default_factory=list)
     first_places: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    images: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.images = 2 if self.op is Op.UPDATE else 1
 
     def add(self, event: Rows, first_place: int) -> int:
         """Adds the rows of an event. Returns their number; 0 if they are unusual, and nothing was added."""
@@ -40,20 +45,15 @@ class RowBatch:
         body = bytes(event.body)
         assert self.table.layout is not None
         starts = self.table.layout.starts(body)
-        if len(starts) % self._images:
+        count, rest = divmod(len(starts), self.images)
+        if rest:
             return 0
-        count = len(starts) // self._images
         if count:
             self.bodies.append(body)
             self.counts.append(count)
             self.first_places.append(first_place)
             self.starts += starts
         return count
-
-    @property
-    def _images(self) -> int:
-        """The number of stored rows for each change."""
-        return 2 if self.op is Op.UPDATE else 1
 
     def _is_usual(self, event: Rows) -> bool:
         if self.table.layout is None:
@@ -67,9 +67,9 @@ class RowBatch:
         """Returns the rows. `octets` begins `pool`, which gets texts, and has the bodies from `begin` on."""
         counts = np.array(self.counts)
         sizes = np.array([len(body) for body in self.bodies])
-        rows = np.repeat(begin + np.cumsum(sizes) - sizes, counts * self._images) + np.array(self.starts)
+        rows = np.repeat(begin + np.cumsum(sizes) - sizes, counts * self.images) + np.array(self.starts)
         places = np.repeat(np.array(self.first_places) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        sides = [_columns(self.table, octets, rows[side :: self._images], pool) for side in range(self._images)]
+        sides = [_columns(self.table, octets, rows[side :: self.images], pool) for side in range(self.images)]
         return RowGroup(
             bound=self.table.bound,
             op=self.op,

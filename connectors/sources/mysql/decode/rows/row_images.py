@@ -84,13 +84,20 @@ class _Reader:
         diffs = self._columns_with_diffs(cursor) if self._partial else ()
         nulls = cursor.number((len(self._present) + 7) // 8)
         image: list[RawValue] = [UNCHANGED] * self._width
+        view, at = memoryview(cursor.data), cursor.at
         for position, (index, frame) in enumerate(self._present):
             if nulls >> position & 1:
                 image[index] = None
-            elif index in diffs:
-                image[index] = PartialJson(diffs=_value(cursor, _DIFFS))
-            else:
-                image[index] = _value(cursor, frame)
+                continue
+            form = _DIFFS if index in diffs else frame
+            begin = at + form.prefix
+            end = begin + (int.from_bytes(view[at:begin], "little") if form.prefix else form.size)
+            if end > cursor.end:
+                cursor.at = at
+                cursor.skip(cursor.number(form.prefix) if form.prefix else form.size)  # raises the error
+            value, at = view[begin:end], end
+            image[index] = PartialJson(diffs=value) if form is _DIFFS else value
+        cursor.at = at
         return tuple(image)
 
     def _columns_with_diffs(self, cursor: Cursor) -> Sequence[int]:
@@ -103,8 +110,3 @@ class _Reader:
             return ()
         bits = cursor.number((len(self._json) + 7) // 8)
         return [index for position, index in enumerate(self._json) if bits >> position & 1]
-
-
-def _value(cursor: Cursor, frame: Framing) -> memoryview:
-    begin = cursor.skip(cursor.number(frame.prefix) if frame.prefix else frame.size)
-    return memoryview(cursor.data)[begin : cursor.at]
