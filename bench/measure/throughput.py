@@ -38,8 +38,8 @@ class Throughput:
     """
 
     rows_per_second: float
-    cpu_seconds_per_million: float
     late_rows_per_second: float
+    cpu_seconds_per_million: float
     late_cpu_seconds_per_million: float
     peak_mib: float
     own_cores: float
