@@ -54,8 +54,7 @@ def selected(column: Column) -> Selected:
     """
     sql = f"`{column.name.replace('`', '``')}`"
     if column.type in _FLOATING:
-        # A FLOAT as such is printed with 6 digits. The product is a DOUBLE, and keeps the sign of -0.
-        sql = f"{sql} * 1e0"
+        sql = _DOUBLE.format(sql)
     convert, convert_column = _conversion(column)
     return Selected(sql=sql, convert=convert, convert_column=convert_column)
 
@@ -106,6 +105,13 @@ def _utc(text: bytes) -> bytes:
     """Adds the zone, which the zero date does not have."""
     return text if text.startswith(b"0000") else text + b"+00"
 
+
+_DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
+"""A FLOAT as such is printed with 6 digits, but the product is a DOUBLE, and keeps the sign of -0.
+
+MariaDB 11.8 prints -0 as 0. So MariaDB, which alone executes these comments, asks for the sign. MySQL must not: there,
+IF with a text and a number prints a number with too few digits.
+"""
 
 _AS_SENT: Conversion = None, None
 _TEXT: Conversion = clean, batch_selected.texts
