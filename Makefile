@@ -40,7 +40,8 @@ define copy-jars
 	@touch $@
 endef
 
-SERVERS := kafka registry postgres-14 postgres-16 postgres-17 mariadb mysql jars
+ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
+SERVERS := kafka jars $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
@@ -175,8 +176,6 @@ clean:
 
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))
-
-ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql
 
 $(ARCHIVES:%=.cache/%/.done): .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
 	@echo 'fetching $* (once)'

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import os
 import random
+import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
-from tests.servers.mysql import FLAVOURS, fresh_mysql_database
+from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
 from tests.servers.registry import Registry, temporary_registry
 
@@ -167,24 +168,27 @@ def database_15(server_15: Server) -> Iterator[str]:
         yield dsn
 
 
-@pytest.fixture(scope="session")
-def mariadb(starts_servers: None) -> Iterator[MysqlServer]:
-    """A MariaDB that runs until the session ends."""
-    with running_mysql_server("mariadb") as running:
-        yield running
+def mysql_of(version: str) -> Any:
+    """Returns a fixture: a MariaDB or MySQL of this version, which runs until the session ends."""
+
+    @pytest.fixture(scope="session")
+    def running(starts_servers: None) -> Iterator[MysqlServer]:
+        with running_mysql_server(version) as server:
+            yield server
+
+    return running
 
 
-@pytest.fixture(scope="session")
-def mysql(starts_servers: None) -> Iterator[MysqlServer]:
-    """A MySQL that runs until the session ends."""
-    with running_mysql_server("mysql") as running:
-        yield running
+mariadb, mysql = map(mysql_of, FLAVOURS)
+mariadb_10_11, mariadb_11_8, mysql_9 = map(mysql_of, OTHER_VERSIONS)
 
 
 @pytest.fixture(params=FLAVOURS)
 def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
-    """A MariaDB, and in a second run of the test a MySQL. Each is started once a session."""
-    running = request.getfixturevalue(request.param)
+    """A MariaDB, and in a second run of the test a MySQL; with EVERY_VERSION also the other versions. Each is started
+    once a session.
+    """
+    running = request.getfixturevalue(re.sub(r"\W", "_", request.param))
     assert isinstance(running, MysqlServer)
     return running
 

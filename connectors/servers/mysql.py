@@ -53,6 +53,7 @@ FLAVOUR_SETTINGS: Mapping[Flavour, Mapping[str, str]] = {
         "enforce_gtid_consistency": "ON",
         "gtid_mode": "ON",
         "mysqlx": "OFF",
+        "secure_file_priv": "NULL",  # the default can be a folder that only an installed server has
     },
 }
 

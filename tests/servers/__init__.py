@@ -18,6 +18,7 @@ from changelog.connectors.servers.kafka import BRIEF, find_java
 from changelog.connectors.servers.postgres import Server, find_bin
 from changelog.envelope.errors import ChangelogError
 from tests.patience import PATIENCE_S, until
+from tests.servers.fetch import PACKAGES
 
 CACHE = Path(__file__).parents[2] / ".cache"
 """The folder into which `make` downloads servers."""
@@ -65,7 +66,10 @@ def server_name(version: int) -> str:
 def fetched(name: str) -> Path:
     """Returns the folder of a server that `make` downloads. Skips or fails the test if it is missing."""
     if not (CACHE / name / ".done").exists():
-        missing(f"{name} was not fetched: make .cache/{name}/.done")
+        reason = f"{name} was not fetched: make .cache/{name}/.done"
+        if name in PACKAGES:
+            pytest.skip(reason)
+        missing(reason)
     return CACHE / name
 
 

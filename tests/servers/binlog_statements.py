@@ -60,8 +60,8 @@ def columns(flavour: Flavour) -> Mapping[str, tuple[str, str]]:
     return COLUMNS if flavour == "mysql" else {**COLUMNS, **MARIADB_COLUMNS}
 
 
-def statements(flavour: Flavour) -> Sequence[str]:
-    """Returns statements to run in an empty database."""
+def statements(flavour: Flavour, version: tuple[int, int]) -> Sequence[str]:
+    """Returns statements to run in an empty database of a server."""
     every = columns(flavour)
     return [
         f"CREATE TABLE every ({', '.join(f'{name} {definition}' for name, (definition, _) in every.items())})",
@@ -90,6 +90,7 @@ def statements(flavour: Flavour) -> Sequence[str]:
         "SET binlog_row_image = FULL",
         "TRUNCATE TABLE pair",
         *(_MYSQL if flavour == "mysql" else _MARIADB),
+        *(statement for since, statements in _SINCE[flavour].items() if version >= since for statement in statements),
         "DROP TABLE every, pair",
     ]
 
@@ -115,6 +116,9 @@ _MARIADB = (
     "ALTER TABLE compressed ADD COLUMN added INT",
     "CREATE SEQUENCE numbers",
     "SELECT NEXT VALUE FOR numbers",
+)
+
+_MARIADB_11_4 = (
     "SET binlog_row_image = FULL_NODUP",
     "INSERT INTO compressed VALUES (3, 'x', 1)",
     "UPDATE compressed SET added = 2 WHERE id = 3",
@@ -138,3 +142,18 @@ MYSQL_9 = (
     "COMMIT",
 )
 """Statements for MySQL 9: a tagged GTID, a compressed transaction, and types of columns that MySQL 8.0.15 lacks."""
+
+MARIADB_11_8 = (
+    "CREATE TABLE modern (id UUID PRIMARY KEY, v VECTOR(3) NOT NULL, address INET6, name VARCHAR(9), VECTOR INDEX (v))",
+    "INSERT INTO modern VALUES (UUID_v7(), VEC_FromText('[1, 2.5, -3]'), '::1', 'a')",
+    "UPDATE modern SET v = VEC_FromText('[0, 0, 0]'), name = 'b' COLLATE utf8mb4_uca1400_as_cs",
+    "ALTER TABLE modern MODIFY name VARCHAR(9) COLLATE utf8mb4_uca1400_nopad_as_cs, ADD COLUMN note TEXT",
+    "DELETE FROM modern",
+)
+"""Statements for MariaDB 11.8: a vector, and collations by the newer rules of Unicode."""
+
+_SINCE: Mapping[Flavour, Mapping[tuple[int, int], Sequence[str]]] = {
+    "mysql": {(9, 0): MYSQL_9},
+    "mariadb": {(11, 4): _MARIADB_11_4, (11, 8): MARIADB_11_8},
+}
+"""Statements for all versions of a flavour from this one on."""

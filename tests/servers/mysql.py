@@ -5,10 +5,21 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import pytest
+
 from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
 from tests.servers import fetched
 
 FLAVOURS: Final[tuple[Flavour, ...]] = ("mariadb", "mysql")
+
+OTHER_VERSIONS: Final = ("mariadb-10.11", "mariadb-11.8", "mysql-9")
+
+EVERY_VERSION: Final = pytest.mark.parametrize(
+    "mysql_server",
+    [*FLAVOURS, *(pytest.param(version, marks=pytest.mark.xdist_group(version)) for version in OTHER_VERSIONS)],
+    indirect=True,
+)
+"""For tests on every supported version. One worker runs all tests of a version that only these tests start."""
 
 SETTINGS: Final = {"innodb_flush_method": "nosync", "performance_schema": "OFF", "sync_binlog": "0"}
 """No test cuts the machine's power, so nothing must be synced. Without the performance schema, MySQL needs 100 MB of
@@ -17,12 +28,14 @@ memory instead of 380 MB.
 
 
 @contextlib.contextmanager
-def mysql_server(flavour: Flavour, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
     """Runs a server of its own for a test that restarts it, removes its log or changes global settings.
 
-    `settings` are added to SETTINGS. Skips or fails the test if the server was not fetched.
+    `version` is one of FLAVOURS or OTHER_VERSIONS. `settings` are added to SETTINGS. Skips or fails the test if the
+    server was not fetched.
     """
-    home = fetched(flavour)
+    home = fetched(version)
+    flavour: Flavour = "mariadb" if version.startswith("mariadb") else "mysql"
     own_settings = {**SETTINGS, **(settings or {})}
     with temporary_server(flavour, home, settings=own_settings, templates=home / "templates") as server:
         yield server
@@ -38,3 +51,12 @@ def fresh_mysql_database(server: Server) -> Iterator[str]:
     server.start()
     with server.connect() as connection, connection.cursor() as admin:
         admin.execute(f"DROP DATABASE {name}")
+
+
+def version_of(server: Server) -> tuple[int, int]:
+    """Asks the server for the first two numbers of its version."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        [(version,)] = cursor.fetchall()
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)

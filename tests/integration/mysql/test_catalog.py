@@ -6,8 +6,10 @@ from typing import Any
 from changelog.connectors.servers.mysql import Server
 from changelog.connectors.sources.mysql.admin.catalog import read_tables
 from tests.integration.mysql.sessions import session
+from tests.servers.mysql import EVERY_VERSION
 
 
+@EVERY_VERSION
 def test_a_table_that_is_renamed_while_it_is_looked_for_has_its_columns(
     mysql_server: Server, mysql_database: str
 ) -> None:

@@ -12,6 +12,7 @@ from changelog.connectors.servers.mysql import Server
 from changelog.connectors.sources.mysql.values.text.charsets import clean, to_utf8
 from changelog.connectors.sources.mysql.values.text.collations import charset_name
 from tests.integration.mysql.sessions import rows, session
+from tests.servers.mysql import EVERY_VERSION
 
 ROWS = 20_000
 RANDOM_TEXTS = 3_000
@@ -31,6 +32,7 @@ ENCODINGS = {
 }
 
 
+@EVERY_VERSION
 def test_every_collation_has_its_character_set(mysql_server: Server) -> None:
     table = "COLLATIONS" if mysql_server.flavour == "mysql" else "COLLATION_CHARACTER_SET_APPLICABILITY"
     with session(mysql_server, "information_schema") as connection, connection.cursor() as cursor:

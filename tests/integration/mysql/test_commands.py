@@ -12,6 +12,7 @@ import structlog
 from changelog.connectors import cli
 from changelog.connectors.servers.mysql import Server
 from tests.integration.mysql.site import MysqlSite
+from tests.servers.mysql import EVERY_VERSION
 
 FOREIGN_WORDS = ("slot", "replica identity", "WAL", "publication", "PostgreSQL")
 """Words that an operator of MySQL has no use for."""
@@ -77,6 +78,7 @@ def test_a_table_can_be_named_without_its_database(site: InitSite) -> None:
     assert site.state("item").keys() == {"1", "2"}
 
 
+@EVERY_VERSION
 def test_the_printed_grants_are_enough(
     site: InitSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +104,7 @@ def test_an_event_trigger_is_refused(site: InitSite) -> None:
     assert "--event-trigger is for PostgreSQL" in site.refused("init", "--event-trigger", code=2)
 
 
+@EVERY_VERSION
 def test_check_fixes_what_needs_no_restart(site: InitSite, capsys: pytest.CaptureFixture[str]) -> None:
     site.set_up()
     site.sql("SET GLOBAL binlog_row_metadata = MINIMAL", "SET GLOBAL binlog_row_image = NOBLOB")

@@ -18,7 +18,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from tests.servers.binlog import Cursor, logged, packets, streamed
 from tests.servers.binlog_statements import columns, statements
-from tests.servers.mysql import FLAVOURS
+from tests.servers.mysql import EVERY_VERSION, FLAVOURS, version_of
 from tests.servers.mysql import mysql_server as own_server
 
 EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
@@ -42,13 +42,16 @@ def run_all(cursor: Cursor, statements: Sequence[str]) -> None:
         cursor.execute(statement)
 
 
+@EVERY_VERSION
 def test_every_byte_of_the_log_is_decoded(mysql_server: Server, mysql_database: str) -> None:
-    contents = logged(mysql_server, mysql_database, lambda cursor: run_all(cursor, statements(mysql_server.flavour)))
+    every = statements(mysql_server.flavour, version_of(mysql_server))
+    contents = logged(mysql_server, mysql_database, lambda cursor: run_all(cursor, every))
     events = list(decoded(contents))
     tables = {event.table for event in events if isinstance(event, TableMap)}
     assert {"every", "pair"} <= tables
 
 
+@EVERY_VERSION
 def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
     mysql_server: Server, mysql_database: str
 ) -> None:
@@ -72,6 +75,7 @@ def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
         assert (text.collation, binary.collation, flag.collation, flag.labels) == (8, 63, 8, (b"x",)), first
 
 
+@EVERY_VERSION
 def test_a_replica_gets_the_events_of_the_file_and_then_heartbeats(mysql_server: Server, mysql_database: str) -> None:
     with mysql_server.connect(mysql_database) as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")

@@ -10,7 +10,7 @@ from changelog.connectors.servers.certificates import write_certificates
 from changelog.connectors.servers.mysql import Flavour, Server
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
-from tests.servers.mysql import FLAVOURS, fresh_mysql_database
+from tests.servers.mysql import EVERY_VERSION, FLAVOURS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as own_mysql_server
 
 ENTITY = '[entities.item]\ntable = "item"\n'
@@ -93,6 +93,7 @@ def test_the_servers_certificate_is_verified(site: MysqlSite) -> None:
             assert site.call("check")[0] == 0
 
 
+@EVERY_VERSION
 @pytest.mark.parametrize("missing", ["REPLICATION SLAVE", "log"])
 def test_a_missing_right(site: MysqlSite, missing: str) -> None:
     log = "BINLOG MONITOR" if site.server.flavour == "mariadb" else "REPLICATION CLIENT"
@@ -116,6 +117,7 @@ def test_a_table_that_the_account_may_not_read(site: MysqlSite) -> None:
     assert "SELECT" in refusal
 
 
+@EVERY_VERSION
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
     [

@@ -191,7 +191,7 @@ def types(flavour: Flavour, charsets: Sequence[str]) -> Iterator[Typed]:
         yield Typed(definition="INET6", draw=inet6)
         yield Typed(definition="DECIMAL(38,38)", draw=number)
         for type_ in ("VARCHAR(500)", "TINYTEXT", "TEXT", "LONGTEXT"):
-            yield Typed(definition=f"{type_} CHARACTER SET latin1 COMPRESSED", draw=repeated(either(octets, text)))
+            yield Typed(definition=f"{type_} COMPRESSED CHARACTER SET latin1", draw=repeated(either(octets, text)))
         for type_ in ("VARBINARY(500)", "TINYBLOB", "BLOB", "MEDIUMBLOB"):
             yield Typed(definition=f"{type_} COMPRESSED", draw=repeated(octets))
 

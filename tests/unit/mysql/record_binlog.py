@@ -1,20 +1,31 @@
 """Records the events that the unit tests decode. A line of a file is one event in hexadecimal.
 
-`python -m tests.unit.mysql.record_binlog` runs `binlog_statements` in an empty database of MariaDB and of MySQL 8.0,
-and writes their files anew. With the folder of the programs of MySQL 9 as its argument, it writes the file of MySQL 9,
-which make does not fetch.
+`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and writes the file NAME of
+`RECORDINGS` anew; without a name, it writes all.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from changelog.connectors.servers.mysql import Server, temporary_server
+from changelog.connectors.servers.mysql import Flavour, Server
 from tests.servers.binlog import logged
-from tests.servers.binlog_statements import MYSQL_9, statements
-from tests.servers.mysql import FLAVOURS, SETTINGS, mysql_server
+from tests.servers.binlog_statements import MARIADB_11_8, MYSQL_9, statements
+from tests.servers.mysql import mysql_server
 
-RECORDINGS = (*FLAVOURS, "mysql_9")
+SENT: Mapping[Flavour, Sequence[str]] = {
+    "mariadb": statements("mariadb", (11, 4)),
+    "mysql": statements("mysql", (8, 0)),
+}
+"""The statements for every kind of event."""
+
+RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "mariadb": ("mariadb", SENT["mariadb"]),
+    "mariadb_11_8": ("mariadb-11.8", MARIADB_11_8),
+    "mysql": ("mysql", SENT["mysql"]),
+    "mysql_9": ("mysql-9", MYSQL_9),
+}
+"""The version of the server, and the statements, by the name of the recording."""
 
 _FOLDER = Path(__file__).parent
 
@@ -35,15 +46,11 @@ def _record(server: Server, recording: str, statements: Sequence[str]) -> None:
     _file(recording).write_text("".join(f"{event.hex()}\n" for event in events), "ascii")
 
 
-def _main(arguments: Sequence[str]) -> None:
-    if arguments:
-        settings = {**SETTINGS, "secure_file_priv": ""}
-        with temporary_server("mysql", Path(arguments[0]), settings=settings) as mysql_9:
-            _record(mysql_9, "mysql_9", MYSQL_9)
-        return
-    for flavour in FLAVOURS:
-        with mysql_server(flavour) as server:
-            _record(server, flavour, statements(flavour))
+def _main(names: Sequence[str]) -> None:
+    for name in names or RECORDINGS:
+        version, sent = RECORDINGS[name]
+        with mysql_server(version) as server:
+            _record(server, name, sent)
 
 
 if __name__ == "__main__":

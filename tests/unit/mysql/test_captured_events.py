@@ -26,9 +26,9 @@ from changelog.connectors.sources.mysql.decode.events.events import (
 )
 from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson, RawValue, images
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
-from tests.servers.binlog_statements import columns, statements
+from tests.servers.binlog_statements import columns
 from tests.servers.mysql import FLAVOURS
-from tests.unit.mysql.record_binlog import captured_events
+from tests.unit.mysql.record_binlog import SENT, captured_events
 
 EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 
@@ -85,11 +85,11 @@ def test_places_in_the_file_follow_from_sizes(flavour: Flavour) -> None:
 @EACH_FLAVOUR
 def test_statements_are_in_the_log_as_they_were_sent(flavour: Flavour) -> None:
     queries = [event for event in events(flavour) if isinstance(event, Query)]
-    sent = {statement for statement in statements(flavour) if statement.startswith(("CREATE", "ALTER", "TRUNCATE"))}
+    sent = {statement for statement in SENT[flavour] if statement.startswith(("CREATE", "ALTER", "TRUNCATE"))}
     logged = {query.sql.decode() for query in queries}
     assert sent - {"CREATE SEQUENCE numbers"} <= logged
     assert {query.database for query in queries} == {"shop"}
-    changing = {statement for statement in statements(flavour) if statement.startswith(("INSERT", "UPDATE", "DELETE"))}
+    changing = {statement for statement in SENT[flavour] if statement.startswith(("INSERT", "UPDATE", "DELETE"))}
     assert changing <= {event.sql.decode() for event in events(flavour) if isinstance(event, RowsQuery)}
 
 
