@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pymysql.cursors import DictCursor
 
-from changelog.connectors.servers.mysql import Flavour
 from changelog.connectors.sources.mysql.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._mysql.disturb import Disturber
@@ -56,15 +55,15 @@ on_incompatible = "publish"
 """
 
 
-def campaign(seconds: float = 4.0, flavour: Flavour = "mysql") -> Campaign:
+def campaign(seconds: float = 4.0, version: str = "mysql") -> Campaign:
     """A round is a fault, about every `seconds`. Twenty rounds share the servers, the tables and their writers."""
 
     def run_piece(piece: Piece) -> Figures:
         rng = random.Random(piece.seed)
         database = f"soak{piece.first}"
         with (
-            tempfile.TemporaryDirectory(prefix=f"changelog-{flavour}-soak-") as folder,
-            running_servers(flavour, database, rng) as servers,
+            tempfile.TemporaryDirectory(prefix=f"changelog-{version}-soak-") as folder,
+            running_servers(version, database, rng) as servers,
         ):
             return _Soak(servers, Path(folder), rng).run(piece.rounds, seconds)
 

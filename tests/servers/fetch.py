@@ -81,7 +81,7 @@ LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1":
 
 def main(name: str, folder: Path) -> None:
     """Replaces `folder` by the server. A download that fails changes nothing."""
-    if name in PACKAGES:
+    if name in PACKAGES and platform.machine() == "x86_64":
         _fetch_packages(*PACKAGES[name], folder)
     else:
         _fetch_archive(name, folder)

@@ -14,6 +14,7 @@ from tests.campaigns._mysql.tables import APPEND
 from tests.campaigns._mysql.xa import XaRecord, decide_all
 from tests.proxy import Proxy
 from tests.servers.mysql import mysql_server
+from tests.servers.replication import follow, last_error, stop_following
 
 DURABLE: Mapping[str, str] = {
     "innodb_flush_log_at_trx_commit": "1",
@@ -24,7 +25,6 @@ DURABLE: Mapping[str, str] = {
 }
 """A server that is killed must neither lose a commit nor log one that it loses."""
 
-_FOLLOW: Mapping[Flavour, str] = {"mariadb": "MASTER_USE_GTID = slave_pos", "mysql": "MASTER_AUTO_POSITION = 1"}
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
 _WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
 _WAIT_S = 300
@@ -39,7 +39,7 @@ class Servers:
         self.xa = XaRecord()
         self._replica = replica
         if replica is not None:
-            self._follow(replica)
+            follow(replica, primary)
 
     @property
     def has_replica(self) -> bool:
@@ -99,38 +99,19 @@ class Servers:
             with new.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(f"SELECT {_WAIT[new.flavour]}(%s, {_WAIT_S})", [gtids])
                 reached = cursor.fetchall() == ((0,),)
-                assert reached, f"the replica does not reach {gtids}: {_last_error(cursor)}"
-                cursor.execute("STOP SLAVE")
-                cursor.execute("RESET SLAVE ALL")
+                assert reached, f"the replica does not reach {gtids}: {last_error(new)}"
+            stop_following(new)
             old.kill()
             self.proxy.forward_to(new.host, new.port)
             self.primary, self._replica = new, old
             old.start()
-            self._follow(old)
+            follow(old, new)
         self.xa.restart()
-
-    def _follow(self, replica: Server) -> None:
-        with replica.connect() as connection, connection.cursor() as cursor:
-            if replica.flavour == "mariadb":
-                cursor.execute("SET GLOBAL gtid_slave_pos = @@global.gtid_binlog_pos")
-            cursor.execute(
-                f"CHANGE MASTER TO MASTER_HOST = '{self.primary.host}', MASTER_PORT = {self.primary.port},"
-                f" MASTER_USER = 'root', MASTER_CONNECT_RETRY = 1, MASTER_SSL = 0, {_FOLLOW[replica.flavour]}"
-            )
-            cursor.execute("START SLAVE")
 
 
 def split_gtids(text: str) -> set[str]:
     """Returns the parts of a set of GTIDs between its commas."""
     return {part.strip() for part in text.split(",")}
-
-
-def _last_error(cursor: Cursor) -> str:
-    """Returns why the replica has stopped, or an empty text if it is only slow."""
-    cursor.execute("SHOW SLAVE STATUS")
-    names = [column[0] for column in cursor.description or ()]
-    [row] = cursor.fetchall()
-    return str(dict(zip(names, row, strict=True))["Last_Error"])
 
 
 def _gtids(cursor: Cursor, flavour: Flavour) -> str:
@@ -140,19 +121,20 @@ def _gtids(cursor: Cursor, flavour: Flavour) -> str:
 
 
 @contextlib.contextmanager
-def running_servers(flavour: Flavour, database: str, rng: random.Random) -> Iterator[Servers]:
-    """Runs a server with an empty database, mostly a replica, and a proxy before the server.
+def running_servers(version: str, database: str, rng: random.Random) -> Iterator[Servers]:
+    """Runs a server of a version (`tests.servers.mysql`) with an empty database, mostly a replica, and a proxy before
+    the server.
 
     MySQL may make commits visible in another order than that of the log, if it is set up so.
     """
     settings = dict(DURABLE)
-    if flavour == "mysql":
+    if version.startswith("mysql"):
         settings["binlog_order_commits"] = rng.choice(("ON", "OFF"))
     with contextlib.ExitStack() as stack:
-        primary = stack.enter_context(mysql_server(flavour, {**settings, "server_id": "1"}))
+        primary = stack.enter_context(mysql_server(version, {**settings, "server_id": "1"}))
         replica = None
         if rng.random() < 0.7:
-            replica = stack.enter_context(mysql_server(flavour, {**settings, "server_id": "2"}))
+            replica = stack.enter_context(mysql_server(version, {**settings, "server_id": "2"}))
         proxy = stack.enter_context(Proxy(primary.host, primary.port))
         with primary.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {database}")

@@ -1,22 +1,17 @@
 """The fault campaigns of MariaDB and MySQL, for a few rounds."""
 
-from collections.abc import Mapping
-
 import pytest
 
-from changelog.connectors.servers.mysql import Flavour
-from tests.campaigns import mariadb, mysql
-from tests.campaigns._pieces import Campaign, run
-from tests.servers.mysql import FLAVOURS
-
-CAMPAIGNS: Mapping[Flavour, Campaign] = {"mariadb": mariadb.campaign(seconds=2.0), "mysql": mysql.campaign(seconds=2.0)}
+from tests.campaigns import mysql
+from tests.campaigns._pieces import run
+from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS
 
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_campaign(flavour: Flavour, seed: int) -> None:
-    figures = run(CAMPAIGNS[flavour], 2, seed)
+@pytest.mark.parametrize("version", [*FLAVOURS, *OTHER_VERSIONS])
+def test_campaign(version: str, seed: int) -> None:
+    figures = run(mysql.campaign(seconds=2.0, version=version), 2, seed)
     assert sum(figures["faults"].values()) >= 2
     assert figures["reads"]
     assert figures["changes"]

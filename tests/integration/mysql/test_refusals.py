@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors.servers.certificates import write_certificates
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Server
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import EVERY_VERSION, FLAVOURS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as own_mysql_server
+from tests.servers.replication import reset_log
 
 ENTITY = '[entities.item]\ntable = "item"\n'
 
@@ -164,15 +165,15 @@ def test_a_table(site: MysqlSite, sql: str, problem: str, remedy: str) -> None:
     assert remedy in refusal
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_log_that_was_reset(flavour: Flavour, tmp_path: Path, starts_servers: None) -> None:
-    with own_mysql_server(flavour) as server, fresh_mysql_database(server) as database:
+@pytest.mark.parametrize("version", [*FLAVOURS, "mysql-9"])
+def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None) -> None:
+    with own_mysql_server(version) as server, fresh_mysql_database(server) as database:
         site = MysqlSite(server, database, tmp_path)
         site.sql("CREATE TABLE item (id INT PRIMARY KEY)", "INSERT INTO item VALUES (1)")
         site.configure(ENTITY)
         with site.running() as service:
             service.until(site.is_read)
-        site.sql("RESET MASTER")
+        reset_log(server)
         refusal = site.refused()
         assert "the server's log lacks transactions that are published" in refusal
         assert "--over-gap" in refusal

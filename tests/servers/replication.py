@@ -1,0 +1,54 @@
+"""Makes a MySQL or MariaDB server follow another one, in the words of its version."""
+
+from pymysql.cursors import DictCursor
+
+from changelog.connectors.servers.mysql import Server
+from tests.servers.mysql import version_of
+
+_NEW_WORDS = (8, 4)
+"""The first version of MySQL without the statements that say MASTER and SLAVE; 8.0.15 has no others."""
+
+
+def follow(replica: Server, primary: Server) -> None:
+    """Makes `replica` fetch and execute the transactions of `primary` that it lacks."""
+    members = [f"HOST = '{primary.host}'", f"PORT = {primary.port}", "USER = 'root'", "CONNECT_RETRY = 1", "SSL = 0"]
+    if replica.flavour == "mariadb":
+        _run(replica, "SET GLOBAL gtid_slave_pos = @@global.gtid_binlog_pos")
+        members.append("USE_GTID = slave_pos")
+    else:
+        members.append("AUTO_POSITION = 1")
+    change, prefix = ("REPLICATION SOURCE", "SOURCE") if _has_new_words(replica) else ("MASTER", "MASTER")
+    options = ", ".join(f"{prefix}_{member}" for member in members)
+    _run(replica, f"CHANGE {change} TO {options}", f"START {_replica(replica)}")
+
+
+def stop_following(replica: Server) -> None:
+    """Ends what `follow` began."""
+    _run(replica, f"STOP {_replica(replica)}", f"RESET {_replica(replica)} ALL")
+
+
+def last_error(replica: Server) -> str:
+    """Returns why a replica has stopped, or an empty text if it is only slow."""
+    with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
+        cursor.execute(f"SHOW {_replica(replica)} STATUS")
+        [status] = cursor.fetchall()
+    return str(status["Last_Error"])
+
+
+def reset_log(server: Server) -> None:
+    """Deletes the binary log and its GTIDs, as if the server had never logged anything."""
+    _run(server, "RESET BINARY LOGS AND GTIDS" if _has_new_words(server) else "RESET MASTER")
+
+
+def _replica(server: Server) -> str:
+    return "REPLICA" if _has_new_words(server) else "SLAVE"
+
+
+def _has_new_words(server: Server) -> bool:
+    return server.flavour == "mysql" and version_of(server) >= _NEW_WORDS
+
+
+def _run(server: Server, *statements: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
