@@ -41,7 +41,7 @@ define copy-jars
 endef
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-SERVERS := kafka jars $(ARCHIVES)
+SERVERS := kafka jars spark-classes $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
@@ -176,6 +176,14 @@ clean:
 
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))
+
+.cache/spark-classes/.done: tests/servers/spark_classes.py requirements-dev.lock | .venv/.dev
+	@command -v java >/dev/null || { echo 'make: Java is missing; install it (Debian: apt-get install openjdk-17-jdk-headless)' >&2; exit 2; }
+	@echo 'writing an archive of the classes of Spark (once)'
+	@rm -rf $(@D)
+	@mkdir -p $(@D)
+	@$(RUN) -m tests.servers.spark_classes $(@D)/classes.jsa >$(@D)/log 2>&1 || { tail -n 3 $(@D)/log >&2; exit 2; }
+	@touch $@
 
 $(ARCHIVES:%=.cache/%/.done): .cache/%/.done: tests/servers/fetch.py | .venv/bin/pip
 	@echo 'fetching $* (once)'

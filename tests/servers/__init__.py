@@ -33,8 +33,13 @@ VERSIONS = [
 start.
 """
 
-HASTY_JAVA = " ".join(BRIEF)
-"""Options of a short-lived Java virtual machine, as the value of one Spark setting."""
+SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
+"""An archive of the classes that Spark loads. It saves a third of the CPU time of Spark's start and first queries."""
+
+HASTY_JAVA = " ".join((*BRIEF, f"-XX:SharedArchiveFile='{SPARK_CLASSES}'", "-Xlog:disable"))
+"""Options of a short-lived Java virtual machine, as the value of one Spark setting. Java says nothing if there is no
+archive of classes that fits.
+"""
 
 SLEEPING = Path(__file__).parent / "sleeping"
 """Holds a sitecustomize.py, which Python imports when it starts. Without it, `time.sleep` can fail under libfaketime.
