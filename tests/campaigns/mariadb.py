@@ -4,6 +4,6 @@ from tests.campaigns import mysql
 from tests.campaigns._pieces import Campaign
 
 
-def campaign(seconds: float = 4.0) -> Campaign:
+def campaign(seconds: float = 2.5) -> Campaign:
     """See `mysql.campaign`."""
     return mysql.campaign(seconds, "mariadb")

@@ -55,7 +55,7 @@ on_incompatible = "publish"
 """
 
 
-def campaign(seconds: float = 4.0, version: str = "mysql") -> Campaign:
+def campaign(seconds: float = 2.5, version: str = "mysql") -> Campaign:
     """A round is a fault, about every `seconds`. Twenty rounds share the servers, the tables and their writers."""
 
     def run_piece(piece: Piece) -> Figures:
