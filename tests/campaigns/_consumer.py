@@ -52,7 +52,7 @@ def check_order(batches: Iterable[pa.RecordBatch]) -> int:
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("key", "partition", "position"))
         for key, partition, position in zip(*columns, strict=True):
-            row = (key, partition if key == TRUNCATE_KEY else None)  # a truncate is a row of each partition
+            row = (key, partition if key == TRUNCATE_KEY else None)  # a truncate has one row in each partition
             assert position > last.get(row, ""), f"{key!r} goes back from {last[row]} to {position}"
             last[row] = position
             count += 1

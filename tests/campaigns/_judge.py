@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(slots=True)
 class State:
-    """A reader's state of one key. `current` is None after a delete; `version` is that of the last state."""
+    """A reader's state of one key. After a delete, `current` is None, and `version` is that of the deleted row."""
 
     current: str | None
     version: int
@@ -88,7 +88,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 class Fold:
-    """Reads the log once, like a consumer, and notes each state that is older than an earlier one of its key.
+    """Reads the log once, like a consumer, and notes each state that follows a newer state of its key.
 
     Each original must equal the previous state byte for byte.
     """
@@ -138,7 +138,7 @@ class Fold:
         moved = row.moved is not None and "movedFrom" in row.moved
         if version < floor or (version == floor and before and not (same_state or (moved and row.op == "create"))):
             self._verdict.stale += 1
-            self._verdict.note(f"older than version {floor}", row)
+            self._verdict.note(f"follows version {floor}", row)
         self._check_original(row, before)
         self._check_stamp(row)
         self.states[key] = State(row.current, version, row.partition)
@@ -158,7 +158,7 @@ class Fold:
             match = _STAMP.search(row.current)
             if match is None or match[1] != row.identifier:
                 self._verdict.wrong += 1
-                self._verdict.note(f"stamp {row.identifier} on a change with another stamp", row)
+                self._verdict.note(f"provenance has the stamp {row.identifier}, the row another", row)
 
 
 def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:

@@ -167,7 +167,7 @@ class Load:
 
 
 class Writer:
-    """Writes random transactions, and opens another session when one is lost."""
+    """Writes random transactions. Opens another session when its session is lost."""
 
     def __init__(self, dsn: str, scale: Scale, seed: int, number: int) -> None:
         self._dsn, self._scale, self._number = dsn, scale, number

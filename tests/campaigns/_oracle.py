@@ -1,7 +1,7 @@
 """Reads the server's log a second time, through a slot of its own, and computes which rows the changelog must have.
 
 While the campaign runs, the oracle stores the raw frames of complete transactions in a file. Afterwards, it decodes
-them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, and no later step.
+them with `pgoutput.decode`. It shares this decoder and the replication stream with the product, but no later step.
 """
 
 import json
@@ -273,7 +273,7 @@ def _text(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
 
 
 def _values(relation: messages.Relation, values: Sequence[row_change.Value] | None) -> dict[str, str | None]:
-    assert values is not None, "the tables are all of REPLICA IDENTITY FULL"
+    assert values is not None, "all tables have REPLICA IDENTITY FULL"
     return {
         column.name: value.decode() if isinstance(value, bytes) else None
         for column, value in zip(relation.columns, values, strict=True)

@@ -1,4 +1,4 @@
-"""Plants drift: alters, removes or makes up rows in the files of a log. The service does not notice this."""
+"""Plants drift: alters or removes rows in the files of a log, or adds made-up rows. The service does not notice."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,7 @@
-"""A table with random writers, and its changelog, which campaigns spoil, let the service repair, and judge.
+"""A table with random writers, and its changelog. Campaigns spoil the changelog, have it repaired, and judge it.
 
-Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state is older
-than an earlier one.
+Every row has a `version` that grows with each write of its key. So one pass over the log shows whether a state follows
+a newer state of its key.
 """
 
 import contextlib

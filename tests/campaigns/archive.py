@@ -339,7 +339,7 @@ class _Block:
         self._runs["ended before" if code == 0 else killed] += 1
 
     def _wait_for_files(self, files: int) -> int | None:
-        """Waits until the job has written so many files, temporary ones included. Returns the exit code if it ended."""
+        """Waits until the job has written `files` files, temporary ones included. Returns the exit code if it ended."""
         before, deadline = self._files(), time.monotonic() + ENDS_S
         new_files: set[str] = set()
         while (code := self._job.ended(0.02)) is None and len(new_files) < files:

@@ -24,7 +24,7 @@ from tests.campaigns.drift import session
 from tests.servers.mysql import FLAVOURS, fresh_mysql_database, mysql_server
 
 ROUNDS = 5
-"""How many rounds of a soak share one database and its log. The next ones use the other server."""
+"""How many rounds of a soak share one database and its log. The next rounds use a new database of the other server."""
 
 STATIC = 200
 MADE_UP = 1_000_000
@@ -56,7 +56,7 @@ table = "{database}.account"
 
 
 def campaign(rounds: int = ROUNDS) -> Campaign:
-    """A round is one run of the job. Pieces of so many `rounds` use the two servers in turn."""
+    """A round is one run of the job. A piece has `rounds` rounds, and the pieces use the two servers in turn."""
     return Campaign(site=lambda: _site(rounds), rounds=rounds)
 
 

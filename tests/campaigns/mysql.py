@@ -122,7 +122,10 @@ class _Soak:
         }
 
     def _round(self, seconds: float) -> None:
-        """Lets the service run for a while, and makes one thing fail. A fail point has more time to be reached."""
+        """Lets the service run for a while, and makes one thing fail.
+
+        If the service is to crash at a fail point, it gets more time to reach it.
+        """
         crashed = self._service.wait(seconds * (5 if self._fail_at else self._rng.random()))
         if crashed:
             self._faults[self._fail_at] += 1

@@ -1,11 +1,12 @@
 """Chunks of a hot table are read while eight threads update it, and each published row is judged at its place.
 
 Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in another
-order than that of the log. Commits are held when they are in the log and not yet visible.
+order than that of the log. Some commits are delayed after they are logged and before they become visible.
 
-Beside the service, the table is read by marks (see `_mysql.marks`). `marks` counts the chunks of that, `marks_wrong`
-those with a stale row. Servers that make commits visible in order must have none. A round with the other server lasts
-until it has one, so that it shows that there was a commit by which wrong chunks are made.
+At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks that were read so, and
+`marks_wrong` those of them that have a stale row. On servers that make commits visible in the order of the log, no such
+chunk may be wrong. On the third server, a round lasts until one is wrong. That proves that the round had commits which
+an incorrect reader would get wrong.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ SETUPS = (
 
 
 def campaign() -> Campaign:
-    """In a round, the table is read once from the first row to the last."""
+    """A round reads the table once, from the first row to the last."""
     return Campaign(site=_site)
 
 
@@ -70,7 +71,9 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
             assert not judge.lost, f"{judge.lost} updates are lost"
             assert not judge.wrong, f"the last states of {judge.wrong} rows are not those of the table"
             assert not judge.stale, f"{judge.stale} of {judge.reads} rows are stale"
-            assert setup.is_ordered == (not judge.marks.wrong), f"{judge.marks.wrong} chunks by marks are wrong"
+            assert setup.is_ordered == (not judge.marks.wrong), (
+                f"{judge.marks.wrong} chunks that were read by marks are wrong"
+            )
             return {
                 "chunks": {setup.name: chunks},
                 "marks": {setup.name: judge.marks.judged},
@@ -85,9 +88,10 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
 
 
 def read_once(server: Server, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
-    """Reads the table once while it is updated, with `fails_marks` until a chunk that was read by marks is wrong.
+    """Reads the table once while it is updated.
 
-    Returns the judge of what was published, and the number of chunks.
+    With `fails_marks`, the updates go on until a chunk that was read by marks is wrong. Returns the judge of the
+    published rows, and the number of chunks that the source read.
     """
     with fresh_mysql_database(server) as database:
         create(server, database)
@@ -126,7 +130,7 @@ def _take(source: MysqlSource, judge: HotJudge, is_over: Callable[[], bool], end
             judge.add(rows)
         if piece is not None and end is not None and piece.checkpoint.through >= end:
             return
-        assert time.monotonic() < deadline, "the table is not read, or no chunk by marks is wrong"
+        assert time.monotonic() < deadline, "the table is not read yet, or no chunk that was read by marks is wrong"
 
 
 def _settings(server: Server, database: str) -> Settings:

@@ -2,8 +2,7 @@
 
 Before each round, forged rows are appended to the changelog while the service is stopped: keys that the table never
 had, older states, and deletes of live keys. At the end of a round, the last states in the changelog must equal the
-table. After the forged rows, no state of a key may be older than an earlier one, and a repair may delete only existing
-keys.
+table. After the forged rows, no state of a key may follow a newer state, and a repair may delete only existing keys.
 """
 
 import contextlib

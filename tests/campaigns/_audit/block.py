@@ -60,7 +60,7 @@ class Block(Faults):
         return self._judge(loaded_s)
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """As many faults as there are rounds, from a deck that is shuffled again when it is used up."""
+        """Deals a fault for each round from a shuffled deck; a new deck is shuffled when one is used up."""
         dealt: list[Callable[[], None]] = []
         while len(dealt) < rounds:
             deck = self.faults()

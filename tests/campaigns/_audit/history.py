@@ -120,7 +120,7 @@ def history(dsn: str) -> list[Transaction]:
             for xid, group in itertools.groupby(rows, lambda row: int(row[0]))
         }
         times: dict[int, str] = dict(connection.execute(_TIMES).fetchall())
-        # Read last, so that `commits` has every transaction of the audit, even while others are being committed.
+        # The commits are read last, so that `commits` has every transaction of `recorded`, even while others commit.
         commits = _commits(connection.execute(_COMMITS, [SLOT]).fetchall())
     missing = recorded.keys() - {xid for xid, _, _ in commits}
     assert not missing, f"test_decoding does not know of the transactions {sorted(missing)[:5]}"

@@ -1,7 +1,8 @@
 """Compares a changelog with the audit, transaction by transaction, and its last states with the tables.
 
 A row with the op `read` must have the state that its key had at the row's position, after all transactions that were
-committed before. This also checks changes from before a table was added, which the stream does not have.
+committed before this position. So the judge also covers changes that were made before a table was added: the service
+never received them from the stream.
 """
 
 import bisect
@@ -28,10 +29,10 @@ Tables = Mapping[str, Mapping[str, State]]
 class Since:
     """The positions in the server's log at which the changelog of an entity begins.
 
-    It has no change of a transaction that ends at `nothing` or before, and all changes of a transaction that begins
-    after `published` and ends after `streaming`. Of other transactions, it has all changes, only the last ones, or
-    none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that span
-    are deleted from the changelog later.
+    The changelog has no change of a transaction that ends at `nothing` or before. It has all changes of a transaction
+    that begins after `published` and ends after `streaming`. Of other transactions, it has all changes, only the last
+    ones, or none. It may lack any change of a transaction that overlaps a `hidden` span. Keys that were deleted in that
+    span are deleted from the changelog later.
     """
 
     nothing: int
@@ -106,7 +107,7 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
     for row in rows:
         topic_partition, before = (row.entity, row.partition), last.get((row.entity, row.partition), "")
         if row.position == before:
-            verdict.note("repeated", "a position twice in one partition", row)
+            verdict.note("repeated", "one position is twice in the partition", row)
         elif row.position < before:
             verdict.note("reordered", f"after {before}", row)
         last[topic_partition] = row.position
@@ -255,10 +256,10 @@ class _Judge:
             return
         self._verdict.reads += 1
         if row.original is not None or row.unavailable or row.unavailable_original:
-            self._verdict.note("wrong", "a read with an original, or with a value missing", row)
+            self._verdict.note("wrong", "a row with the op read has an original, or lacks a value", row)
         state, composites = self.truth.rows[row.entity].get(row.key), entity_of(row.entity).composites
         if state is None or row.current is None or not same(state, row.current, composites):
-            self._verdict.note("stale", f"a read where the table has {str(state)[:300]}", row)
+            self._verdict.note("stale", f"the table had {str(state)[:300]} at this position", row)
 
     def _may_be_deleted(self, row: Row) -> bool:
         """Whether the service may delete this key by itself: the table lacks it, and its delete may be hidden."""
@@ -289,7 +290,7 @@ class _Judge:
         self._streaming.update(entity for entity, _ in actual)
 
     def _expected_events(self, transaction: Transaction, entity: str, events: "_Events", rows: "_Rows") -> "_Events":
-        """The events that the changelog must have. If it may lack some, these are the ones that it has."""
+        """The events that the changelog must have. If it may lack some, returns only those that match `rows`."""
         since = self._since[entity]
         if transaction.end <= since.nothing:
             return []
@@ -324,7 +325,7 @@ class _Judge:
 _Key = tuple[str, str]
 _Events = list[tuple[int, Event]]
 _Rows = list[tuple[int, Row]]
-"""Before each event or row is the number of earlier TRUNCATEs of its table in the same transaction."""
+"""Each event or row is paired with the number of earlier TRUNCATEs of its table in the same transaction."""
 
 
 def _matching_events(events: _Events, rows: _Rows) -> _Events:
@@ -386,7 +387,7 @@ def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]
 def _current(entity: Entity, event: Event, row: Row) -> str:
     """Compares the current states. Without FULL, a long value that an update did not change may be unavailable."""
     if event.new is None:
-        return "" if row.current is None and not row.unavailable else "a state where there is none"
+        return "" if row.current is None and not row.unavailable else "the current state is not null"
     unavailable = set(row.unavailable)
     for column in unavailable:
         if entity.full or column not in entity.long or len(str(event.new[column])) < _LONG_MIN:
@@ -405,4 +406,5 @@ def _original(entity: Entity, event: Event, row: Row) -> str:
     if (expected is None) != (row.original is None) or not agrees:
         return f"the original is not {str(expected)[:300]}"
     missing = set() if expected is None or event.old is None else event.old.keys() - expected.keys()
-    return "" if set(row.unavailable_original) == missing else f"unavailable of the original is {missing}"
+    agrees = set(row.unavailable_original) == missing
+    return "" if agrees else f"the columns that must be unavailable in the original are {missing}"

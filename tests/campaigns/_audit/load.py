@@ -211,7 +211,8 @@ class _Writer:
             if rng.random() < 0.03:
                 self._stopping.wait(rng.random() * LINGER_S)
                 self._step(cursor)
-        if rng.random() < 0.04 or not self._counts.prepared:  # at least one, even on a slow machine
+        # The load must prepare at least one transaction, even on a slow machine.
+        if rng.random() < 0.04 or not self._counts.prepared:
             connection.execute(f"PREPARE TRANSACTION 'writer {self._number}'".encode())
             self._counts.prepared += 1
             self._stopping.wait(rng.random() * PREPARED_S)
@@ -228,7 +229,10 @@ class _Writer:
             connection.execute(f"{self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{name}'".encode())
 
     def _step(self, cursor: Cursor) -> None:
-        """Acts once, sometimes after a stamp. A savepoint around some actions may be rolled back, with its stamp."""
+        """Does one random action, sometimes after a stamp.
+
+        Sometimes the action is in a savepoint, which may be rolled back together with a stamp in it.
+        """
         rng = self._rng
         if rng.random() < 0.3:
             self._emit_stamp(cursor)

@@ -92,16 +92,16 @@ def _place(lsn: str) -> int:
 
 
 def row_of(fields: Mapping[str, Any], envelope: Mapping[str, Any], moved: Mapping[str, Any]) -> Row:
-    """Makes a row of its envelope and of the fields outside the envelope (columns of a file, headers of a message)."""
+    """Makes a row from its envelope and from fields outside the envelope (columns of a file, headers of a message)."""
     provenance = envelope["provenance"]
     source = provenance["source"]
     assert (source["op"], source["position"], source["transaction"]) == (
         fields["op"],
         fields["position"],
         fields["transaction"],
-    ), f"the row at {fields['position']} has other fields outside its envelope than inside"
+    ), f"the row at {fields['position']}: its fields differ from its envelope"
     end = moved.get("movedTo" if fields["op"] == "delete" else "movedFrom")
-    assert (end is None) == (not moved), f"the row at {fields['position']} moved the wrong way: {moved}"
+    assert (end is None) == (not moved), f"the row at {fields['position']} names the wrong half of a move: {moved}"
     return Row(
         entity=fields["entity"],
         partition=fields["partition"],

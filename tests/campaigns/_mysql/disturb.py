@@ -21,7 +21,7 @@ Disturb = Callable[[Cursor, random.Random, Table], object]
 
 
 class Disturber:
-    """Disturbs from `start` to `stop`. `counts` says what was done how often."""
+    """Disturbs the tables from `start` to `stop`. `counts` says how often it did what."""
 
     def __init__(self, servers: Servers, seed: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -93,9 +93,9 @@ class Disturber:
             cursor.execute("FLUSH BINARY LOGS")
 
     def _hold(self, cursor: Cursor, _: Table) -> None:
-        """Holds commits for a while when they are in the log, and delivered, but not yet visible.
+        """For a while, delays each commit after it is logged and delivered, and before it becomes visible.
 
-        They wait for a replica that acknowledges them, and there is none.
+        Each commit waits for the acknowledgement of a replica. There is no such replica, so it waits for HOLD_MS.
         """
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
@@ -108,7 +108,7 @@ class Disturber:
             cursor.execute(f"TRUNCATE {table.name}")
 
     def _add_column(self, cursor: Cursor, table: Table) -> None:
-        """Adds a column with a default, so that rows change of which the log has nothing."""
+        """Adds a column with a default: this changes all rows of the table, and the log has none of these changes."""
         if self._columns == NEW_COLUMNS_MAX:
             return
         self._columns += 1
@@ -116,7 +116,7 @@ class Disturber:
             cursor.execute(f"ALTER TABLE {table.name} ADD COLUMN new_{self._columns} INT NOT NULL DEFAULT 3")
 
     def _swap(self, cursor: Cursor, table: Table) -> None:
-        """Lets a copy take the table's name, as tools for changes of large tables do."""
+        """Copies the table, and gives the copy the table's name, as tools that alter large tables do."""
         gates, name = self._servers.gates, table.name
         with gates.transactions.closed(), gates.fragile.passing():
             cursor.execute(f"DROP TABLE IF EXISTS {name}_new")

@@ -1,4 +1,4 @@
-"""A gate that many threads pass at a time, and that one thread closes to have the place behind it for itself."""
+"""A lock that many threads share or one thread has alone, described as a gate that threads pass or close."""
 
 import contextlib
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class Gate:
-    """Counts the threads that have passed. Closing it keeps new ones out, and waits until those inside have left."""
+    """Counts the threads inside. A thread that closes the gate waits until they left; meanwhile no other enters."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -15,7 +15,7 @@ class Gate:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Waits until the gate is open, and keeps it from being closed inside the block."""
+        """Waits until the gate is open. While the block runs, nobody can close the gate."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._inside += 1
@@ -28,7 +28,7 @@ class Gate:
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
-        """Closes the gate, and opens it after the block."""
+        """Closes the gate, runs the block alone, and opens the gate."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._closed = True
@@ -44,10 +44,11 @@ class Gate:
 class Gates:
     """The two gates of a campaign.
 
-    All transactions pass `transactions`. What no server survives unharmed if it is killed in the middle passes
-    `fragile`: old versions do not keep DDL, and the steps of XA transactions, and the log consistent. A thread that
-    needs both takes `transactions` first. Inside, `deciding` is held by the only thread that ends prepared XA
-    transactions: if two sessions end the same one, MySQL can log both a commit and a rollback.
+    All transactions pass `transactions`. DDL and the steps of XA transactions pass `fragile`, which is closed while the
+    server is killed: if old versions of a server are killed in the middle of such a statement, their tables and their
+    log disagree. A thread that needs both gates takes `transactions` first. A thread holds the lock `deciding` while it
+    commits or rolls back prepared XA transactions: if two sessions end the same one, MySQL can log both a commit and a
+    rollback.
     """
 
     def __init__(self) -> None:

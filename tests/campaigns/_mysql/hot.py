@@ -1,6 +1,6 @@
 """A hot table: threads update ranges of its rows, and the numbers in its rows tell how often each was updated.
 
-Again and again, a commit is held when it is in the log, and delivered, but not yet visible.
+Again and again, a thread delays commits after they are logged and delivered, and before they become visible.
 """
 
 import random
@@ -21,7 +21,7 @@ RANGE = 30
 WRITERS = 8
 HOLD_MS = 300
 WORDS = 100_000
-"""MySQL needs a few tenths of a second of a processor for so many words."""
+"""MySQL takes a few tenths of a second of CPU time to add a text of this many words to a full-text index."""
 
 COMMIT = 25
 """The length of a position's epoch and commit."""
@@ -30,7 +30,7 @@ UPDATE = "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s"
 
 
 def create(server: Server, database: str) -> None:
-    """Creates the table, with its mark, and the table by which commits are held."""
+    """Creates the hot table with the row for marks, and the table whose full-text index delays commits."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE hot (id INT PRIMARY KEY, version BIGINT NOT NULL)")
         cursor.executemany("INSERT INTO hot VALUES (%s, 0)", [(number,) for number in (MARK, *range(ROWS))])
@@ -39,7 +39,7 @@ def create(server: Server, database: str) -> None:
 
 @contextmanager
 def updated(server: Server, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
-    """Updates the table inside the block, holds commits, and adds what is read by marks to `chunks`."""
+    """While the block runs, updates the table, delays commits, and reads the table by marks into `chunks`."""
     over = threading.Event()
     threads = [
         threading.Thread(target=_update, args=(server, database, random.Random(f"{seed}-{number}"), over))
@@ -65,7 +65,7 @@ def _update(server: Server, database: str, rng: random.Random, over: threading.E
             try:
                 cursor.execute(UPDATE, [first, first + RANGE])
             except pymysql.OperationalError:
-                continue  # it met another transaction
+                continue  # another transaction has locked some of the rows
 
 
 def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
@@ -94,7 +94,7 @@ def _hold_by_words(server: Server, database: str, rng: random.Random, over: thre
                 cursor.execute("INSERT INTO prose (words) VALUES (%s)", [text])
                 cursor.execute("COMMIT")
             except pymysql.OperationalError:
-                continue  # it met another transaction, and is rolled back
+                continue  # another transaction has locked some of the rows; this one is rolled back
 
 
 class _State(msgspec.Struct):
@@ -104,12 +104,12 @@ class _State(msgspec.Struct):
 
 @dataclass(slots=True)
 class HotJudge:
-    """Judges the rows of one opening of a source, in order.
+    """Judges the rows that a source returns after one opening, in their order.
 
     An update must have the next number of its row. A row that was read from the table must have the number of the last
     update that was published before it. `stale` counts the rows that were read from the table and have another number.
-    `wrong` counts the rows whose last published state is not that of the table. `marks` judges what was read by marks
-    beside it.
+    `wrong` counts the rows whose last published state is not that of the table. `marks` judges the chunks
+    that `MarkedReader` read at the same time.
     """
 
     updates: int = 0

@@ -1,9 +1,9 @@
 """Judges a changelog by the numbers that the database gave to the changes of each key.
 
-At every place of the changelog, the next change of a key must have the next number. A row that was read from its table
-must have the number of the last change that was published before it, because everything that a read shows must be
-published first, and everything after it later. At the end, the changelog must have the last number of each key, and its
-last states must equal the tables.
+In the changelog, each change of a key must have the number after that of the key's previous change. A row that was read
+from its table must have the number of the last change that was published before it: the changes that the read shows
+must be published before the row, and all later changes after it. At the end, the changelog must have the last number of
+each key, and its last states must equal the tables.
 """
 
 import json
@@ -24,12 +24,12 @@ _EXAMPLES_MAX = 10
 
 Row = dict[str, Any]
 Name = tuple[str, str]
-"""An entity, and the values of a key with commas between them."""
+"""The name of a key: its entity, and its values with commas between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The rows before the service has started: the number of each key. No key had been deleted by then."""
+    """The number of each key when the service started. No key had been deleted by then, so each of them has a row."""
 
     versions: Mapping[Name, int]
 

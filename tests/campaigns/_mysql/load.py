@@ -60,7 +60,7 @@ class Load:
                     with self._servers.connect() as connection, connection.cursor() as cursor:
                         self._write(cursor, rng)
                 except (pymysql.Error, OSError):
-                    self._over.wait(0.1)  # the server was killed, or the transaction met another
+                    self._over.wait(0.1)  # the server was killed, or another transaction has locked the row
         except BaseException as error:
             self._failures.append(error)
             raise
@@ -76,7 +76,7 @@ class Load:
                 if rng.random() < 0.06:
                     self._prepare(cursor, rng)
                     return
-                if rng.random() < 0.03:  # so seldom that many stay prepared over a restart
+                if rng.random() < 0.03:  # rarely, so that many are still prepared at a restart
                     with self._servers.gates.fragile.passing(), self._servers.gates.deciding:
                         decide(cursor, rng, self._servers.xa, share=0.2)
                 else:
@@ -100,7 +100,7 @@ class Load:
         self.counts[outcome.lower()] += 1
 
     def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
-        """Prepares an XA transaction. Sometimes its session decides it; otherwise any other does, sooner or later.
+        """Prepares an XA transaction. Sometimes this session also ends it; otherwise another session does so later.
 
         If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
         and replicas fail on that.

@@ -1,8 +1,9 @@
 """Reads a hot table by marks, as DBLog and Debezium's incremental snapshots do, and counts how often that goes wrong.
 
-A mark is a change of a row that only the reader changes. A chunk is read between two marks, and belongs at the second
-one. Rows that changed between the marks are left out. The others are taken for new, because every commit that the log
-has before the first mark is taken for visible. MySQL with `binlog_order_commits = OFF` does not promise that.
+A mark is a change of a row that only the reader changes. A chunk is read between two marks, and its rows are placed at
+the second mark in the log. Rows that changed between the marks are left out. The method takes the other rows for
+current: it assumes that every commit before the first mark in the log was visible when the chunk was read. MySQL with
+`binlog_order_commits = OFF` does not promise that.
 """
 
 import threading
@@ -19,8 +20,9 @@ Versions = Mapping[int, int]
 
 
 class MarkedReader(threading.Thread):
-    """Reads the table again and again, until `over` is set. Adds its rows to `chunks`, by the version of their second
-    mark.
+    """Reads the whole table again and again, until `over` is set.
+
+    Adds the rows of each read to `chunks`, under the version that the marks' row has after the second mark.
     """
 
     def __init__(self, server: Server, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:
@@ -44,9 +46,10 @@ _CHANGE_MARK = f"UPDATE hot SET version = version + 1 WHERE id = {MARK}"
 
 @dataclass(slots=True)
 class MarksJudge:
-    """Compares chunks that were read by marks with the log. `wrong` counts those with a row that is older than there.
+    """Compares chunks that were read by marks with the log. `judged` counts them.
 
-    `chunks` has those whose second mark is not yet delivered; see `MarkedReader`.
+    `wrong` counts the chunks with a row that is older than the log's last change of this row before the first mark.
+    `chunks` has the chunks whose second mark is not yet delivered; see `MarkedReader`.
     """
 
     chunks: dict[int, Versions] = field(default_factory=dict)
@@ -57,7 +60,11 @@ class MarksJudge:
     _last_mark: str = ""
 
     def add(self, number: int, version: int, commit: str) -> None:
-        """Takes the next change of the log: the row's key and version, and the commit as its position shows it."""
+        """Takes the next change of the log.
+
+        `number` and `version` are the key and the version of the row. `commit` has the epoch and the commit of the
+        change's position.
+        """
         if number != MARK:
             self._versions[number], self._commits[number] = version, commit
             return

@@ -23,7 +23,7 @@ DURABLE: Mapping[str, str] = {
     "lock_wait_timeout": "2",
     "max_binlog_size": "1048576",
 }
-"""A server that is killed must neither lose a commit nor log one that it loses."""
+"""Settings with which a killed server keeps all commits, and its log has no commit that its tables lack."""
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
 _WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
@@ -32,7 +32,7 @@ _ANSWER_S = 30.0
 
 
 class Servers:
-    """A server with the name `database` of a database, a replica of it if there is one, and the proxy before it."""
+    """A server, its replica if it has one, and the proxy before it. The tables are in the database named `database`."""
 
     def __init__(self, primary: Server, replica: Server | None, proxy: Proxy, database: str) -> None:
         self.primary, self.database, self.proxy, self.gates = primary, database, proxy, Gates()
@@ -65,15 +65,15 @@ class Servers:
             yield cursor
 
     def gtids(self) -> set[str]:
-        """Returns the GTIDs of the server's log, cut at the commas."""
+        """Returns the GTIDs of the server's log, as `split_gtids` splits them."""
         with self.session() as cursor:
             return split_gtids(_gtids(cursor, self.primary.flavour))
 
     def crash(self) -> None:
         """Kills the server and starts it again.
 
-        The commit before that makes earlier steps of XA transactions durable, too: old versions forget others. If they
-        forget that one was decided, it is prepared again.
+        A commit just before makes the earlier steps of XA transactions durable. Old versions of MySQL could lose them:
+        after the start, a transaction that had been committed or rolled back would be prepared again.
         """
         with self.gates.fragile.closed():
             with self.session() as cursor:
@@ -83,10 +83,10 @@ class Servers:
         self.xa.restart()
 
     def promote(self) -> None:
-        """Waits until the replica has all transactions. Then it takes the server's place, and the server follows it.
+        """Waits until the replica has all transactions. Then the replica and the server exchange their roles.
 
-        A replica of MariaDB has the prepared XA transactions, too, and they are decided there. A replica of MySQL
-        8.0.15 loses them when its threads stop, so here MySQL decides them before: in this fault, and in no other.
+        A replica of MariaDB also has the prepared XA transactions, and they are ended on it. A replica of MySQL 8.0.15
+        loses them when its threads stop. So on MySQL, all prepared XA transactions are ended before.
         """
         assert self._replica is not None
         old, new = self.primary, self._replica
@@ -125,7 +125,7 @@ def running_servers(version: str, database: str, rng: random.Random) -> Iterator
     """Runs a server of a version (`tests.servers.mysql`) with an empty database, mostly a replica, and a proxy before
     the server.
 
-    MySQL may make commits visible in another order than that of the log, if it is set up so.
+    Half of the MySQL servers are configured so that they may make commits visible in another order than the log's.
     """
     settings = dict(DURABLE)
     if version.startswith("mysql"):

@@ -1,9 +1,9 @@
 """The tables that the campaigns write to, and triggers that number the changes of each key in the database itself.
 
-A trigger adds one to the number of a key, in the table `counter`, when a row with this key is inserted, updated or
-deleted. A change of the key counts as a delete of the old one and an insert of the new one. Rows hold the number in
-`version`, and the transaction that made it in `txn`. A transaction that is rolled back takes its numbers with it. So
-the numbers of a key are 1, 2, 3 …, in the order of the commits, whatever crashes.
+The table `counter` has a number for each key. When a row is inserted, updated or deleted, a trigger adds one to the
+number of its key. A change of the key counts as a delete of the old key and an insert of the new one. Each row holds
+its number in `version`, and the transaction that wrote the row in `txn`. If a transaction is rolled back, so are its
+numbers. So the changes of a key have the numbers 1, 2, 3 …, in the order of the commits, whatever crashes.
 """
 
 import random
@@ -16,7 +16,7 @@ Key = tuple[int | str, ...]
 """The values of a row's key columns."""
 
 UNIVERSE = 4_000
-"""There are about as many keys in each table."""
+"""About the number of different keys that rows of each table can have."""
 
 COUNTER = (
     "CREATE TABLE counter (entity VARCHAR(20) NOT NULL, name VARCHAR(40) NOT NULL, version BIGINT NOT NULL,"
@@ -25,7 +25,7 @@ COUNTER = (
 SIGNALS = "CREATE TABLE changelog_signal (id BIGINT PRIMARY KEY, content MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL)"
 OTHER = "CREATE TABLE other (id BIGINT AUTO_INCREMENT PRIMARY KEY)"
 APPEND = "INSERT INTO other VALUES ()"
-"""A change of a table that is not published."""
+"""A statement that changes a table that is not published."""
 
 COLUMNS = "version BIGINT, txn BIGINT, amount INT, note VARCHAR(60) CHARACTER SET utf8mb4"
 
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def columns(self) -> str:
-        """The key columns in a list of columns."""
+        """The names of the key columns, with commas between them."""
         return ", ".join(self.key)
 
     @property

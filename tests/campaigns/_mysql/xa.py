@@ -9,15 +9,15 @@ import pymysql
 from pymysql.cursors import Cursor
 
 _ABSENT = (1397, 1399, 1401, 1402)
-"""Errors for a transaction that another session has, or that is not there any more."""
+"""Codes of errors: another session still has the transaction, or the transaction no longer exists."""
 
 
 class XaRecord:
     """What happened to the XA transactions of a run. Threads add to it.
 
-    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. `over_restart` are those that were
-    prepared before the service or the server ended, and decided after it had started again, or after a replica had
-    taken its place. `rolled_back` has the numbers that the rows of these transactions have in `txn`.
+    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. It also has the number of those that
+    were decided `over_restart`: between the prepare and the decision, the service or the server was started again, or a
+    replica took the server's place. `rolled_back` has the numbers in `txn` of the transactions that were rolled back.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class XaRecord:
 
 
 def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float) -> bool:
-    """Commits or rolls back a share of the open XA transactions. Returns whether there was none."""
+    """Commits or rolls back a share of the prepared XA transactions. Returns True if no transaction was prepared."""
     cursor.execute("XA RECOVER")
     names = [row[3].decode() if isinstance(row[3], bytes) else row[3] for row in cursor.fetchall()]
     for name in names:
@@ -76,7 +76,7 @@ def decide(cursor: Cursor, rng: random.Random, record: XaRecord, *, share: float
 
 
 def decide_all(cursor: Cursor, record: XaRecord) -> None:
-    """Commits or rolls back all, and waits for those that a session still has."""
+    """Commits or rolls back all prepared XA transactions. Waits for those that still belong to a session."""
     rng = random.Random(0)
     while not decide(cursor, rng, record, share=1.0):
         time.sleep(0.05)
