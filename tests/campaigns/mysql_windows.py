@@ -130,7 +130,7 @@ def _take(source: MysqlSource, judge: HotJudge, is_over: Callable[[], bool], end
             judge.add(rows)
         if piece is not None and end is not None and piece.checkpoint.through >= end:
             return
-        assert time.monotonic() < deadline, "the table is not read yet, or no chunk that was read by marks is wrong"
+        assert time.monotonic() < deadline, "the table is not read to its end, or no chunk by marks is wrong"
 
 
 def _settings(server: Server, database: str) -> Settings:

@@ -1,1 +1,1 @@
-"""Golden tests: plain SQL, and after each statement what the changelog says of it (README.md)."""
+"""Golden tests: files with plain SQL, in which each statement is followed by its messages (see README.md)."""

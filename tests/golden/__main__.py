@@ -1,4 +1,7 @@
-"""`python -m tests.golden NAME ...` writes what the newest server gives into the files. Read it before you keep it."""
+"""`python -m tests.golden NAME ...` rewrites golden files with the messages that the newest PostgreSQL gives.
+
+Read the difference before you keep it.
+"""
 
 import sys
 from contextlib import closing

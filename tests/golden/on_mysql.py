@@ -1,7 +1,7 @@
-"""Runs golden scripts on MySQL and MariaDB: those whose SQL means the same there.
+"""Runs golden scripts on MySQL and MariaDB, if their SQL means the same there.
 
-The statements of a script are in PostgreSQL's SQL. Two of its statements are translated: a stamp is a row of the table
-`changelog_stamp`, and REPLICA IDENTITY is nothing, because the log always has whole rows.
+Scripts are written in PostgreSQL's SQL. A statement that emits a stamp becomes an insert into the table
+`changelog_stamp`. A statement that sets REPLICA IDENTITY is left out, because the log always has whole rows.
 """
 
 import itertools
@@ -24,7 +24,7 @@ STAMPS = "CREATE TABLE changelog_stamp (id bigint PRIMARY KEY, content mediumtex
 
 _STAMP = re.compile(r"\bSELECT pg_logical_emit_message\(true, 'provenance',\s*(.*)\);\s*$", re.DOTALL)
 _CONFIG = re.compile(r"^--# .*\n", re.MULTILINE)
-"""MySQL's comments begin with two dashes and a blank."""
+"""Lines that are removed, because MySQL does not take `--#` for a comment: it wants a blank after the two dashes."""
 
 _IDENTITY = re.compile(r"\bALTER TABLE \w+ REPLICA IDENTITY FULL;\s*$")
 

@@ -15,7 +15,7 @@ from tests.servers import VERSIONS, fresh_database, server_name
 
 FILES = sorted(Path(__file__).parent.glob("*.sql"))
 PORTABLE = [file for file in FILES if parse(file.read_text()).config.get("mysql", False)]
-"""The files whose SQL means the same on MySQL and MariaDB."""
+"""The files whose SQL means the same on PostgreSQL, MySQL and MariaDB."""
 
 
 @pytest.mark.usefixtures("starts_servers")

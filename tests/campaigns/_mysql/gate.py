@@ -1,4 +1,4 @@
-"""A lock that many threads share or one thread has alone, described as a gate that threads pass or close."""
+"""A gate that many threads pass at the same time, until one thread closes it to run alone."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ class Gate:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
-        """Waits until the gate is open. While the block runs, nobody can close the gate."""
+        """Waits until the gate is open. Nobody can close it while the block runs."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed)
             self._inside += 1

@@ -13,7 +13,7 @@ ENCODERS: Final[dict[Any, Any]] = {**encoders}
 
 
 def session(server: Server, database: str) -> "pymysql.Connection[Cursor]":
-    """Opens a session in autocommit mode that prints texts in UTF-8, and stores what it can of a wrong value."""
+    """Opens a session in autocommit mode. It prints texts in UTF-8, and stores the nearest value for a wrong one."""
     return pymysql.connect(
         host=server.host,
         port=server.port,

@@ -48,7 +48,7 @@ class MysqlSite(Site):
             return list(cursor.fetchall())
 
     def rows(self, table: str) -> dict[str, Any]:
-        """Returns the rows of a table by its column `id`: numbers, texts and nulls."""
+        """Returns the rows of a table by the column `id`. The table may have only numbers, texts and nulls."""
         with self.server.connect(self.database) as connection, connection.cursor(DictCursor) as cursor:
             cursor.execute(f"SELECT * FROM {table}")
             return {str(row["id"]): row for row in cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Which tables the catalogue of a server has, while other sessions change them."""
+"""Reads the tables in the catalogue of a server while another session renames them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -44,8 +44,10 @@ def test_every_collation_has_its_character_set(mysql_server: Server) -> None:
 
 
 def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
-    """Yields the characters that the set can have, and many strings of bytes that are no characters. Of an encoding of
-    Unicode, it yields only some characters. `length` is the number of bytes of the longest character.
+    """Yields the characters of a set as bytes, and many strings of bytes that are no characters.
+
+    If the set is an encoding of Unicode, yields only some of its characters. `length` is the number of bytes of the
+    set's longest character.
     """
     yield from (bytes([byte]) for byte in BYTES)
     if name in ENCODINGS:

@@ -33,7 +33,7 @@ class Pair:
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
-        """Waits until the replica has everything, and makes it the primary. Returns the same site on it."""
+        """Makes the replica the primary, once it has everything. Returns a site with it and the same changelog."""
         [(count,)] = self.site.sql("SELECT COUNT(*) FROM item")
         [(total,)] = self.site.sql("SELECT SUM(amount) FROM item")
         deadline = time.monotonic() + PATIENCE_S

@@ -1,7 +1,7 @@
 """Fences of MySQL and MariaDB under load, and the cases in which there is no fence.
 
-The oracle is the changelog: the rows that a fence reads must be those that the changelog's messages give, up to exactly
-the transactions that the fence shows.
+The changelog is the oracle. A fence shows certain transactions, and the rows that it reads must be those that follow
+from the changelog's messages of exactly these transactions.
 """
 
 import time
@@ -71,7 +71,7 @@ def read(fence: Fence, entity: str) -> dict[str, Any]:
 
 
 def published(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """For each of these commits, in order: the rows of `account` that the changelog has after all commits below it."""
+    """Yields the rows of `account` that follow from the changelog before each commit in `ends`. These ascend."""
     messages = [(Position.parse(text).commit, key, current) for text, key, current in rows_of(site)]
     rows: dict[str, Any] = {}
     count = 0

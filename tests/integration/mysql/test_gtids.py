@@ -28,7 +28,7 @@ def asked(server: Server, *statements: str) -> str:
 
 
 def drawn(random: Random) -> str:
-    """A set of GTIDs in no order, whose intervals may overlap."""
+    """Returns the text of a random set of GTIDs, whose intervals are not sorted and may overlap."""
     spans = [(random.choice(UUIDS), first, first + random.randrange(9)) for first in random.sample(range(1, 60), 6)]
     return ",".join(f"{uuid}:{first}-{last}" for uuid, first, last in spans)
 
@@ -47,7 +47,7 @@ def test_sets_agree_with_the_functions_of_mysql(mysql: Server, seed: int) -> Non
 
 
 def printed(gtids: GtidSet) -> str:
-    """The server begins a line after each comma."""
+    """Returns the text that the server prints for a set: it has a line break after each comma."""
     return gtids.text.replace(",", ",\n")
 
 

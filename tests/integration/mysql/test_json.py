@@ -59,7 +59,7 @@ def drawn(random: Random, depth: int = 0) -> Any:
 
 
 def read(text: bytes | str) -> Any:
-    """Returns the values of a text, with members in order. 1 and 1.0 differ; two spellings of one double are equal."""
+    """Parses JSON for a comparison of values. The order of members counts, and 1 is not equal to 1.0."""
     return json.loads(text, object_pairs_hook=lambda pairs: ["object", *pairs], parse_int=str)
 
 
@@ -124,7 +124,7 @@ OPAQUE = [
     *("CAST('ab' AS BINARY(5))", "ST_GeomFromText('POINT(1 2.5)')"),
     *(f"(SELECT {name} FROM o)" for name in ("y", "b", "e", "s", "ts", "bl", "f", "vb", "d", "dt")),
 ]
-"""Expressions whose values a document keeps in a type of their own, or converts."""
+"""Expressions of types that JSON lacks. A document stores such a value with its SQL type, or converts it to JSON."""
 
 
 def test_values_of_other_types_are_what_the_server_prints(mysql: Server, database: str) -> None:
@@ -170,7 +170,7 @@ def path_into(document: Any, random: Random) -> str:
 
 
 def change(cursor: Cursor, random: Random) -> bool:
-    """Executes an update, if its function accepts the path. Returns whether the document is now another one."""
+    """Executes a random update, unless its function would refuse the path. Returns whether it changed the document."""
     expression = random.choice(CHANGES).format(random.choice(VALUES))
     path = path_into(json.loads(stored(cursor)), random)
     if "REMOVE" in expression and path == "$":

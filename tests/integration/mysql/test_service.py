@@ -85,7 +85,7 @@ def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
 
 
 def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: Server, tmp_path: Path) -> None:
-    """In the log, a uuid of MariaDB looks like a binary(16), which the column is by the time the row is published."""
+    """MariaDB logs a uuid like a binary(16), and when row 4 is published, the catalogue has a binary(16), too."""
     code = "123e4567-e89b-12d3-a456-426655440000"
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)

@@ -1,7 +1,7 @@
 """Random values of every type, as the server writes them to its log and as it returns them from a query.
 
-Both give the same printed text. The published JSON of each value, written back to another table, gives the same value
-again.
+Both must give the same printed text. If the published JSON of a value is written to another table, that table must have
+the same value.
 """
 
 import base64
@@ -37,9 +37,9 @@ FLAVOURS: Mapping[Flavour, SourceFlavour] = {"mariadb": SourceFlavour.MARIADB, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What the log and the catalogue say of a table with one column, and its values, in the order of insertion.
+    """A table with one column, as the log and the catalogue describe it, and its values in the order of insertion.
 
-    `log` has the bytes in the log, and `printed` their printed texts. `query` has the printed texts of a query.
+    `log` has the bytes of each value in the log, `printed` their printed texts, and `query` the texts from a query.
     """
 
     in_log: Column
@@ -179,7 +179,10 @@ def run(server: Server, schema: str, all_types: Sequence[Typed], random: Random)
 
 
 def has_text(column: Column) -> bool:
-    """Whether the character set of a column may have several characters for one of Unicode, or some for none."""
+    """Whether a column has a character set. Then a value that is written back has the same text, but maybe other bytes.
+
+    Some sets have several characters for one of Unicode, or characters that Unicode lacks.
+    """
     return column.collation is not None and column.collation != 63
 
 

@@ -25,7 +25,7 @@ def test_chunks_under_writers_have_the_rows_of_their_place(seed: int) -> None:
 def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: Server, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the reader claims that each snapshot sees all changes, so no row is left out for a later change."""
+    """The reader is made to claim that its snapshots see all changes. So it leaves out no row that changed later."""
 
     def see_everything(reading: Connection, _asking: Connection, _delivered: Delivered) -> PlaceSnapshot:
         reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")

@@ -68,7 +68,7 @@ def timestamp(random: Random) -> str:
 
 
 def octets(random: Random, most: int = 12) -> str:
-    """Draws bytes. A column with a character set takes those that are characters."""
+    """Draws bytes. A column with a character set stores those of them that are characters."""
     drawn = random.choice(
         [random.randbytes(random.randrange(most)), bytes(random.randrange(most)), b"a  ", b"\0 \0", b""]
     )
@@ -76,7 +76,7 @@ def octets(random: Random, most: int = 12) -> str:
 
 
 def text(random: Random) -> str:
-    """Draws text of any script. A column takes the characters that it can hold, and `?` for the others."""
+    """Draws text of any script. A column stores the characters that its set has, and `?` for each of the others."""
     some = "aZ 09~\\'\"\n\0äßéŁΩжאبกあア漢字한글€😀"
     drawn = "".join(random.choices(some, k=random.randrange(12))) + random.choice(["", " ", "  "])
     return f"CONVERT(x'{drawn.encode().hex()}' USING utf8mb4)"
@@ -105,7 +105,7 @@ def point(random: Random) -> str:
 
 
 def uuid(random: Random) -> str:
-    """Draws a UUID. MariaDB takes those of version 1 to 7, and those whose variant is older than versions."""
+    """Draws a UUID that MariaDB accepts: of version 1 to 7, or of the older variant, which has no versions."""
     first, last = (f"{random.choice([0, random.getrandbits(48)]):012x}" for _ in range(2))
     middle = (
         f"{random.choice('1234567')}{random.getrandbits(12):03x}-{random.choice('0789ab')}{random.getrandbits(12):03x}"

@@ -36,7 +36,7 @@ from changelog.connectors.sources.mysql.decode.events.header import Header
 
 
 def sized(event: Event, *, checksum: bool = True) -> Event:
-    """Returns the event with the size in its header that it has when it is encoded."""
+    """Returns the event with its encoded size in its header."""
     return replace(event, header=event.header._replace(size=len(encode(event, checksum=checksum))))
 
 
@@ -77,7 +77,7 @@ def number(value: int) -> bytes:
 
 
 def text(content: bytes) -> bytes:
-    """Bytes after their length."""
+    """Returns the bytes with their length before them."""
     return number(len(content)) + content
 
 
@@ -205,7 +205,10 @@ def tagged_gtid(event: MysqlGtid) -> bytes:
 
 
 def packed(value: int) -> bytes:
-    """A number of MySQL's serialization library: the lowest bits of the first byte that are 1 count the others."""
+    """Encodes a number as MySQL's serialization library does.
+
+    The first byte ends in as many 1 bits as further bytes follow, with a 0 before them.
+    """
     for count in range(8):
         if value < 1 << 7 * (count + 1):
             return (value << count + 1 | (1 << count) - 1).to_bytes(count + 1, "little")

@@ -1,4 +1,4 @@
-"""A binary log of MySQL that grows by transactions, and what a server sends of it to a reader that has some of them."""
+"""A simulated binary log of MySQL, to which transactions are appended, and the events that a server sends from it."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ ITEM = Table(
 OTHER = replace(ITEM, name="other")
 
 Change = tuple[Operation, int, str]
-"""An operation, the key of its row, and a text by which the change is recognised."""
+"""An operation, the key of the changed row, and a text in the row by which a test recognises the change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A transaction in the log: its GTID, and its events with the file's name and number."""
+    """A transaction in the log: its GTID, the number of its file, and its encoded events."""
 
     gtid: str
     file: int
@@ -104,7 +104,7 @@ class World:
             self._complete(name, commit=True)
 
     def sent(self, known: Gtids) -> Iterator[bytes]:
-        """Yields the events that the server sends to a reader that has the transactions `known`."""
+        """Yields the events that the server sends to a reader that already has the transactions `known`."""
         file = 0
         for logged in self.log:
             if known.contains(logged.gtid):
@@ -167,7 +167,7 @@ class World:
         )
 
     def _rows(self, changes: Sequence[Change]) -> Iterator[Event]:
-        """Yields the events of the changes, and among them some of a table that is not published."""
+        """Yields the events of the changes, with some events of an unpublished table between them."""
         for operation, key, text in changes:
             if self._random.random() < 0.1:
                 yield _statement("other")
@@ -179,7 +179,7 @@ class World:
             yield _rows_event(operation, _row(key, text))
 
     def _append(self, events: Sequence[Event]) -> None:
-        """Appends a transaction, whose first event names it."""
+        """Appends a transaction. Its first event is its GTID."""
         first = events[0]
         assert isinstance(first, MysqlGtid)
         packets = []
@@ -190,7 +190,7 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the statement of the change with this text names its text as the service that made the change."""
+    """Whether the statement of the change with this `text` has a stamp in a comment. The stamp's service is `text`."""
     return text.endswith(("0", "4", "8"))
 
 

@@ -1,7 +1,7 @@
-"""Changes recorded events at random: a changed event is decoded or refused as malformed, and nothing else happens.
+"""Changes recorded events at random. A changed event must be decoded, or be refused as malformed.
 
-The reader decodes each of them twice: as bytes, for which `frequent_events` is used, and as a memoryview, for which it
-is not. Both must give the same.
+Each event is decoded twice: as bytes, so that the reader uses `frequent_events`, and as a memoryview, so that it does
+not. Both must give the same result.
 """
 
 import random
@@ -48,7 +48,7 @@ def recorded_events() -> Sequence[RecordedEvent]:
 
 
 def run(rounds: int, seed: int) -> Counter[str]:
-    """Decodes `rounds` changed events. Returns how many were decoded, and how many refused.
+    """Tries to decode `rounds` changed events. Returns how many were decoded, and how many were refused.
 
     Raises AssertionError, with the bytes of the event, if anything but a ChangelogError (MALFORMED) is raised.
     """
@@ -65,7 +65,7 @@ def run(rounds: int, seed: int) -> Counter[str]:
 def _outcome(before: Sequence[bytes], changed: bytes) -> str:
     outcome = _read(before, changed)
     if outcome != _read(before, memoryview(changed)):
-        raise AssertionError(f"a frequent form is decoded in another way: {changed.hex()}")
+        raise AssertionError(f"`frequent_events` and the other decoders disagree: {changed.hex()}")
     return "refused" if isinstance(outcome, str) else "decoded"
 
 
@@ -98,7 +98,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Changes the content of an event, and sometimes its type. The size and the checksum are right again."""
+    """Changes the content of an event, and sometimes its type. Computes its size and its checksum anew."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))

@@ -68,7 +68,7 @@ transaction_numbers = st.integers(1, 2**63 - 2)
 
 @st.composite
 def commit_fields(draw: st.DrawFn, *, complete: bool) -> dict[str, int | None]:
-    """When a transaction was committed, and its size; older servers leave out some or all of it."""
+    """Draws the times of a transaction's commit, and its size. Older servers leave out some or all of these fields."""
     immediate = draw(microseconds if complete else st.none() | microseconds)
     if immediate is None:
         return dict.fromkeys(("immediate_commit_us", "original_commit_us", "transaction_bytes"))
@@ -209,7 +209,7 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events that end where their fields end, so that neither fewer nor more bytes are another event."""
+"""Events whose bytes all belong to fields of known sizes: if bytes are cut off or added, they are no event."""
 
 events: st.SearchStrategy[Event] = closed_events | st.one_of(
     st.builds(Rotate, header=headers(EventType.ROTATE), file=texts, position=uint64),

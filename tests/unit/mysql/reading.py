@@ -1,4 +1,4 @@
-"""Reads single events, as after a format description."""
+"""Reads single events with a reader that has already read a format description."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -1,7 +1,7 @@
 """Records the events that the unit tests decode. A line of a file is one event in hexadecimal.
 
-`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and writes the file NAME of
-`RECORDINGS` anew; without a name, it writes all.
+`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording
+NAME, which is one of `RECORDINGS`. Without a name, it rewrites all of them.
 """
 
 import sys

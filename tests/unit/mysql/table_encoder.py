@@ -26,7 +26,7 @@ GEOMETRY, ENUM, SET, YEAR = 255, 247, 248, 13
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A column of a random type: `prefix` is the size of the length before a value, or `size` that of the value."""
+    """A column of a random type. A value has a fixed `size`, or a length before it that takes `prefix` bytes."""
 
     column: Column
     prefix: int = 0
@@ -195,7 +195,7 @@ def bits(flags: Iterable[bool], *, low_first: bool) -> bytes:
 
 
 def optional(table: Table) -> Iterator[tuple[int, bytes]]:
-    """Yields the optional fields in the order in which servers write them, and one that nobody knows."""
+    """Yields the optional fields in the order in which servers write them, and then a field of an unknown type."""
     columns = table.columns
     numeric = NUMERIC | {YEAR} if table.dialect.year_has_sign else NUMERIC
     character = CHARACTER | {GEOMETRY} if table.dialect.geometry_has_collation else CHARACTER
@@ -219,7 +219,7 @@ def optional(table: Table) -> Iterator[tuple[int, bytes]]:
 
 
 def collations(columns: Sequence[Column], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the collations of columns with text; columns without text that are among them have the collation 63."""
+    """Yields the field with the collations of `columns`. For a column without a collation, servers write 63."""
     ids = [63 if column.collation is None else column.collation for column in columns]
     if not ids:
         return

@@ -55,7 +55,7 @@ class Stored:
 
 
 class Reads:
-    """Table reads: each publishes one row, and needs the log up to the coordinate at which it was made."""
+    """Table reads. Each publishes one row once the log is read up to the coordinate at which the table was read."""
 
     def __init__(self) -> None:
         self._waiting: list[int] = []

@@ -1,4 +1,4 @@
-"""Floats that are printed as a column have the same texts as floats that are printed one by one."""
+"""A whole column of floats is printed at once; the texts must equal those of floats that are printed one by one."""
 
 import struct
 
@@ -17,7 +17,7 @@ FORMATS = {4: "<f", 8: "<d"}
 decimals = st.builds(
     lambda digits, exponent: float(f"{digits}e{exponent}"), st.integers(0, 10**17), st.integers(-25, 5)
 )
-"""Numbers with up to 17 digits, on both sides of the places from which on they are printed with an exponent."""
+"""Numbers with up to 17 digits. Some are so small or so large that they are printed with an exponent."""
 
 
 @pytest.mark.parametrize("size", [4, 8])

@@ -1,4 +1,4 @@
-"""What a query returns is converted together to the same texts as value by value, and refused where these are."""
+"""A column that a query returns is converted at once. The texts and refusals must be those of its single values."""
 
 import struct
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def columns_and_texts(kind: tuple[Column, st.SearchStrategy[bytes]]) -> st.Searc
 
 
 def raw_column(sent: Sequence[bytes]) -> RawColumn:
-    """The values, each after a byte that belongs to none."""
+    """A column of these values. In memory, before each value there is a byte that belongs to no value."""
     lengths = np.array([len(text) for text in sent], np.int64)
     octets = np.frombuffer(b"".join(b"\xff" + text for text in sent) + bytes(PADDING_BYTES), np.uint8)
     return RawColumn(octets=octets, starts=np.cumsum(lengths + 1) - lengths, lengths=lengths)

@@ -1,4 +1,4 @@
-"""The events that both servers wrote for `binlog_statements`: every byte is decoded, to what the statements say."""
+"""The events that both servers wrote for `binlog_statements` are decoded to the last byte, and fit the statements."""
 
 import struct
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a session makes of servers that fail while it connects."""
+"""Servers that fail while a session connects, and the errors that the session raises."""
 
 import socket
 import struct
@@ -26,7 +26,7 @@ def greeting() -> bytes:
 
 
 def test_a_server_that_goes_away_while_tls_begins_is_connected_to_again() -> None:
-    """It is no refusal of TLS, after which the service would end."""
+    """The error is of the kind CONNECTION, so the service tries again. After a refusal of TLS, it would end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""A campaign of few rounds with changed events; `event_mutations.run` runs as many as one likes."""
+"""Runs the campaign `event_mutations` for a few rounds. `event_mutations.run` takes any number of rounds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The decoders of frequent events: each returns what the decoders of all events return, or leaves the event to them."""
+"""The decoders of frequent events. Each must return what the general decoders return, or leave the event to them."""
 
 import pytest
 from hypothesis import given

@@ -140,7 +140,7 @@ def test_changed_bytes_are_another_set_or_malformed(pairs: Pairs, random: Random
 
 
 def decoded(data: bytes) -> GtidSet | Literal[Kind.MALFORMED]:
-    """Returns the kind of the error if there is one."""
+    """Returns the set that the bytes encode, or the kind of the error if they are refused."""
     try:
         return decode_gtids(data)
     except ChangelogError as error:

@@ -23,7 +23,7 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 
 
 def exactly(value: Any) -> Any:
-    """Returns a value that tells 1 from 1.0 and from true, 0.0 from -0.0, and two orders of members from each other."""
+    """Returns a value for a strict comparison: 1, 1.0 and true differ, so do 0.0 and -0.0, and orders of members."""
     if isinstance(value, dict):
         return [(name, exactly(member)) for name, member in value.items()]
     if isinstance(value, list):

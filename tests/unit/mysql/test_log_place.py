@@ -1,4 +1,4 @@
-"""The place in the log is known from events that have only a part of it."""
+"""`LogPlace` knows the present place in the log, although an event has only the low 32 bits of its end in the file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the next start continues from, after stops and restarts: no transaction is left out, or taken twice."""
+"""From where a service continues after stops and restarts, so that no transaction is left out or taken twice."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
@@ -12,7 +12,7 @@ def state(received: str) -> LogState:
 
 
 def begin(log_state: LogState, number: int) -> Begun:
-    """Begins the transaction with this number, which is at ten times this coordinate."""
+    """Begins the transaction with this number. Its coordinate is ten times the number."""
     gtid = f"0-1-{number}"
     begun = Begun(gtid=gtid, commit=10 * number, committed_at=0, seen=log_state.is_seen(gtid))
     log_state.begin(begun)

@@ -1,4 +1,4 @@
-"""Compressed transactions: they give the events in them, and have exactly the bytes that they say."""
+"""Compressed transactions are read as the events in them, and refused unless they have the size that they declare."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def test_a_compressed_transaction_gives_its_events(inner: Sequence[Event], end_l
     content = payload(outer, [encode(event, checksum=False) for event in inner])
     expected = [sized(event, checksum=False) for event in inner]
     if any(event.header.type == EventType.HEARTBEAT and event.header.end_log_pos != end_log_pos for event in inner):
-        return  # its position is in the header, and no server puts one into a transaction
+        return  # the position of a heartbeat is in its header, and no server puts heartbeats into transactions
     assert read(content) == [
         replace(event, header=event.header._replace(end_log_pos=end_log_pos)) for event in expected
     ]

@@ -1,4 +1,4 @@
-"""Events are converted together to the same texts as row by row, and refused where these are refused."""
+"""Events are converted many rows at once. The texts and refusals must be those of a conversion row by row."""
 
 import struct
 from collections.abc import Sequence

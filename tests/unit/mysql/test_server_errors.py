@@ -1,4 +1,4 @@
-"""Errors of the server become ours: of a kind that decides what the service does, in one line, without row values."""
+"""Errors of the server become `ChangelogError`s. They have one line, no row values, and a kind to react to."""
 
 import pytest
 

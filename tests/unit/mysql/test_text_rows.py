@@ -1,4 +1,4 @@
-"""The values of text results are found for all rows at once, exactly as one would read them one by one."""
+"""The values in all rows of a text result are located at once, and must equal the values of the single rows."""
 
 import pytest
 from hypothesis import given

@@ -50,7 +50,7 @@ NAMES = {
     TypeCode.GEOMETRY: "geometry",
     TypeCode.VECTOR: "vector",
 }
-"""The name on the page of each type in the log. Bytes have the same types as texts; their names are BYTES."""
+"""The name of each type of the log on the page. The log gives bytes the types of texts; BYTES has their names."""
 
 BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob"}
 
@@ -62,14 +62,14 @@ OTHERS = [
 
 
 def page_types() -> dict[str, list[str]]:
-    """The neutral types of each row of the page, by the names of its types."""
+    """Maps the name of each type on the page to its neutral types."""
     lines = PAGE.read_text("utf-8").partition(SECTION)[2].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith(ROWS)]
     return {name: re.split(r", (?![0-9])", row[-1].strip()) for row in rows for name in re.findall("`([^`]+)`", row[0])}
 
 
 def known() -> list[TypeCode]:
-    """The types in the log that can be published."""
+    """Returns the types of the log that can be published."""
     codes = []
     for code in TypeCode:
         try:
