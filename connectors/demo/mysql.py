@@ -70,9 +70,10 @@ class MysqlSession:
 
     @contextmanager
     def stamped(self, stamp: Stamp) -> Iterator[None]:
-        """An application has to add only the INSERT and the DELETE below: the log has both, and the table stays empty.
+        """Runs the block in a transaction with this stamp.
 
-        Two open transactions of one connection cannot exist, so its number is a key that no other transaction uses.
+        An application adds the INSERT and the DELETE below to its transactions: the log has both, but the table stays
+        empty. A connection has only one open transaction, so its id is a key that no other open transaction uses.
         """
         self._connection.begin()
         self.execute(

@@ -44,7 +44,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 TEMPORARY_FILES = ".tmp"
-"""A folder in the data folder. In a shared folder, a server that starts deletes the temporary tables of the others."""
+"""A folder in the data folder. If servers shared one, each would delete the others' temporary tables when it starts."""
 
 FLAVOUR_SETTINGS: Mapping[Flavour, Mapping[str, str]] = {
     "mariadb": {"binlog_annotate_row_events": "ON", "gtid_strict_mode": "ON", "ignore_db_dirs": TEMPORARY_FILES},
@@ -65,7 +65,7 @@ IN_USE = "Address already in use"
 _SYSTEM_TABLES = ("_system_tables", "_performance_tables", "_system_tables_data", "_sys_schema")
 _SYSTEM_SQL = b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
 
-# Nobody needs a data folder whose initialisation was interrupted, so it does not wait for the disk.
+# Nobody needs a data folder whose initialisation was interrupted, so the initialisation does not wait for the disk.
 _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
     "mariadb": ("--bootstrap", "--innodb_flush_method=nosync", "--max_allowed_packet=8M", "--log_warnings=0"),
     "mysql": ("--initialize-insecure", "--innodb_flush_method=nosync", "--auto_generate_certs=OFF"),

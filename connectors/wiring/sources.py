@@ -99,7 +99,7 @@ def postgres_settings(
 
 @contextmanager
 def client_needed() -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block imports the client of MySQL, and that is not installed."""
+    """Raises ChangelogError (USAGE) if the block imports the client of MySQL and the client is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

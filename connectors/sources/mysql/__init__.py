@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: reads their binary log. Each has events and transaction ids of its own in it."""
+"""Reads the binary logs of MySQL and MariaDB. Their kinds of events and their transaction ids differ."""

@@ -5,7 +5,7 @@ then reads every table again and publishes a delete for each key that the table 
 its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
-so the first row after the gap of such an entity is a truncate.
+so the first row of such an entity after the gap is a truncate.
 
 Until the sink has stored the checkpoint made here, every start finds the gap again, and these steps can be repeated.
 """
@@ -50,7 +50,9 @@ def crossing(
     reason: str,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the lock stays taken.
+    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint.
+
+    Until the block ends, no service can read the log for this changelog (see `claim`).
 
     `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
     can be read. `take_over` takes the sink over from its previous writer and returns the end of the changelog.

@@ -203,7 +203,7 @@ class MysqlSource:
         self._reading.start()
 
     def _delivered_to(self, delivered: Delivered) -> Callable[[int, str], None]:
-        """Returns what records delivered transactions, while tables are read under snapshots that need to know them."""
+        """Returns a function that records delivered transactions while tables are read. MariaDB does not need this."""
 
         def record(commit: int, gtid: str) -> None:
             if self._reading is not None and self._reading.running:
@@ -344,7 +344,7 @@ class MysqlSource:
 
 
 def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-    """Returns the checkpoint and the repairs by which an entity's table is read, and keys that it lacks are deleted."""
+    """Plans to read an entity's table, and to publish a delete for each key that the table lacks."""
     start = str(checkpoint.complete_before)
     repairs, windows = read_again(repairs, checkpoint.windows, entity, start, sweep=True, part=None)
     return replace(checkpoint, windows=windows, repairs=repairs.to_json()), repairs

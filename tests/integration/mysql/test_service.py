@@ -253,7 +253,7 @@ def test_a_statement_that_is_not_logged_as_rows_stops(site: MysqlSite) -> None:
         site.sql("SET SESSION binlog_format = STATEMENT", "UPDATE item SET amount = 0 WHERE id = 1")
         error = service.ended()
     assert error.kind is Kind.STOP
-    assert f"changed {site.database}.item, and not the rows" in error.message
+    assert f"changed {site.database}.item, but not the changed rows" in error.message
 
 
 def test_purged_log_is_a_gap_that_can_be_crossed(tmp_path: Path, mysql_server: Server, mysql_database: str) -> None:

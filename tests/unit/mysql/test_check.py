@@ -158,12 +158,12 @@ TABLE = Table(
         (
             replace(TABLE, versioned=True),
             MARIADB.version,
-            "shop.orders has system versioning: the log has its old rows, too, with the same key",
+            "shop.orders has system versioning: the log repeats old rows, with the same key as new ones",
         ),
         (
             replace(TABLE, columns=(*TABLE.columns, TableColumn(name="at", not_null=True, declared=OLD))),
             MARIADB.version,
-            "column at of shop.orders has an old layout, whose size the log does not have",
+            "column at of shop.orders has an old layout; the log lacks the size of its values",
         ),
         (
             replace(TABLE, cascades=("fk_guest",)),

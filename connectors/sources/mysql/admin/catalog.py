@@ -1,7 +1,7 @@
 """Reads from the catalogue which tables a server has now, for setup, for checks and for reading the tables.
 
-The columns of streamed rows come from the table maps in the binary log. The catalogue only adds the types that the log
-does not tell apart (`TableColumn.declared`). It is `information_schema`, which both databases have.
+The columns of streamed rows come from the table maps in the binary log. Some types look alike there; then the declared
+type comes from the catalogue (`TableColumn.declared`), which is `information_schema` in both databases.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ TableName = tuple[str, str]
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
 ENGINE = "InnoDB"
-"""The storage engine that tables must have. The others lose the rollback of a transaction."""
+"""The storage engine that tables must have. Most others cannot roll back a transaction."""
 
 _JSON = "json"
 

@@ -1,4 +1,7 @@
-"""Makes sure that only one service reads the log for a changelog: a lock that the server releases with its session."""
+"""Makes sure that only one service reads the log for a changelog.
+
+The service takes a lock, which the server releases when the service's session ends.
+"""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the catalogue knows of a table's columns: all of them, and what the binary log does not tell."""
+"""Reads from the catalogue the columns of a table, and what the binary log does not tell about a column."""
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from changelog.envelope.entity import Entity
 
 
 class ColumnCatalog:
-    """Reads columns from the catalogue, in the form that the binary log describes them.
+    """Reads columns from the catalogue, in the form in which the binary log describes them.
 
     `collations` are the ids of the server's collations, by name.
     """
@@ -52,7 +52,7 @@ class ColumnCatalog:
         }
 
     def column(self, row: CatalogColumn) -> Column:
-        """Returns the column that the log describes."""
+        """Returns a row of the catalogue in the form in which the log describes a column."""
         return column_of(row, self._collations)
 
     def columns(self, entity: Entity) -> tuple[Column, ...]:
@@ -61,7 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """The names of the character sets by the id of a collation. A collation begins with its set's name."""
+        """The name of each collation's character set, by the collation's id. The names of collations begin with it."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 
@@ -83,7 +83,7 @@ class Declarations:
 
     @property
     def stored(self) -> Mapping[str, Mapping[str, str]]:
-        """The answers, by entity and column. A column without a type that the log cannot tell has an empty text."""
+        """The answers, by entity and column. If the log already tells a column's type, its answer is an empty text."""
         return {entity: dict(columns) for entity, columns in self._declared.items()}
 
     def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -109,10 +109,10 @@ class Declarations:
 
 
 def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns the columns in which older rows may have a value: rows that were inserted before the column was added.
+    """Returns those of the new `columns` of a table that may have a value in older rows.
 
-    An example is a column that was added with a default, which the log does not contain. A column without a default is
-    null in older rows.
+    An example is a column that was added with a default: the log does not have its value in rows that were inserted
+    before. In these rows, a new column without a default is null.
     """
     names = ", ".join(["%s"] * len(columns))
     rows = query(_EMPTY.format(names), [*entity.table, *columns])

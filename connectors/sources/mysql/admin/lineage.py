@@ -8,7 +8,7 @@ The part of a checkpoint's `source` that this module writes:
 
 - `server`: the identity of the server, and `flavour` whether it is MySQL or MariaDB.
 - `gtids`: the transactions that were delivered completely.
-- `resume`: those that the server need not send again; absent if they are the same. It lacks prepared XA transactions:
+- `resume`: those that the server need not send again; absent if it equals `gtids`. It lacks prepared XA transactions:
   the service holds their rows only in memory, so the server must send them again after a restart.
 - `half`: the GTID of the transaction of which a part is published; absent if there is none.
 """

@@ -95,6 +95,6 @@ def bytes_between(query: Query, first: int, end: int) -> int:
 
 
 def lower_case_table_names(query: Query) -> int:
-    """Returns the setting that says how the server compares names of tables; if it is not 0, they are in lower case."""
+    """Returns the server's setting: 0 if upper and lower case differ in the names of tables, else 1 or 2."""
     [(value,)] = query("SELECT @@lower_case_table_names", ())
     return int(value)

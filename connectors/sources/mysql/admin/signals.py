@@ -1,4 +1,4 @@
-"""Sends signals: inserts requests to the service into the table `changelog_signal`, whose rows the log has, too.
+"""Sends signals: inserts requests into the table `changelog_signal`. The service finds these rows in the log.
 
 `changelog.envelope.signal` defines their form. Any account that may insert rows there may send signals; if `[signals]
 secret` is configured, the service obeys only signals that are signed with it. The signature covers the number of the

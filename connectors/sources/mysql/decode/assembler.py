@@ -111,7 +111,7 @@ class Assembler:
         return run.result()
 
     def _publish_reads(self, run: AssemblyRun) -> None:
-        """Publishes the rows of table reads whose place this is, between two transactions."""
+        """Between two transactions, publishes the rows of the table reads that are due at this place."""
         place = self.state.place
         if self._assembly.open is not None or self.state.begun is not None or not place.known:
             return

@@ -9,7 +9,7 @@ BLOCK_BYTES_MAX = 1 << 20
 rows of the changelog are much larger than those of the log."""
 
 _EVENTS_MAX = 16_384
-"""The most events that are decoded at once. Encoding has a cost for each block, so many small events make a block."""
+"""The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
@@ -18,8 +18,9 @@ _BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROT
 
 
 def portion(events: Sequence[bytes]) -> int:
-    """Returns how many of the events are decoded at once: at least one if there are any, and then so many that neither
-    their number nor their size is large.
+    """Returns how many of the events, from the first on, to decode at once: at most `_EVENTS_MAX`.
+
+    The event with which they reach `BLOCK_BYTES_MAX` bytes is the last one.
     """
     portioned = events[:_EVENTS_MAX]
     if sum(map(len, portioned)) < BLOCK_BYTES_MAX:

@@ -117,7 +117,7 @@ class LogState:
         self.maps.clear()
 
     def hold(self, xa_id: log.XaId, begun: Begun) -> None:
-        """Begins to hold the rows of an XA transaction, whose PREPARE has the GTID that was read."""
+        """Begins to hold the rows of an XA transaction. `begun` is the transaction of its PREPARE."""
         before = self._sent.build().builder()
         for ended in self._ended:
             before.add(ended.gtid)

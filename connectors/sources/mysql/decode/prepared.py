@@ -29,8 +29,10 @@ HeldEvent = TableMap | Rows | Signed
 
 @dataclass(slots=True, kw_only=True)
 class Held:
-    """The rows of one prepared transaction. `gtid` and `commit` are the GTID of its PREPARE and the coordinate of that;
-    `before` are the transactions that had been sent before it.
+    """The rows of one prepared transaction.
+
+    `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` are the transactions that the
+    server had sent before it.
     """
 
     gtid: str
@@ -64,7 +66,7 @@ class Prepared:
         return sorted(self._held.values(), key=lambda held: held.commit)
 
     def hold(self, xa_id: XaId, held: Held) -> None:
-        """Adds a transaction, when it is complete. After a restart, it may be delivered a second time.
+        """Adds a transaction whose rows are complete. It replaces an earlier delivery of the same transaction.
 
         Raises ChangelogError (LIMIT) if the rows of all prepared transactions take too much memory.
         """

@@ -2,8 +2,8 @@
 
     GTID ── QUERY "BEGIN" ── TABLE_MAP ── ROWS ── TABLE_MAP ── ROWS ── XID        a transaction
     GTID ── QUERY "ALTER TABLE …"                                                 a change of a definition
-    GTID ── QUERY "XA START …" ── TABLE_MAP ── ROWS ── XA_PREPARE                 held (`prepared`), until
-    GTID ── QUERY "XA COMMIT …"                                                   this GTID, to which its rows belong
+    GTID ── QUERY "XA START …" ── TABLE_MAP ── ROWS ── XA_PREPARE                 its rows are held (`prepared`) …
+    GTID ── QUERY "XA COMMIT …"                                                   … and published with this GTID
 
 MariaDB has no QUERY at the begin of a transaction: its GTID event says what kind of transaction begins.
 """
@@ -175,8 +175,8 @@ class TransactionReader:
     def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
         """Publishes the rows of a prepared transaction that is committed now, or forgets them.
 
-        If its rows are unknown, it may have changed any table: it was prepared before the changelog began. Or it has no
-        rows; MySQL logs only the COMMIT of such a transaction if the server crashed in between.
+        A transaction whose rows are unknown may have changed any table: it was prepared before the changelog began. (Or
+        it has no rows, and the server crashed before the COMMIT. Then MySQL logs only the COMMIT.)
         """
         begun = self._begun()
         held = self._state.complete(xa_id, begun.commit)
@@ -256,8 +256,9 @@ class TransactionReader:
             self._run.sign(self._begun().stamp)
 
     def _described(self, entity: Entity, table_map: log.TableMap) -> BoundTable | None:
-        """Returns the table that the rows belong to, which has new columns; None if the rows are to be skipped, because
-        nothing names their columns. Tells the assembly of the new columns.
+        """Returns the table that a new table map describes, and tells the assembly which columns it has.
+
+        Returns None if the rows of the table are to be skipped, because the log does not name their columns.
         """
         run = self._run
         run.flush()
@@ -352,7 +353,7 @@ class TransactionReader:
                 self._roll_back(ends=step.verb is Verb.ROLLBACK)
 
     def _roll_back(self, *, ends: bool) -> None:
-        """Refuses a rollback in the log. It is there only if a transaction also wrote to a table that has none."""
+        """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
         if not self._begun().seen:
             self._stop_or_skip(
                 "the log has a transaction that was rolled back, after it changed a table whose engine cannot do that",
@@ -391,7 +392,7 @@ class TransactionReader:
             self._run.take(1)
 
     def _altered(self, table: TableName) -> None:
-        """Makes table reads that are under way start again, and the next table map describe the table."""
+        """Makes current reads of the table start again, and lets the next table map describe the table anew."""
         entity = self._tables.named(table)
         if entity is not None:
             self._run.discard(entity.table)
@@ -412,12 +413,12 @@ class TransactionReader:
             self._state.miss(entity.name, self._begun().commit, reason)
 
     def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
-        """Refuses a statement that changed rows, if one of them can be published; None means that it can be any."""
+        """Refuses a statement that changed rows of `tables` (None: of any), if one of these tables is published."""
         published = sorted(table for table in tables or () if self._tables.named(table) is not None)
         if tables is None or published:
             names = ", ".join(".".join(table) for table in published) or "an unknown table"
             self._stop_or_skip(
-                f"the log has a statement that changed {names}, and not the rows",
+                f"the log has a statement that changed {names}, but not the changed rows",
                 f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
             )
 

@@ -25,7 +25,7 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How connections are encrypted. The files are paths in PEM format; empty if there are none."""
+    """How connections are encrypted. `ca`, `cert` and `key` are the paths of PEM files; empty if there are none."""
 
     mode: TlsMode = TlsMode.PREFERRED
     ca: str = ""
@@ -35,7 +35,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A server, an account on it, and the database that statements without a database's name mean."""
+    """A server, an account on it, and the database of tables that a statement names without a database."""
 
     host: str
     port: int

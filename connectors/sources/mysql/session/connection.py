@@ -1,7 +1,8 @@
 """Connections to a server: SQL, and the socket for the stream and for large results.
 
-PyMySQL does the handshake, authentication and TLS. Afterwards, this class gives it a reader of its own, which waits
-patiently and also returns raw packets. No other module touches PyMySQL's internals.
+PyMySQL does the handshake, authentication and TLS. Afterwards, `Connection` replaces PyMySQL's reader by a
+`PacketReader`, which waits as long as `Patience` says, and also returns raw packets. No other module touches PyMySQL's
+internals.
 """
 
 import contextlib

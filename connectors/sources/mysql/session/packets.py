@@ -67,7 +67,7 @@ class Packets:
 class PacketReader:
     """A buffered reader over a connected socket, whose timeout must be `LOOK_S`.
 
-    It also serves PyMySQL as the file from which that reads its packets (`read`, `close`). Only one thread may read.
+    PyMySQL also reads its packets here, with `read` and `close`, as from a file. Only one thread may read.
     """
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:

@@ -22,8 +22,9 @@ class TooLargeError(Exception):
 class TextRows:
     """The rows of a result, one after the other in `data`, each after HEADER_BYTES that are not part of it.
 
-    `bounds` has where these bytes begin for each row, and at last the end. The values of a row follow each other. Each
-    is a length and a text, or the byte 0xFB for NULL. Source: the page *Text Resultset Row* of MySQL's documentation.
+    `bounds` has, for each row, where its header begins, and at last the end of `data`. The values of a row follow each
+    other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page *Text Resultset Row* of MySQL's
+    documentation.
     """
 
     data: bytearray

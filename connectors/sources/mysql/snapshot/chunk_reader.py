@@ -1,11 +1,11 @@
 """Reads chunks of tables. A chunk that is being read is called a window.
 
-Nothing is written to the server. After a chunk is read, the reader asks where the log ends. The chunk's rows are
-published at the first place between two transactions that is not before that end (see `capture.tables.windows`):
+Nothing is written to the server. A chunk is read in three steps, whose names are those of `capture.tables.windows`:
 
-    L  what the snapshot sees at least    R  the rows are read    U  the end of the log
+    L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
 
-MySQL cannot say what a snapshot sees, so L is asked for before the snapshot is taken. MariaDB tells it exactly.
+The rows are published at the first place between two transactions that is not before U. MariaDB answers L exactly.
+MySQL cannot say what a snapshot sees, so the reader asks which transactions were executed before it takes the snapshot.
 """
 
 import secrets
@@ -42,7 +42,7 @@ SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}",
 )
-"""The statements that a session executes before it reads chunks, besides those before it reads values."""
+"""The statements that a session executes before it reads chunks, in addition to `selected.SETTINGS`."""
 
 _log = structlog.get_logger("mysql")
 

@@ -115,7 +115,7 @@ def _xa_commits(asking: Connection) -> int:
 
 
 def _told_cut(reading: Connection) -> Cut:
-    """Returns the cut that MariaDB tells of the snapshot."""
+    """Returns the cut. MariaDB tells at which place of the log the snapshot was taken."""
     status = dict(reading.query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'"))
     file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
     _, number = parse_file_name(file)

@@ -137,4 +137,4 @@ _FAMILIES: Mapping[str, _Family] = {
     )
     for data_type in data_types.split()
 }
-"""By `DATA_TYPE`."""
+"""The SQL for key columns, by the `DATA_TYPE` of the column."""

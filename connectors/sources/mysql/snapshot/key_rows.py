@@ -25,7 +25,7 @@ def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: Ke
 
 
 def _condition(key: Sequence[KeyColumn] | None, keys: Sequence[str]) -> str:
-    """Returns a condition for at least the rows with these keys; a scan of the table if they cannot be compared."""
+    """Returns a condition that at least the rows with these keys fulfil: all rows if keys cannot be compared."""
     if key is None or any(column.from_canonical is None for column in key):
         return "TRUE"
     rows = [literals for text in keys if (literals := _literals(key, text)) is not None]

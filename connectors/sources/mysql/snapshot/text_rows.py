@@ -18,7 +18,7 @@ _NULL = 0xFB
 
 
 def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> Columns:
-    """Returns where the values of a result are in `rows.data`, which gets padding.
+    """Returns where the values of a result are in `rows.data`, and adds padding to the end of `rows.data`.
 
     Column n of the result becomes column `places[n]` of `width` columns; the others are null. Raises ChangelogError
     (MALFORMED) if a row does not have as many values as `places`.

@@ -91,5 +91,5 @@ class GtidSnapshot:
         return mask
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """See `Visibility`. The transaction is not named, because only its GTID is known."""
+        """See `Visibility`. `horizon - 1` stands for all such transactions, because only their GTIDs are known."""
         return () if self._delivered.received.is_subset(self.executed) else (horizon - 1,)

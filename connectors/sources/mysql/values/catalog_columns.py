@@ -1,7 +1,7 @@
 """Makes the column that the binary log would describe, from a row of `information_schema.COLUMNS`.
 
-A table that is read without the log needs it. The two columns differ in their labels, which queries print, and in
-`unsigned` of a YEAR, which MariaDB's log sets.
+The source needs it to read a table without the log. Two members differ from those that the log gives: `labels` are
+missing, because queries already print labels, and `unsigned` of a YEAR is true only in MariaDB's log.
 """
 
 import re
@@ -51,7 +51,7 @@ _SET_SIZES = (1, 2, 3, 4, 8)
 
 
 def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> Column:
-    """Returns the column that the log describes; its `labels` are left out.
+    """Returns the column as the log describes it, but without its `labels`.
 
     `collations` are the ids by name. Raises ChangelogError (PRECONDITION) if the type is not known.
     """

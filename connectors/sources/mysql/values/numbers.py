@@ -17,7 +17,7 @@ Printer = Callable[[bytes | memoryview], bytes]
 
 _GROUP_DIGITS = 9
 _GROUP_BYTES = 4
-_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4)  # the bytes that so many digits need, if they are less than a group
+_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4)  # entry n: the bytes of n digits that are less than a group
 
 
 def integer(size: int, *, unsigned: bool) -> Printer:
@@ -51,7 +51,7 @@ def double(raw: bytes | memoryview) -> bytes:
 def floating(value: float, *, single: bool) -> bytes:
     """Returns the printed text of a number that is stored in 32 bits (`single`) or 64 bits.
 
-    The server's own text does not serve: it has too few digits of a FLOAT, and depends on the declared type.
+    The server's own text cannot be used: it has too few digits for a FLOAT, and depends on the declared type.
     """
     if not math.isfinite(value):
         raise malformed("FLOAT" if single else "DOUBLE", "is not a finite number")
@@ -59,7 +59,7 @@ def floating(value: float, *, single: bool) -> bytes:
 
 
 def bits(count: int) -> Printer:
-    """Prints a BIT of `count` bits, which is big-endian, as so many digits 0 and 1."""
+    """Prints a BIT of `count` bits, which is big-endian, as `count` digits 0 or 1."""
 
     def printed(raw: bytes | memoryview) -> bytes:
         check_size("BIT", raw, (count + 7) // 8)

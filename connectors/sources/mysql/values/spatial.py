@@ -22,8 +22,8 @@ def geometry(raw: bytes | memoryview) -> bytes:
     """Returns the JSON object of a geometry, `{"srid":4326,"wkb":"AQEAAAA…"}`.
 
     The bytes are the SRID in four bytes, little-endian, and the well-known binary. Where a new column is NOT NULL, rows
-    that were there before have no bytes at all: SRID 0, and an empty `wkb`. Raises ChangelogError (MALFORMED) for one
-    to three bytes.
+    that were there before have no bytes at all; that means SRID 0 and an empty `wkb`. Raises ChangelogError (MALFORMED)
+    for one to three bytes.
     """
     if 0 < len(raw) < _SRID_SIZE:
         raise malformed("GEOMETRY", f"has {len(raw)} bytes")

@@ -26,8 +26,8 @@ def date(raw: bytes | memoryview) -> bytes:
 def time(digits: int) -> Printer:
     """Prints a TIME with `digits` digits of the fraction, for example `-838:59:59.0`.
 
-    It is big-endian, with an offset: 3 bytes, then the fraction. 6 bits each of the second and the minute are below the
-    hour. The fraction is part of the number, so a negative time is the number's complement as a whole.
+    The bytes are one big-endian number plus an offset: 3 bytes with the hour and 6 bits each of the minute and the
+    second, then the bytes of the fraction. A negative time is the negative of this whole number.
     """
     fraction_size = (digits + 1) // 2
 
@@ -45,8 +45,8 @@ def time(digits: int) -> Printer:
 def datetime_(digits: int) -> Printer:
     """Prints a DATETIME with `digits` digits of the fraction.
 
-    It is big-endian, with an offset: 5 bytes, then the fraction. Below 13 times the year plus the month are 5 bits each
-    of the day and the hour, and 6 bits each of the minute and the second.
+    First come 5 bytes, big-endian, plus an offset: 13 times the year plus the month, then 5 bits each of the day and
+    the hour, and 6 bits each of the minute and the second. The bytes of the fraction follow.
     """
     fraction_size = (digits + 1) // 2
 

@@ -13,7 +13,7 @@ NEWEST: Mapping[Flavour, int] = {Flavour.MYSQL: 9, Flavour.MARIADB: 11}
 """The newest major versions that the source is tested with."""
 
 RETENTION_S = 3 * 86_400
-"""A service that was away for a weekend must find its log again."""
+"""The server should keep its log for this time, so that a service can go on after a weekend without it."""
 
 _IMAGES = {Flavour.MYSQL: ("FULL",), Flavour.MARIADB: ("FULL", "FULL_NODUP")}
 _PRIVILEGES = {

@@ -29,7 +29,7 @@ def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
     if table.versioned:
         yield fail(
             entity.name,
-            f"{text} has system versioning: the log has its old rows, too, with the same key",
+            f"{text} has system versioning: the log repeats old rows, with the same key as new ones",
             f"exclude it, or ALTER TABLE {quoted(table)} DROP SYSTEM VERSIONING, which deletes its history",
         )
 
@@ -39,7 +39,7 @@ def _layout(entity: Entity, table: Table) -> Iterator[Finding]:
     if name is not None:
         yield fail(
             entity.name,
-            f"column {name} of {table.schema}.{table.name} has an old layout, whose size the log does not have",
+            f"column {name} of {table.schema}.{table.name} has an old layout; the log lacks the size of its values",
             f"SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE {quoted(table)} FORCE",
         )
 

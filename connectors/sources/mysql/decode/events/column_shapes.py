@@ -36,7 +36,10 @@ def read_shape(code: int, cursor: Cursor) -> Shape:
 
 
 def _string(cursor: Cursor) -> Shape:
-    """Reads the metadata of a `STRING`: the true type, whose bits 4 and 5 are inverted high bits of the length."""
+    """Reads the metadata of a `STRING`: a byte with the true type, and a byte with the length.
+
+    Two more bits of the length (8 and 9) are stored, inverted, as bits 4 and 5 of the first byte.
+    """
     begin = cursor.at
     first, length = cursor.number(1), cursor.number(1)
     true_type = first | 0x30
@@ -48,7 +51,7 @@ def _string(cursor: Cursor) -> Shape:
 
 
 def _typed_array(cursor: Cursor) -> Shape:
-    """Reads the metadata of an array: the type of its elements with its own metadata, which nobody needs."""
+    """Reads the metadata of an array: the elements' type, and the metadata of this type. Nobody needs them."""
     element = cursor.number(1)
     if element == TypeCode.VARCHAR:
         cursor.skip(3)

@@ -71,7 +71,7 @@ def format_description(cursor: Cursor, header: Header) -> FormatDescription:
 
 
 def _zero_padded(cursor: Cursor, size: int) -> str:
-    """Reads a text that zero bytes fill up."""
+    """Reads a text that is padded with zero bytes."""
     begin = cursor.at
     text = cursor.text(size)
     stripped = text.rstrip("\0")
@@ -93,7 +93,7 @@ def previous_gtids(cursor: Cursor, header: Header) -> PreviousGtids:
 
 
 def gtid_list(cursor: Cursor, header: Header) -> GtidList:
-    """Decodes a GTID_LIST of MariaDB. The upper four bits of the count are flags. Zero bytes fill up an empty list."""
+    """Decodes a GTID_LIST of MariaDB. The upper four bits of the count are flags. Zeros pad an empty list."""
     count = cursor.number(4) & 0x0FFFFFFF
     gtids = tuple((cursor.number(4), cursor.number(4), cursor.number(8)) for _ in range(count))
     zeros_to_the_end(cursor)
@@ -101,7 +101,7 @@ def gtid_list(cursor: Cursor, header: Header) -> GtidList:
 
 
 def zeros_to_the_end(cursor: Cursor) -> None:
-    """Passes the zero bytes by which MariaDB makes a short event longer. Other bytes are unknown fields."""
+    """Passes the zero bytes with which MariaDB pads a short event. Raises the error for other bytes."""
     begin = cursor.at
     if any(cursor.rest()):
         raise cursor.malformed("unknown fields", begin)
@@ -137,7 +137,8 @@ def incident(cursor: Cursor, header: Header) -> Incident:
 def heartbeat(cursor: Cursor, header: Header) -> Heartbeat:
     """Decodes a HEARTBEAT.
 
-    The position is in the header. If it needs more than four bytes, MariaDB stores 0 there, and the position first.
+    The position is in the header. If it needs more than four bytes, MariaDB stores 0 in the header, and the position
+    before the name of the file.
     """
     position = header.end_log_pos or cursor.number(8)
     return Heartbeat(header=header, file=cursor.text(cursor.left), position=position)

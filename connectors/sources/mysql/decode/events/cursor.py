@@ -3,7 +3,7 @@
 from changelog.envelope.errors import ChangelogError, Kind
 
 _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""The sizes of the number after the first byte of a length-encoded integer."""
+"""Maps the first byte of a length-encoded integer to the size of the number after this byte."""
 
 
 class Cursor:
@@ -89,7 +89,7 @@ class Cursor:
         return Cursor(self.data, at=begin, end=self.at, base=self._base, what=self._what)
 
     def copy(self) -> "Cursor":
-        """Returns a cursor at the same place, which moves alone."""
+        """Returns another cursor at the same place."""
         return Cursor(self.data, at=self.at, end=self.end, base=self._base, what=self._what)
 
     def finish(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""In which points the table maps of servers differ that describe the same table."""
+"""How the table maps of two servers can differ, even if both describe the same table."""
 
 import re
 from typing import NamedTuple, Self
@@ -12,7 +12,7 @@ class Dialect(NamedTuple):
 
     - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
     - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned, as in MariaDB and in newer versions of
-      MySQL. None if it is not known: MySQL began with this after 8.0.20, in 2020, and 8.0.29 does it.
+      MySQL. None if it is not known: 8.0.20 does not do this yet, and 8.0.24 does.
     """
 
     geometry_has_collation: bool

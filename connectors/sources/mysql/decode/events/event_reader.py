@@ -85,7 +85,7 @@ class EventReader:
         return (self._event(cursor, header),)
 
     def _has_checksum(self, cursor: Cursor) -> bool:
-        """Whether the event ends with a checksum. Before the first format description, a right one shows that."""
+        """Whether the event ends with a checksum. Before the first format description: whether a right one does."""
         if self._format is not None:
             return self._format.has_checksums
         return cursor.left > CHECKSUM_BYTES and _checksum(cursor) == _stored_checksum(cursor)
@@ -124,7 +124,7 @@ def _format_description(cursor: Cursor, header: Header) -> FormatDescription:
 
 
 def _remove_checksum(cursor: Cursor, header: Header, computed: int) -> None:
-    """Takes the checksum off the end of an event, if it is the one that was computed."""
+    """Removes the checksum from the end of an event. Raises the error if it is not `computed`."""
     if cursor.left < CHECKSUM_BYTES:
         raise cursor.malformed("an event without a checksum")
     stored = _stored_checksum(cursor)

@@ -30,8 +30,8 @@ class Rotate:
 class FormatDescription:
     """The first event of a file, which says how the others are stored.
 
-    `has_checksums` says that each event ends with a CRC32. `header_sizes` are the sizes of the fixed part after the
-    header, by type from 1 on.
+    `has_checksums` says that each event ends with a CRC32. Byte n - 1 of `header_sizes` is the size of the fixed part
+    that follows the header in events of type n.
     """
 
     header: Header
@@ -89,7 +89,7 @@ class XaId:
 
 
 class AlterPhase(Enum):
-    """The part of a two-phase ALTER of MariaDB that a transaction is (`binlog_alter_two_phase`)."""
+    """Which part of an ALTER a transaction is, if MariaDB logs the ALTER in two parts (`binlog_alter_two_phase`)."""
 
     START = "start"
     COMMIT = "commit"
@@ -212,7 +212,7 @@ class TableMap:
 
     @property
     def description(self) -> TableDescription:
-        """Everything that the event says of the table. Equal tables have the same object, as long as it is cached."""
+        """Everything that the event says of the table. Events with the same `body` share one cached object."""
         return describe(self.body, self.dialect)
 
     @property
@@ -302,7 +302,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementContext:
-    """A value that the next statement needs (`INTVAR`, `RAND`, `USER_VAR`); so that statement changes rows."""
+    """A value that the next statement uses (`INTVAR`, `RAND`, `USER_VAR`).
+
+    It shows that the server logs a statement that changes rows, and not the rows.
+    """
 
     header: Header
     name: str
@@ -310,7 +313,7 @@ class StatementContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """An event that changes rows in a form that `binlog_format = ROW` excludes, such as those of LOAD DATA."""
+    """An event of a change that is not logged as rows, as `binlog_format = ROW` demands. An example is LOAD DATA."""
 
     header: Header
     name: str

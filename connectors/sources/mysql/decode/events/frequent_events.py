@@ -1,8 +1,8 @@
 """Decodes the events that most of a log consists of, in the form in which servers usually write them.
 
-The other modules define what an event means. For each packet, `decoder` either returns exactly what they return, or
-None; then they decode the event, or say what is wrong with it. This takes a quarter of their time: a struct reads all
-fixed fields at once, and the parts that are the same in many events are decoded only once.
+The other modules define what an event means. A function of `DECODERS` returns either exactly what they return, or None;
+then they decode the event, or say what is wrong with it. The functions here take a quarter of the time: a struct reads
+all fixed fields at once, and the parts that are the same in many events are decoded only once.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ from changelog.connectors.sources.mysql.decode.events.query_events import contex
 from changelog.connectors.sources.mysql.decode.events.table_description import OFFSET, read_names
 
 Decode = Callable[[bytes, Header, int, Dialect], Event | None]
-"""Decodes a packet that begins with this header, and whose content ends at an offset."""
+"""Decodes the packet that begins with this header; the number is the offset at which its content ends."""
 
 BYTES_MAX = 1 << 20
-"""The size of the largest packet that is decoded here: the rows of an event are copied."""
+"""The size of the largest event with rows that is decoded here, because this copies the rows."""
 
 _XID = Struct("<Q")
 _QUERY = Struct("<IIBHH")

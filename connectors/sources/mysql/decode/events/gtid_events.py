@@ -143,7 +143,7 @@ def _serialized_fields(cursor: Cursor) -> tuple[dict[int, int], dict[int, bytes]
 
 
 def packed(cursor: Cursor) -> int:
-    """Reads a number of 1 to 9 bytes. The lowest bits of the first byte that are 1 count the bytes after it."""
+    """Reads a number of 1 to 9 bytes. The first byte ends with as many 1 bits as bytes follow it."""
     first = cursor.number(1)
     count = (first ^ 0xFF) & -(first ^ 0xFF)
     count = 8 if not count else count.bit_length() - 1
@@ -179,7 +179,7 @@ _SECOND_PHASES = _COMMIT_ALTER | _ROLLBACK_ALTER
 
 
 def mariadb_gtid(cursor: Cursor, header: Header) -> MariadbGtid:
-    """Decodes a GTID of MariaDB. Zero bytes fill up a short one."""
+    """Decodes a GTID of MariaDB. A short one is padded with zero bytes."""
     sequence, domain_id, flags = cursor.number(8), cursor.number(4), cursor.number(1)
     commit_id = cursor.number(8) if flags & _GROUP_COMMIT else None
     xa = xa_id(cursor, cursor.signed(4), size_bytes=1) if flags & (_PREPARED_XA | _COMPLETED_XA) else None

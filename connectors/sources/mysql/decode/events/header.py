@@ -15,7 +15,7 @@ EVENT_BYTES_MAX = 1 << 30
 """The size of the largest event: no server sends or accepts a larger packet (`max_allowed_packet`)."""
 
 IN_USE_FLAG = 0x01
-"""The server sets this flag in the first event of a file while it writes the file, without a new checksum."""
+"""The server sets this flag in the first event of a file while it writes the file; the checksum stays as it was."""
 
 ARTIFICIAL_FLAG = 0x20
 IGNORABLE_FLAG = 0x80
@@ -29,7 +29,7 @@ class Header(NamedTuple):
     - `size`: its bytes, with the header and the checksum.
     - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
       at their beginning and end. All events in a compressed transaction of MySQL (`TRANSACTION_PAYLOAD`) have the
-      `end_log_pos` of the whole.
+      `end_log_pos` of this event.
     - `flags`: see the properties, and the constants above.
     """
 

@@ -23,7 +23,7 @@ def compressed_query(cursor: Cursor, header: Header) -> Query:
 
 
 def rows_query(cursor: Cursor, header: Header) -> RowsQuery:
-    """Decodes a ROWS_QUERY of MySQL. Its first byte is the size modulo 256, which has no use."""
+    """Decodes a ROWS_QUERY of MySQL. Its first byte is the statement's size modulo 256; nobody needs it."""
     cursor.skip(1)
     return RowsQuery(header=header, sql=cursor.rest())
 
@@ -61,9 +61,10 @@ class QueryContext:
 
 @lru_cache(maxsize=256)
 def context_of(content: bytes, variables_bytes: int) -> QueryContext:
-    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables, and a name.
+    """Decodes what stands between the fixed fields of a QUERY and the statement: status variables, and a database.
 
-    Sessions send the same again and again. Raises ChangelogError (MALFORMED) with the offset in the event.
+    The results are cached, because the statements of a session repeat these bytes. Raises ChangelogError (MALFORMED)
+    with the offset in the event.
     """
     cursor = Cursor(content, base=_CONTEXT_OFFSET)
     return _context(cursor, variables_bytes, len(content) - variables_bytes - 1)

@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Servers differ in
-which columns some optional fields are for: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. For
+some optional fields, it depends on the server which columns they are about: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -111,10 +111,10 @@ _CHARACTER = frozenset(
         TypeCode.VECTOR,
     }
 )
-"""The columns with a collation in the log."""
+"""The types of columns that have a collation in the log."""
 
 _WITHOUT_TEXT = frozenset({TypeCode.GEOMETRY, TypeCode.VECTOR})
-"""The columns that have a collation in the log, but no text."""
+"""The types of columns that have a collation in the log, but no text."""
 
 _LABELLED = frozenset({TypeCode.ENUM, TypeCode.SET})
 
@@ -176,7 +176,7 @@ def _of_types(shapes: Sequence[Shape], types: Iterable[int]) -> list[int]:
 
 
 def _required(cursor: Cursor, fields: _Fields, field: _Field) -> Cursor:
-    """Returns a field that the server always writes if it writes names and has such columns."""
+    """Returns a field that a table map with names always has, if the table has columns that the field is about."""
     if field not in fields:
         raise cursor.malformed(f"a table map with names, but without the optional field {field}")
     return fields[field]
@@ -267,7 +267,7 @@ def _label_list(field: Cursor) -> Iterator[bytes]:
 
 
 def _primary_key(fields: _Fields, width: int) -> Iterator[int]:
-    """Yields the indexes of the primary key's columns; a column's prefix, if only that is in the key, is left out."""
+    """Yields the indexes of the primary key's columns. How long a prefix of a column the key covers is ignored."""
     simple, prefixed = fields.get(_Field.PRIMARY_KEY), fields.get(_Field.PRIMARY_KEY_WITH_PREFIX)
     while simple is not None and simple.left:
         yield _index(simple, width)

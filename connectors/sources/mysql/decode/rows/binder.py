@@ -12,7 +12,7 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The number of every relation. The source itself notices if another table takes the name of a published one."""
+"""The `relid` of every table. The source itself notices if another table takes the name of a published one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

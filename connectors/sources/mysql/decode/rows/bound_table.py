@@ -22,8 +22,8 @@ class BoundTable:
     """A table of an entity, with these columns.
 
     `printers` has the place of each column whose value is needed, and the function that prints it. `column_printers`
-    has, by the same places, what prints many values of the column at once, where that is possible. `layout` is None if
-    rows that contain all columns cannot be read.
+    maps the same places to the functions that print many values of a column at once; None where there is no such
+    function. `layout` is None if a column has a type whose values are never in rows.
     """
 
     entity: Entity

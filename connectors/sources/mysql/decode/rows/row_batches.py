@@ -15,15 +15,15 @@ from changelog.envelope.columnar.splice import Bytes, Pool
 from changelog.envelope.model import Op
 
 BODY_BYTES_MAX = 1 << 20
-"""The size of an event from which on its rows are large, and converted one by one so that there are fewer copies."""
+"""The rows of an event of this size or a larger one are converted one by one, because that makes fewer copies."""
 
 
 @dataclass(slots=True)
 class RowBatch:
-    """The rows of events of one table and with one op, which contain all columns.
+    """The rows of several events of one table and with one op. Each row contains all columns.
 
-    `bodies` are the rows of each event, `counts` their numbers, and `first_places` the place in the block of the first
-    row. `starts` has where each row begins in its event. `images` is the number of stored rows for each change: an
+    For each event, `bodies` has its rows, `counts` their number, and `first_places` the place of the first row in the
+    block. `starts` has where each row begins in its event. `images` is the number of stored rows for each change: an
     update has two, the old row and the new one.
     """
 
@@ -64,7 +64,10 @@ class RowBatch:
         return has_all and fits and not event.partial
 
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
-        """Returns the rows. `octets` begins `pool`, which gets texts, and has the bodies from `begin` on."""
+        """Returns the rows. Their texts are added to `pool`.
+
+        `octets` are the bytes with which `pool` begins. The bodies are in them from `begin` on.
+        """
         counts = np.array(self.counts)
         sizes = np.array([len(body) for body in self.bodies])
         rows = np.repeat(begin + np.cumsum(sizes) - sizes, counts * self.images) + np.array(self.starts)

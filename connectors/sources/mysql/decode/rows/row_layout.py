@@ -17,7 +17,7 @@ from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Calls the function with the place of each row in the rows of an event. Returns false if they are not usual."""
+"""Takes the rows of an event, and calls the function with the place of each. Returns false if they are not usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """How the rows of a table are stored that contain all of its columns; `every_column` is the bitmap of such rows."""
+    """How rows that contain all columns of their table are stored; `every_column` is the bitmap of such rows."""
 
     frames: tuple[Framing, ...]
     nullable: tuple[bool, ...]

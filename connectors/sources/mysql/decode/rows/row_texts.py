@@ -24,7 +24,7 @@ from changelog.envelope.model import Op
 
 @dataclass(slots=True)
 class _Side:
-    """The old or the new rows of a group: for each needed value its offset and its length, or -1 for a null."""
+    """The old or the new rows of a group: for each needed value its offset and its length (-1 for a null)."""
 
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -94,7 +94,11 @@ class RowTexts:
         self._count += 1
 
     def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
-        """Adds the texts of a row's values. Makes a value that the row lacks, or only has as a change, of `before`."""
+        """Adds the texts of a row's values.
+
+        Takes a value that the row lacks from `before`. If the row only has the differences of a JSON value, applies
+        them to the value in `before`.
+        """
         data, starts, lengths = self._data, side.starts, side.lengths
         for place, print_value in table.printers:
             value = image[place]
@@ -130,7 +134,7 @@ def _patched(before: Image | None, place: int, value: PartialJson) -> bytes:
     """Returns the text of a JSON value of which the log has only the differences."""
     old = None if before is None else before[place]
     if not isinstance(old, memoryview):
-        raise ChangelogError(Kind.MALFORMED, "a row has changes of a JSON value, and not the value before them")
+        raise ChangelogError(Kind.MALFORMED, "a row has differences of a JSON value, but its old row lacks the value")
     return apply_diffs(old, value.diffs)
 
 

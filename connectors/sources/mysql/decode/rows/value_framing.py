@@ -41,7 +41,8 @@ def framing(column: Column) -> Framing:
         return Framing(size=_digits_size(column.precision - column.scale) + _digits_size(column.scale))
     if kind == TypeCode.BIT:
         return Framing(size=(column.bits + 7) // 8)
-    raise ChangelogError(Kind.MALFORMED, f"the binary log has values of the column {column.name} of the type {kind}")
+    problem = f"the binary log has values of the column {column.name}, whose type {kind} is never in rows"
+    raise ChangelogError(Kind.MALFORMED, problem)
 
 
 def _digits_size(digits: int) -> int:

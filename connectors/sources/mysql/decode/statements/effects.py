@@ -84,8 +84,8 @@ class Replaced:
 class Dml:
     """The statement changed rows, and the log has no images of them.
 
-    `tables` has the table, or all names in the statement that could be it; it is None if that can be any table.
-    Triggers and foreign keys can have changed other tables.
+    `tables` has the changed table. If several names in the statement could be the changed table, it has all of them;
+    None if any table may have changed. Triggers and foreign keys can have changed further tables.
     """
 
     tables: frozenset[TableName] | None

@@ -25,9 +25,9 @@ class Lexeme(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """One token. `text` is what the statement has; of a name or string in quotes, it is the content.
+    """One token, with its `text` in the statement. The text of a name or string in quotes is what the quotes enclose.
 
-    Two quotes in the content are one there, but escapes with a backslash stay as they are written.
+    A doubled quote in it has become a single one, but escapes with a backslash stay as they are written.
     """
 
     kind: Lexeme
@@ -47,9 +47,9 @@ class Token:
 def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterator[Token]:
     """Yields the tokens of a statement. The two modes are those of `sql_mode`.
 
-    The content of `/*!50100 … */` and `/*M!100100 … */` is part of the statement: before a server logs a statement, it
-    disables those that it does not execute itself. Raises UnclearStatementError if a quote or an executed comment has
-    no end.
+    The content of `/*!50100 … */` and `/*M!100100 … */` is part of the statement. (Before a server logs a
+    statement, it disables such comments if it does not execute them itself.) Raises UnclearStatementError if a quote
+    or an executed comment has no end.
     """
     pattern = _pattern(ansi_quotes=ansi_quotes, no_backslash_escapes=no_backslash_escapes)
     at, executed = 0, 0
@@ -63,7 +63,7 @@ def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterat
         elif match.lastgroup == "end":
             if executed:
                 executed -= 1
-            else:  # a star before a comment, or before a division
+            else:  # no comment ends here: it is a star before a division or a comment
                 at -= 1
                 yield Token(kind=Lexeme.SYMBOL, text="*")
         elif match.lastgroup != "ignored":

@@ -8,7 +8,7 @@ from changelog.connectors.sources.mysql.decode.statements.effects import TableNa
 from changelog.connectors.sources.mysql.decode.statements.sql_tokens import Lexeme, Token, UnclearStatementError
 
 TOKENS_MAX: Final = 50_000
-"""The most tokens that are read. Only statements with rows are longer, and those with thousands of partitions."""
+"""The most tokens that are read. Only statements that contain many rows, or thousands of partitions, are longer."""
 
 UNDECODED: Final = "\ufffd"
 """What Python's decoders put in the place of bytes that are not valid."""
@@ -48,7 +48,7 @@ class StatementReader:
         return self._at >= len(self._tokens)
 
     def peek(self, ahead: int = 0) -> Token:
-        """Returns the next token, or the one that is so many tokens after it; an empty symbol after the end."""
+        """Returns the next token, or the token `ahead` places after it; an empty symbol after the end."""
         at = self._at + ahead
         return self._tokens[at] if at < len(self._tokens) else _END
 
@@ -113,7 +113,7 @@ class StatementReader:
         """Passes the tokens up to a word in `stop` that is outside of parentheses. Returns all names of tables that
         these tokens can be: also keywords, columns and aliases, as if they were tables.
 
-        Raises UnclearStatementError if the statement is not complete, and no such word is in what is known of it.
+        Raises UnclearStatementError if the statement is not complete, and the tokens that were read have no such word.
         """
         names: set[TableName] = set()
         depth = 0

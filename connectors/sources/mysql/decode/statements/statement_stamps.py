@@ -1,4 +1,7 @@
-"""Reads the stamps that statements and GTIDs carry: who made the changes, without a row in `changelog_stamp`.
+"""Reads stamps, which say who made changes, from the comments of statements and the tags of GTIDs.
+
+Applications that send such a stamp need not insert a row into `changelog_stamp`.
+
 
 A statement can begin with a comment as sqlcommenter writes it: names and values are percent-encoded, and a value is in
 single quotes. https://google.github.io/sqlcommenter/spec describes the form.
@@ -21,8 +24,8 @@ def comment_stamp(sql: bytes) -> Stamp | None:
     """Returns the stamp in the comment at the beginning of a statement; None if there is none.
 
     A comment is a stamp if it has the name `serviceName` with a value that is not empty. Other names than `apiVersion`
-    and `identifier` are ignored, because tools write comments, too. So is a comment of more than `NBYTES_MAX` bytes.
-    `sql` is in any character set in which ASCII characters have one byte.
+    and `identifier` are ignored, because tools write comments, too. A comment of more than `NBYTES_MAX` bytes is
+    no stamp. `sql` is in any character set in which ASCII characters have one byte.
     """
     comment = _COMMENT.match(sql, 0, NBYTES_MAX)
     if comment is None:
@@ -38,7 +41,7 @@ def comment_stamp(sql: bytes) -> Stamp | None:
 
 
 def tag_stamp(tag: str) -> Stamp | None:
-    """Returns the stamp that the tag of a GTID makes: it names the service; None if there is no tag."""
+    """Returns a stamp whose service has the name `tag`, the tag of a GTID; None if the tag is empty."""
     return Stamp(service_name=tag, api_version="", identifier="") if tag else None
 
 

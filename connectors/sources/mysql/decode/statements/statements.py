@@ -121,9 +121,10 @@ def _drop(reader: StatementReader) -> Effects:
 
 
 def _other_object(reader: StatementReader) -> Effects:
-    """Returns the effects of a CREATE, ALTER or DROP of something else than a table: an index belongs to a table.
+    """Returns the effects of a CREATE, ALTER or DROP of anything but a table.
 
-    Words like `DEFINER = …` can stand before the kind of the object.
+    Only an index matters: it belongs to a table, which is altered. Words like `DEFINER = …` can stand before the kind
+    of the object.
     """
     kind = reader.find(_OBJECTS | {"INDEX"})
     if not kind:
@@ -182,12 +183,12 @@ def _load(reader: StatementReader) -> frozenset[TableName]:
 
 
 def _analyze(reader: StatementReader) -> Effects:
-    """ANALYZE TABLE, or in MariaDB any statement, which is then executed."""
+    """Returns the effects of ANALYZE TABLE, or of ANALYZE before another statement, which MariaDB then executes."""
     return () if reader.keyword in ("LOCAL", "NO_WRITE_TO_BINLOG", "TABLE", "TABLES") else _ANY_ROWS
 
 
 def _start(reader: StatementReader) -> Effects:
-    """START TRANSACTION; all others start replication."""
+    """Returns the effects of START TRANSACTION, or of a statement that starts replication."""
     return _BEGUN if reader.accept("TRANSACTION") else ()
 
 

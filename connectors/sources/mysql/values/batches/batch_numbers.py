@@ -1,4 +1,7 @@
-"""Prints columns of numbers, many values at once. The layouts are described in `numbers`."""
+"""Prints columns of numbers, many values at once. The layouts are described in `numbers`.
+
+Some values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +16,10 @@ from changelog.connectors.sources.mysql.values.batches.raw_columns import (
 from changelog.connectors.sources.mysql.values.numbers import Printer
 
 _GROUP_DIGITS = 9
-_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # the bytes that so many digits need
+_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # entry n: the bytes that n digits need
 _MINUS, _ZERO = b"-0"
 _FIXED = {8: (1e-4, 1e10), 4: (1e-4, 1e6)}
-"""By the size of a float: from where to where Arrow prints it as we do, without an exponent."""
+"""By the size of a float: the limits between which Arrow prints it as we do, without an exponent."""
 
 
 def integer(size: int, *, unsigned: bool) -> PrintColumn:
@@ -32,7 +35,7 @@ def floating(size: int) -> PrintColumn:
 def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
     """Prints floats of 4 or 8 bytes.
 
-    Numbers that Arrow prints with an exponent are left, and those that are not finite.
+    Numbers that Arrow prints with an exponent, and numbers that are not finite, are left.
     """
     low, high = _FIXED[values.itemsize]
     zero = (values == 0) & ~np.signbit(values)
@@ -41,7 +44,7 @@ def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
 
 
 def distinct(size: int, printer: Printer) -> PrintColumn:
-    """Prints values of 1 to 8 bytes of which a column has few different ones: each of them once, with `printer`."""
+    """Prints columns with few different values, of 1 to 8 bytes: each different value once, with `printer`."""
 
     def printed(raw: RawColumn) -> PrintedColumn:
         numbers, inverse = np.unique(raw.unsigned(size), return_inverse=True)

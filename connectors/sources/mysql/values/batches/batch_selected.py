@@ -1,4 +1,7 @@
-"""Converts what a query returns for a column, many values at once. `values.selected` defines what is correct."""
+"""Converts what a query returns for a column, many values at once. `values.selected` defines what is correct.
+
+Some values are *left*: they are not converted here, but one by one (see `PrintedColumn`).
+"""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,7 @@
-"""Prints columns of texts and bytes, many values at once, where the stored bytes are what is printed."""
+"""Prints columns of texts and bytes, many values at once, where the stored bytes are what is printed.
+
+Other values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+"""
 
 import numpy as np
 
@@ -50,7 +53,10 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 
 
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
-    """Returns a mask of the texts that are not only ASCII; with `is_utf8`, of none if all texts are valid UTF-8."""
+    """Returns a mask of the texts that are not only ASCII.
+
+    With `is_utf8`, the mask has no text if all texts are valid UTF-8.
+    """
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
     octets = np.frombuffer(data, np.uint8)

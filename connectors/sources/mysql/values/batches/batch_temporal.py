@@ -1,4 +1,7 @@
-"""Prints columns of times, many values at once. The layouts are described in `temporal`. Impossible values are left."""
+"""Prints columns of times, many values at once. The layouts are described in `temporal`.
+
+Impossible values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+"""
 
 import numpy as np
 
@@ -79,7 +82,7 @@ def timestamp(digits: int) -> PrintColumn:
 
 
 def _civil(days: Ints) -> tuple[Ints, Ints, Ints]:
-    """Returns the year, the month and the day of dates that are so many days after 1970-01-01."""
+    """Returns the year, the month and the day of the dates that are `days` days after 1970-01-01."""
     dates = days.astype("datetime64[D]")
     months = dates.astype("datetime64[M]")
     year, month = np.divmod(months.astype(np.int64), 12)
@@ -96,7 +99,7 @@ def _put_date(matrix: Bytes, year: Ints, month: Ints, day: Ints) -> None:
 
 
 def _put_clock(matrix: Bytes, at: int, hours: Ints, minutes: Ints, seconds: Ints) -> Mask:
-    """Writes the time of day. Returns a mask of the values that have no such minute or second."""
+    """Writes the time of day. Returns a mask of the values whose minutes or seconds are above 59."""
     for number, part in enumerate((hours, minutes, seconds)):
         matrix[:, at + 3 * number : at + 3 * number + 2] = digits_of(part, 2)
     matrix[:, at + 2] = matrix[:, at + 5] = ord(":")

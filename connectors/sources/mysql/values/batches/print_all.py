@@ -8,7 +8,7 @@ from changelog.envelope.columnar.splice import Pool
 
 
 def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer, pool: Pool) -> tuple[Ints, Ints]:
-    """Returns the starts and the lengths of the texts in `pool`, which gets new texts.
+    """Returns the starts and the lengths of the texts in `pool`, and adds new texts to it.
 
     `pool` must begin with the bytes of `raw.octets`. The result is that of `printer` for each value. `print_column`
     prints many values together; None if each must be printed alone. Raises what `printer` raises.

@@ -46,7 +46,7 @@ def apply_diffs(old: bytes | memoryview, diffs: bytes | memoryview) -> bytes:
     """Returns the text of the new document.
 
     `old` is the binary document before the update; `diffs` is the list of changes, without the length before it. Raises
-    ChangelogError (MALFORMED) with the offset in the list, if a change is not valid, or does not fit to the document.
+    ChangelogError (MALFORMED) with the offset in the list, if a change is not valid, or does not fit the document.
     """
     document = parse_json(old)
     for change in read_diffs(diffs):

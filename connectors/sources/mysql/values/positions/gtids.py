@@ -35,7 +35,7 @@ class Gtids(Protocol):
     def __bool__(self) -> bool: ...
 
     def contains(self, gtid: str) -> bool:
-        """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) for any other text."""
+        """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
         ...
 
     def missing(self, other: Self) -> Self:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-_NO_PAD = 1024  # MariaDB adds it to a collation's id for the same collation that does not ignore spaces at the end
+_NO_PAD = 1024  # plus a collation's id: MariaDB's id of the variant that does not ignore spaces at the end
 
 _IDS = {
     "armscii8": "32 64",
