@@ -237,18 +237,19 @@ class MysqlSource:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
         self._raise_failure()
-        assert self._stream is not None
         assert self._reading is not None
         if self._state.is_outdated(sweeping=self._reading.sweeping):
             raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
-        assembled = self._assembler.feed(
-            # Nothing else refers to these events, so that a large one is freed as soon as it is decoded.
-            self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
-        )
+        # No variable refers to the events, so that a large one is freed as soon as it is decoded.
+        assembled = self._assembler.feed([] if self._assembler.busy else self._taken(timeout_s, gather_s))
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         for altered in assembled.altered:
             _report_altered(altered)
         return self._piece(assembled)
+
+    def _taken(self, timeout_s: float, gather_s: float) -> list[bytes]:
+        assert self._stream is not None
+        return self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
 
     def _raise_failure(self) -> None:
         if self._assembler.stop is not None:

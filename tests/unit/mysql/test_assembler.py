@@ -14,6 +14,7 @@ from changelog.connectors.capture.assembly.assembled import Assembled, Ints
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.sources.mysql.decode import cutting
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Operation
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
@@ -26,7 +27,9 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
 from changelog.envelope.position import Position
-from tests.unit.mysql.binlog_world import ITEM, Expected, World, is_stamped
+from tests.unit.mysql.binlog_encoder import payload
+from tests.unit.mysql.binlog_world import ITEM, Expected, Logged, World, is_stamped
+from tests.unit.mysql.reading import header
 from tests.unit.postgres.messages import DEFAULT_STAMP
 
 ENTITY = Entity(
@@ -205,6 +208,34 @@ def test_each_committed_change_is_delivered_once_over_restarts(
     assert published(rows) == world.expected
     positions = [position for item in rows for position in item.column("position").to_pylist()]
     assert positions == sorted(set(positions))
+
+
+def test_a_compressed_transaction_is_delivered_in_parts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 40)
+    world = World(Random(seed))
+    while len(world.expected) < 200:
+        world.step()
+    world.log = [compressed(logged) if b"BEGIN" in logged.packets[1] else logged for logged in world.log]
+    rows, parts = list[pa.RecordBatch](), 0
+    reader = assembler(Stored(NOTHING, NOTHING), Reads())
+    for packet in world.sent(NOTHING):
+        rows += reader.feed([packet]).rows
+        while reader.busy:
+            parts += 1
+            assert not reader.between
+            rows += reader.feed([]).rows
+        assert reader.stop is None, reader.stop
+    assert published(rows) == world.expected
+    assert parts
+
+
+def compressed(logged: Logged) -> Logged:
+    """The transaction as one event after its GTID."""
+    gtid, *packets = logged.packets
+    end = int.from_bytes(packets[-1][13:17], "little")
+    inner = [packet[:9] + (len(packet) - 4).to_bytes(4, "little") + packet[13:-4] for packet in packets]
+    outer = header(EventType.TRANSACTION_PAYLOAD)._replace(end_log_pos=end)
+    return replace(logged, packets=(gtid, payload(outer, inner)))
 
 
 def test_a_commit_of_an_unknown_xa_transaction_lets_the_tables_be_read(seed: int) -> None:

@@ -9,15 +9,16 @@ log ended at that time. It publishes the rows once the stream has reached this p
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.row_groups import encode_groups
 from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
-from changelog.connectors.sources.mysql.decode.cutting import cut
+from changelog.connectors.sources.mysql.decode.cutting import cut, divided
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
+from changelog.connectors.sources.mysql.decode.events.events import Event
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
@@ -61,6 +62,9 @@ class Assembler:
         )
         self._events = EventReader()
         self._tail: list[bytes] = []
+        self._decoded: Iterator[Event | None] = iter(())
+        self.busy = False
+        """Whether a large transaction is decompressed in parts, and `feed` has not returned the last part yet."""
         self._end = through
         at_end = published is not None and published.commit == through - 1
         self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
@@ -83,24 +87,30 @@ class Assembler:
     def feed(self, events: Sequence[bytes]) -> Assembled:
         """Returns the complete transactions in the events so far, and a part of a transaction only if it is large.
 
-        Raises ChangelogError (MALFORMED) for bytes that are no events. Errors of other kinds are not raised but kept in
-        `stop`; after such an error, nothing more is returned.
+        While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
+        events. Errors of other kinds are not raised but kept in `stop`; after such an error, nothing more is returned.
         """
         if self.stop is not None:
             return Assembled()
         self._tail += events
         del events  # so that a large event is not held twice while it is decoded
-        count = cut(self._tail)
-        block, self._tail = self._tail[:count], self._tail[count:]
+        if not self.busy:
+            count = cut(self._tail)
+            block, self._tail = self._tail[:count], self._tail[count:]
+            self._decoded, self.busy = divided(self._events, block), True
+            del block
         texts, stop = RowTexts(), None
         run = AssemblyRun(self._assembly, _Encoder(self._origin, texts).encode)
         reader = TransactionReader(self.state, self._tables, run, texts, self._origin)
         try:
             self._publish_reads(run)
-            for packet in block:
-                for event in self._events.read(packet):
-                    if reader.read(event):
-                        self._publish_reads(run)
+            for event in self._decoded:
+                if event is None:
+                    break
+                if reader.read(event):
+                    self._publish_reads(run)
+            else:
+                self.busy = False
             run.flush()
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:

@@ -1,8 +1,10 @@
-"""Divides the stream into blocks that end with a transaction, without decoding it."""
+"""Divides the stream into blocks that end with a transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+from changelog.connectors.sources.mysql.decode.events.events import Event, Rows
 
 BLOCK_BYTES_MAX = 1 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
@@ -43,6 +45,21 @@ def cut(events: Sequence[bytes]) -> int:
         if _is_end(events[count - 1]):
             return count
     return len(events) if sum(map(len, events)) >= BLOCK_BYTES_MAX else 0
+
+
+def divided(reader: EventReader, block: Sequence[bytes]) -> Iterator[Event | None]:
+    """Yields the decoded events of a block, and None where it must be divided, inside a large compressed transaction.
+
+    Such a transaction is a single event of the stream, whatever its size. Raises ChangelogError (MALFORMED).
+    """
+    for packet in block:
+        total = 0
+        for event in reader.read(packet):
+            if total >= BLOCK_BYTES_MAX:
+                total = 0
+                yield None
+            yield event
+            total += len(event.body) if isinstance(event, Rows) else 0
 
 
 def _is_end(event: bytes) -> bool:
