@@ -10,7 +10,7 @@ from time import monotonic
 from changelog.connectors.sources.mysql.session.connection import Connection, server_error
 from changelog.envelope.errors import ChangelogError, Kind
 
-QUEUE_BYTES_MAX = 32 << 20
+QUEUE_BYTES_MAX = 16 << 20
 
 _OK = 0x00
 _ERROR = 0xFF
