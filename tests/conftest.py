@@ -185,8 +185,8 @@ mariadb_10_11, mariadb_11_8, mysql_9 = map(mysql_of, OTHER_VERSIONS)
 
 @pytest.fixture(params=FLAVOURS)
 def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
-    """A MariaDB, and in a second run of the test a MySQL; with EVERY_VERSION also the other versions. Each is started
-    once a session.
+    """A MariaDB. The test then runs a second time with a MySQL, and with the mark EVERY_VERSION also with the other
+    versions. Each server is started once a session.
     """
     running = request.getfixturevalue(re.sub(r"\W", "_", request.param))
     assert isinstance(running, MysqlServer)

@@ -30,8 +30,8 @@ ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
 CATCH_UP_S = 1200.0
-"""How long the service may take in the end. The source is opened again for each of dozens of signals, and a machine
-that is very busy needs seconds for each.
+"""How long the service may take to catch up at the end. It opens its source again for each of dozens of signals, which
+takes seconds on a busy machine.
 """
 OUTAGE_S = 4.0
 

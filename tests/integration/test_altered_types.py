@@ -130,7 +130,7 @@ def check(composite: Any) -> None:
 def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
     """The service knows where the new names begin if the stream shows the transaction that alters the type.
 
-    The stream shows it before PostgreSQL 15, and later only if the event trigger writes a message.
+    The stream of PostgreSQL 14 shows it. That of newer versions shows it only if the event trigger writes a message.
     """
     if triggered:
         site.sql(ddl.SCRIPT)

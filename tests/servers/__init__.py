@@ -37,8 +37,8 @@ SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
 """An archive of the classes that Spark loads. It saves a third of the CPU time of Spark's start and first queries."""
 
 HASTY_JAVA = " ".join((*BRIEF, f"-XX:SharedArchiveFile='{SPARK_CLASSES}'", "-Xlog:disable"))
-"""Options of a short-lived Java virtual machine, as the value of one Spark setting. Java says nothing if there is no
-archive of classes that fits.
+"""Options of a short-lived Java virtual machine, as the value of one Spark setting. With them, Java prints no warning
+if there is no archive of classes that fits.
 """
 
 SLEEPING = Path(__file__).parent / "sleeping"

@@ -156,4 +156,4 @@ _SINCE: Mapping[Flavour, Mapping[tuple[int, int], Sequence[str]]] = {
     "mysql": {(9, 0): MYSQL_9},
     "mariadb": {(11, 4): _MARIADB_11_4, (11, 8): MARIADB_11_8},
 }
-"""Statements for all versions of a flavour from this one on."""
+"""Maps a version of a flavour to statements that this version and all later ones accept."""

@@ -19,7 +19,7 @@ EVERY_VERSION: Final = pytest.mark.parametrize(
     [*FLAVOURS, *(pytest.param(version, marks=pytest.mark.xdist_group(version)) for version in OTHER_VERSIONS)],
     indirect=True,
 )
-"""For tests on every supported version. One worker runs all tests of a version that only these tests start."""
+"""A mark for tests on every supported version. One worker runs all tests with this mark on one of OTHER_VERSIONS."""
 
 SETTINGS: Final = {"innodb_flush_method": "nosync", "performance_schema": "OFF", "sync_binlog": "0"}
 """No test cuts the machine's power, so nothing must be synced. Without the performance schema, MySQL needs 100 MB of

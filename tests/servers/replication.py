@@ -1,4 +1,4 @@
-"""Makes a MySQL or MariaDB server follow another one, in the words of its version."""
+"""Makes a MySQL or MariaDB server follow another one, with the SQL that its version understands."""
 
 from pymysql.cursors import DictCursor
 
@@ -6,7 +6,7 @@ from changelog.connectors.servers.mysql import Server
 from tests.servers.mysql import version_of
 
 _NEW_WORDS = (8, 4)
-"""The first version of MySQL without the statements that say MASTER and SLAVE; 8.0.15 has no others."""
+"""From this version on, MySQL no longer has the statements that say MASTER and SLAVE. MySQL 8.0.15 has only these."""
 
 
 def follow(replica: Server, primary: Server) -> None:

@@ -48,7 +48,7 @@ from tests.spark.derived import checkpoint, config, position, same, summary, tab
 
 @dataclass(slots=True)
 class Topics:
-    """A changelog on a broker that grows, and the job that reads it."""
+    """A growing changelog on a broker, and the job that reads it."""
 
     folder: Path
     settings: KafkaSettings

@@ -166,7 +166,7 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: Server, detect: Detec
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """This is also true of a key whose other rows were lost, because its change contains the previous row."""
+    """This includes key 1, whose other rows were lost: its change contains the previous row, which the job compares."""
     with site.running() as service:
         service.until(lambda: all_rows_read(site))
         rewrite(site.log, {("known", "1"): lost})

@@ -272,8 +272,8 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""The database was restored, and lost the last two of three transactions. Then `AFTER_RESTORE` was committed where the
-first lost one had been."""
+"""The database was restored, and lost the last two of three transactions. Then `AFTER_RESTORE` was committed at the
+position of the first lost transaction."""
 
 AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
 RESTORE = Gap(

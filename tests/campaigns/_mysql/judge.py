@@ -152,8 +152,9 @@ class Reader:
 
 
 def judge(cursor: DictCursor, log: Path, start: Start, rolled_back: Set[int]) -> Verdict:
-    """Compares a file log with the database. Nothing may write to either. No row may have one of the numbers of
-    `rolled_back` in `txn`. Raises AssertionError if there is a fault.
+    """Compares a file log with the database. Nothing may write to either. Raises AssertionError if there is a fault.
+
+    `rolled_back` has the numbers of XA transactions that were rolled back. No row may have one of them in `txn`.
     """
     verdict = Verdict()
     reader = Reader(start, verdict)
@@ -162,7 +163,7 @@ def judge(cursor: DictCursor, log: Path, start: Start, rolled_back: Set[int]) ->
         verdict.changes += row[2] != "read"
         reader.add(*row)
     for txn in rolled_back & reader.transactions.keys():
-        verdict.note("wrong", f"transaction {txn} is rolled back, and published at {reader.transactions[txn]}")
+        verdict.note("wrong", f"transaction {txn} was rolled back, but is published at {reader.transactions[txn]}")
     _compare(counters(cursor), reader.versions, "lost", verdict)
     published = {name: row for name, row in reader.states.items() if row is not None}
     _compare(_tables(cursor), published, "wrong", verdict)

@@ -1,4 +1,4 @@
-"""Decides prepared XA transactions, and keeps a record of all."""
+"""Commits prepared XA transactions or rolls them back, and keeps a record of all XA transactions."""
 
 import random
 import threading

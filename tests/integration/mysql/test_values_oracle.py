@@ -192,7 +192,7 @@ def rounded(document: bytes) -> object:
 
 
 def check_results(results: Iterable[tuple[str, Table, Table]], *, zero: bytes = b"-0") -> None:
-    """Checks the tables of each type. `zero` is what the server stores for a -0."""
+    """Checks the tables of each type. `zero` is the text of what the server stores if -0 is inserted."""
     for definition, first, second in results:
         assert len(first.log) == len(second.log) == COUNT
         check(first, definition)

@@ -1,4 +1,4 @@
-"""The judge of reads by marks, in the campaign `mysql_windows`: which chunks it counts as wrong."""
+"""Which chunks `MarksJudge` counts as wrong. It judges reads by marks in the campaign `mysql_windows`."""
 
 import pytest
 

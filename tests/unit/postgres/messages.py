@@ -1,4 +1,4 @@
-"""Makes replication streams for tests, frame by frame as a server would send them, and assemblers that read them."""
+"""Makes replication streams, frame by frame as a server would send them, and the assemblers that read them."""
 
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A stream must begin with the last transaction of the changelog. Until that arrives, the source confirms no more."""
+"""A stream must begin with the last transaction of the changelog. Until it arrives, the source confirms nothing new."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,6 +1,6 @@
 """Tests which pieces of the stream wait for a look (a reading of the catalogue).
 
-No look comes in these tests, because they do not start the watch, which takes the looks.
+The watch takes the looks. These tests do not start it, so no look comes.
 """
 
 import pytest

@@ -16,7 +16,7 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the limit after which windows look for touched keys that they can forget."""
+    """Lowers the number of touched keys that windows keep before they drop those that they no longer need."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 

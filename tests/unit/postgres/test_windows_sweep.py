@@ -251,7 +251,7 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the limit after which windows look for touched keys that they can forget."""
+    """Lowers the number of touched keys that windows keep before they drop those that they no longer need."""
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
