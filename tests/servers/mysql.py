@@ -14,12 +14,18 @@ FLAVOURS: Final[tuple[Flavour, ...]] = ("mariadb", "mysql")
 
 OTHER_VERSIONS: Final = ("mariadb-10.11", "mariadb-11.8", "mysql-9")
 
-EVERY_VERSION: Final = pytest.mark.parametrize(
-    "mysql_server",
-    [*FLAVOURS, *(pytest.param(version, marks=pytest.mark.xdist_group(version)) for version in OTHER_VERSIONS)],
-    indirect=True,
-)
-"""A mark for tests on every supported version. One worker runs all tests with this mark on one of OTHER_VERSIONS."""
+
+def on_versions(*versions: str) -> pytest.MarkDecorator:
+    """Returns a mark for tests of the fixture `mysql_server` on these versions.
+
+    One worker runs all tests with such a mark on one of OTHER_VERSIONS.
+    """
+    groups = {version: [pytest.mark.xdist_group(version)] for version in OTHER_VERSIONS}
+    params = [pytest.param(version, marks=groups.get(version, [])) for version in versions]
+    return pytest.mark.parametrize("mysql_server", params, indirect=True)
+
+
+EVERY_VERSION: Final = on_versions(*FLAVOURS, *OTHER_VERSIONS)
 
 SETTINGS: Final = {"innodb_flush_method": "nosync", "performance_schema": "OFF", "sync_binlog": "0"}
 """No test cuts the machine's power, so nothing must be synced. Without the performance schema, MySQL needs 100 MB of

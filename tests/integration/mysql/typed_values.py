@@ -1,12 +1,15 @@
 """Every type of column, with random values as SQL expressions. The values include the ends of each type's range."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from changelog.connectors.servers.mysql import Flavour
+
+VECTORS_SINCE: Mapping[Flavour, tuple[int, int]] = {"mariadb": (11, 7), "mysql": (9, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,10 @@ def point(random: Random) -> str:
     return f"ST_GeomFromText('POINT({random.uniform(-9, 9)!r} {random.randrange(9)})')"
 
 
+def vector(random: Random) -> str:
+    return f"x'{struct.pack('<3f', -0.0, random.uniform(-1, 1), random.gauss(0, 1e30)).hex()}'"
+
+
 def uuid(random: Random) -> str:
     """Draws a UUID that MariaDB accepts: of version 1 to 7, or of the older variant, which has no versions."""
     first, last = (f"{random.choice([0, random.getrandbits(48)]):012x}" for _ in range(2))
@@ -179,11 +186,13 @@ def texts(charsets: Sequence[str]) -> Iterator[Typed]:
             yield Typed(definition="SET('ä','€','ÿ''') CHARACTER SET latin1", draw=integer(3, unsigned=True))
 
 
-def types(flavour: Flavour, charsets: Sequence[str]) -> Iterator[Typed]:
+def types(flavour: Flavour, version: tuple[int, int], charsets: Sequence[str]) -> Iterator[Typed]:
     """Yields all types that the server has, except the older layouts. `charsets` are the server's character sets."""
     yield from (*numbers(), *moments(), *texts(charsets))
     yield Typed(definition="JSON", draw=document)
     yield from (Typed(definition=name, draw=point) for name in ("GEOMETRY", "POINT"))
+    if version >= VECTORS_SINCE[flavour]:
+        yield Typed(definition="VECTOR(3)", draw=vector)
     if flavour == "mariadb":
         yield Typed(definition="YEAR(2)", draw=lambda random: str(random.randrange(1970, 2070)))
         yield Typed(definition="UUID", draw=uuid)

@@ -25,6 +25,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     XaPrepare,
 )
 from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson, RawValue, images
+from changelog.connectors.sources.mysql.values.text.collations import charset_name
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from tests.servers.binlog_statements import columns
 from tests.servers.mysql import FLAVOURS
@@ -344,5 +345,24 @@ def test_columns_of_newer_types() -> None:
     assert description.columns[1].type == TypeCode.VECTOR
     assert [column.collation for column in description.columns] == [None, None, None, None, 255, None, None, None]
     assert [column.unsigned for column in description.columns[-2:]] == [True, False]
+    assert row is not None
+    assert plain(row[1]) == struct.pack("<3f", 1, 2.5, -3)
+
+
+def test_a_vector_and_a_newer_collation_of_mariadb() -> None:
+    """The log does not name the type VECTOR, nor UUID and INET6."""
+    before, *_, after = table_maps("mariadb_11_8")["modern"]
+    assert before.description.columns is not None
+    assert after.description.columns is not None
+    assert [column.type for column in before.description.columns] == [
+        TypeCode.STRING,
+        TypeCode.VARCHAR,
+        TypeCode.STRING,
+        TypeCode.VARCHAR,
+    ]
+    collations = [columns[3].collation for columns in (before.description.columns, after.description.columns)]
+    assert collations[0] != collations[1]
+    assert {charset_name(collation, {}) for collation in collations if collation is not None} == {"utf8mb4"}
+    [(_, _, row), *_] = changes("mariadb_11_8", "modern")
     assert row is not None
     assert plain(row[1]) == struct.pack("<3f", 1, 2.5, -3)
