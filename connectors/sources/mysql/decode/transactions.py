@@ -189,9 +189,7 @@ class TransactionReader:
         self._end()
 
     def _replay(self, held: Held) -> None:
-        if self._begun().seen:
-            return
-        for event in held.events:
+        for event in () if self._begun().seen else held.events:
             match event:
                 case log.TableMap():
                     self._state.maps[event.table_id] = event
