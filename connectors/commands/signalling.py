@@ -32,7 +32,7 @@ POLL_S = 0.3
 """Seconds between two reads of the checkpoint, which has the outcome."""
 
 LOOK_FOR_SERVICE_S = 5.0
-"""Seconds between two checks that a service still reads the slot."""
+"""Seconds between two checks whether a service still reads the database's log (on PostgreSQL, its slot)."""
 
 REOPENING_S = 6.0
 """If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also

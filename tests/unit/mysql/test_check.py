@@ -158,7 +158,7 @@ TABLE = Table(
         (
             replace(TABLE, versioned=True),
             MARIADB.version,
-            "shop.orders has system versioning: the log repeats old rows, with the same key as new ones",
+            "shop.orders has system versioning: the log shows old versions of a row as further rows with its key",
         ),
         (
             replace(TABLE, columns=(*TABLE.columns, TableColumn(name="at", not_null=True, declared=OLD))),

@@ -61,7 +61,7 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """The name of each collation's character set, by the collation's id. The names of collations begin with it."""
+        """Maps the id of a collation to its character set: the name of a collation begins with it."""
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 

@@ -68,7 +68,7 @@ def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, s
 def purged(query: Query, version: ServerVersion) -> Gtids:
     """Returns the transactions that are no longer in any file of the log.
 
-    MariaDB does not print them: they are those before its oldest file. Raises ChangelogError.
+    MariaDB does not list them, but tells which transactions come before its oldest file. Raises ChangelogError.
     """
     if version.flavour is Flavour.MYSQL:
         [(text,)] = query("SELECT @@global.gtid_purged", ())

@@ -176,7 +176,7 @@ class TransactionReader:
         """Publishes the rows of a prepared transaction that is committed now, or forgets them.
 
         A transaction whose rows are unknown may have changed any table: it was prepared before the changelog began. (Or
-        it has no rows, and the server crashed before the COMMIT. Then MySQL logs only the COMMIT.)
+        it has no rows, and MySQL crashed before the COMMIT: then only the COMMIT is in the log.)
         """
         begun = self._begun()
         held = self._state.complete(xa_id, begun.commit)
@@ -354,7 +354,7 @@ class TransactionReader:
         """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
         if not self._begun().seen:
             self._stop_or_skip(
-                "the log has a transaction that was rolled back, after it changed a table whose engine cannot do that",
+                "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
                 f"`{SKIP}` publishes its changes, then `changelog rebuild` of these tables corrects them",
             )

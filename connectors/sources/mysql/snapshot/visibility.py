@@ -22,8 +22,8 @@ Mask = npt.NDArray[np.bool_]
 class Delivered:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
-    The stream adds to it, and other threads take snapshots. Transactions that all snapshots in use see are forgotten.
-    `received` has the transactions that were delivered before the stream was opened.
+    The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
+    use. `received` has the transactions that were delivered before the stream was opened.
     """
 
     def __init__(self, received: Gtids) -> None:
@@ -91,5 +91,5 @@ class GtidSnapshot:
         return mask
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """See `Visibility`. `horizon - 1` stands for all such transactions, because only their GTIDs are known."""
+        """See `Visibility`. `horizon - 1` stands for all of these transactions, because only their GTIDs are known."""
         return () if self._delivered.received.is_subset(self.executed) else (horizon - 1,)

@@ -1,8 +1,10 @@
 """Makes the column that the binary log would describe, from a row of `information_schema.COLUMNS`.
 
-The source needs it to read a table without the log. Two members differ from those that the log gives: `labels` are
-missing, because queries already print labels, and `unsigned` of a YEAR is true only in MariaDB's log. A VECTOR of
-MariaDB is a VARCHAR in its log.
+The source needs it to read a table without the log. Some members differ from those that the log gives:
+
+- `labels` are missing, because queries already print labels.
+- `unsigned` of a YEAR is false, although MariaDB's log sets it.
+- The `type` of a vector of MariaDB is `VECTOR`, although it is `VARCHAR` in MariaDB's log.
 """
 
 import re

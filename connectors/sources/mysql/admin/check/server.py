@@ -13,7 +13,7 @@ NEWEST: Mapping[Flavour, int] = {Flavour.MYSQL: 9, Flavour.MARIADB: 11}
 """The newest major versions that the source is tested with."""
 
 RETENTION_S = 3 * 86_400
-"""The server should keep its log for this time, so that a service can go on after a weekend without it."""
+"""How long the server should keep its log: a service that was stopped over a weekend can then continue."""
 
 _IMAGES = {Flavour.MYSQL: ("FULL",), Flavour.MARIADB: ("FULL", "FULL_NODUP")}
 _PRIVILEGES = {

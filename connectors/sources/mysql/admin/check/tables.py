@@ -29,7 +29,7 @@ def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
     if table.versioned:
         yield fail(
             entity.name,
-            f"{text} has system versioning: the log repeats old rows, with the same key as new ones",
+            f"{text} has system versioning: the log shows old versions of a row as further rows with its key",
             f"exclude it, or ALTER TABLE {quoted(table)} DROP SYSTEM VERSIONING, which deletes its history",
         )
 

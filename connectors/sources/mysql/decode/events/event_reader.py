@@ -85,7 +85,10 @@ class EventReader:
         return (self._event(cursor, header),)
 
     def _has_checksum(self, cursor: Cursor) -> bool:
-        """Whether the event ends with a checksum. Before the first format description: whether a right one does."""
+        """Whether the event ends with a checksum.
+
+        Before the first format description, it does if its last bytes are the checksum of the others.
+        """
         if self._format is not None:
             return self._format.has_checksums
         return cursor.left > CHECKSUM_BYTES and _checksum(cursor) == _stored_checksum(cursor)

@@ -150,7 +150,7 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `sql` is in the character set of `client_collation`, the id of a collation; None if it is not known.
+    """A statement. `sql` is in the character set of the collation `client_collation`: its id, None if it is not known.
 
     `database` is the one that the session used. `sql_mode` are the server's bits, None if it is not known.
     `microseconds` are to be added to the header's timestamp.
@@ -304,7 +304,7 @@ class Stop:
 class StatementContext:
     """A value that the next statement uses (`INTVAR`, `RAND`, `USER_VAR`).
 
-    It shows that the server logs a statement that changes rows, and not the rows.
+    It shows that the server has logged a statement that changes rows, instead of the changed rows.
     """
 
     header: Header
@@ -313,7 +313,7 @@ class StatementContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """An event of a change that is not logged as rows, as `binlog_format = ROW` demands. An example is LOAD DATA."""
+    """An event of a change that is logged in another form than rows, against `binlog_format = ROW`."""
 
     header: Header
     name: str

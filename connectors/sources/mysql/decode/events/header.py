@@ -28,8 +28,8 @@ class Header(NamedTuple):
     - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.
     - `size`: its bytes, with the header and the checksum.
     - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
-      at their beginning and end. All events in a compressed transaction of MySQL (`TRANSACTION_PAYLOAD`) have the
-      `end_log_pos` of this event.
+      at their beginning and end. MySQL stores a compressed transaction in one event (`TRANSACTION_PAYLOAD`); all
+      events in it have the `end_log_pos` of this one.
     - `flags`: see the properties, and the constants above.
     """
 

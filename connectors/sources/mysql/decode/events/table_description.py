@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. For
-some optional fields, it depends on the server which columns they are about: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. For some optional fields,
+it depends on the server which columns they are about: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -267,7 +267,7 @@ def _label_list(field: Cursor) -> Iterator[bytes]:
 
 
 def _primary_key(fields: _Fields, width: int) -> Iterator[int]:
-    """Yields the indexes of the primary key's columns. How long a prefix of a column the key covers is ignored."""
+    """Yields the indexes of the primary key's columns, even of those of which the key has only a prefix."""
     simple, prefixed = fields.get(_Field.PRIMARY_KEY), fields.get(_Field.PRIMARY_KEY_WITH_PREFIX)
     while simple is not None and simple.left:
         yield _index(simple, width)

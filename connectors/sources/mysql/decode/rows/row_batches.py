@@ -15,7 +15,7 @@ from changelog.envelope.columnar.splice import Bytes, Pool
 from changelog.envelope.model import Op
 
 BODY_BYTES_MAX = 1 << 20
-"""The rows of an event of this size or a larger one are converted one by one, because that makes fewer copies."""
+"""If an event has this size or more, its rows are converted one by one, because that makes fewer copies."""
 
 
 @dataclass(slots=True)

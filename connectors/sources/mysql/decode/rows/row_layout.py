@@ -17,7 +17,9 @@ from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
-"""Takes the rows of an event, and calls the function with the place of each. Returns false if they are not usual."""
+"""Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
+read the rows.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

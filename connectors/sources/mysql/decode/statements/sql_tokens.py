@@ -47,9 +47,9 @@ class Token:
 def tokens(sql: str, *, ansi_quotes: bool, no_backslash_escapes: bool) -> Iterator[Token]:
     """Yields the tokens of a statement. The two modes are those of `sql_mode`.
 
-    The content of `/*!50100 … */` and `/*M!100100 … */` is part of the statement. (Before a server logs a
-    statement, it disables such comments if it does not execute them itself.) Raises UnclearStatementError if a quote
-    or an executed comment has no end.
+    The content of `/*!50100 … */` and `/*M!100100 … */` is part of the statement. (Before a server logs a statement, it
+    disables such comments if it does not execute them itself.) Raises UnclearStatementError if a quote or an executed
+    comment has no end.
     """
     pattern = _pattern(ansi_quotes=ansi_quotes, no_backslash_escapes=no_backslash_escapes)
     at, executed = 0, 0

@@ -48,8 +48,8 @@ def effects(
 
     `sql` is in UTF-8; a statement in another character set of the client has to be converted before, because its bytes
     can look like quotes. `database` is the current one of the session. `ansi_quotes` and `no_backslash_escapes` are
-    modes of its `sql_mode`. If `lower_case_table_names` is not 0, all names are in lower case. A name with bytes that
-    are not valid UTF-8 can be any table: `Unsure` or `Dml` with None.
+    modes of its `sql_mode`. If `lower_case_table_names` is not 0, it returns all names in lower case. A name with
+    bytes that are not valid UTF-8 can be that of any table: then the effect is `Unsure` or `Dml` with None.
     """
     if sql in _FREQUENT:
         return _FREQUENT[sql]

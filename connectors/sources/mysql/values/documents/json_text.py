@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.values.documents.json_binary import Json
 from changelog.connectors.sources.mysql.values.documents.json_opaque import Number
 
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e15  # between them, Python lays numbers out like MySQL
-_EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # the powers of ten of the first digit of numbers without an exponent
+_EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # the power of ten of the first digit, if there is no exponent
 
 _quickly: Final = JSONEncoder(ensure_ascii=False, check_circular=False).encode
 """It separates values as MySQL does, and escapes what MySQL escapes: quotes, backslashes and characters below 32. But
@@ -52,7 +52,7 @@ def _array(values: list[Json]) -> str:
 def _double(number: float) -> str:
     """Lays the shortest digits out as MySQL 8.0 does.
 
-    Whole numbers of more than 15 digits have an exponent, and numbers with more than 14 zeros after the point.
+    Whole numbers of more than 15 digits have an exponent, and so have numbers with more than 14 zeros after the point.
     """
     if _PLAIN_FROM <= abs(number) < _PLAIN_BELOW:
         return repr(number)

@@ -2,9 +2,9 @@
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. For each source follow the 16 bytes
 of its UUID, the number of its intervals (8 bytes), and for each interval its first number and the first number after it
-(8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. Then the first 8 bytes begin
-and end with a byte 1, and the number of sources is between them. After each UUID, such a set has the length of the tag,
-times two, in one byte, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
+(8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. Then the first 8 bytes begin and end
+with a byte 1, and the number of sources is between them. After each UUID, such a set has the length of the tag, times
+two, in one byte, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
 """
 
 import struct
