@@ -13,6 +13,9 @@ rows of the changelog are much larger than those of the log."""
 _EVENTS_MAX = 16_384
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
+_BYTES_WITHOUT_ROWS = 96
+"""What an event has besides rows, roughly: its header, or names. In small transactions, few bytes are rows."""
+
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
 _OPENING = (b"BEGIN", b"XA START", b"XA END", b"SAVEPOINT", b"ROLLBACK TO")
@@ -22,14 +25,14 @@ _BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROT
 def portion(events: Sequence[bytes]) -> int:
     """Returns how many of the events, from the first on, to decode at once: at most `_EVENTS_MAX`.
 
-    The event with which they reach `BLOCK_BYTES_MAX` bytes is the last one.
+    The event with which they reach `BLOCK_BYTES_MAX` bytes that can be rows is the last one.
     """
     portioned = events[:_EVENTS_MAX]
     if sum(map(len, portioned)) < BLOCK_BYTES_MAX:
         return len(portioned)
     total = 0
     for count, event in enumerate(portioned, start=1):
-        total += len(event)
+        total += max(len(event) - _BYTES_WITHOUT_ROWS, 0)
         if total >= BLOCK_BYTES_MAX:
             return count
     return len(portioned)
