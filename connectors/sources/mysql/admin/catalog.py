@@ -118,7 +118,7 @@ def read_tables(
     If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
     returned; for the others, it is 0.
 
-    The catalogue can show a table without its columns while the table is renamed. Then it is read once more.
+    While a table is renamed, the catalogue can show it without its columns. Then the catalogue is read once more.
     """
     tables: list[Table] = []
     for _ in range(_ATTEMPTS):

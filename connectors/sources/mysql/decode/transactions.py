@@ -70,7 +70,7 @@ class TransactionReader:
         self._state, self._tables, self._run, self._texts, self._origin = state, tables, run, texts, origin
 
     def read(self, event: log.Event) -> bool:
-        """Handles the next event. Returns whether it is between two transactions now.
+        """Handles the next event. Returns whether the stream is between two transactions now.
 
         Raises ChangelogError; for all kinds except MALFORMED, the rows before the error are encoded.
         """

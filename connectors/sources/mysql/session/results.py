@@ -78,7 +78,7 @@ def read_portions(connection: Connection, sql: str, *, rows_max: int, bytes_max:
 
 
 def _blocks(connection: Connection, sql: str) -> Iterator[Packets]:
-    """Runs a query, and yields its rows, those together that arrive together."""
+    """Runs a query, and yields its rows in groups, as they arrive."""
     connection.send(COM_QUERY, sql.encode(), _DOING)
     while not _is_end(connection.packets(_DOING, 1).last()):
         pass  # the number of columns, and a description of each column

@@ -1,11 +1,12 @@
 """Reads chunks of tables. A chunk that is being read is called a window.
 
-Nothing is written to the server. A chunk is read in three steps, whose names are those of `capture.tables.windows`:
+Nothing is written to the server. A chunk is read in three steps:
 
     L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
 
-The rows are published at the first place between two transactions that is not before U. MariaDB answers L exactly.
-MySQL cannot say what a snapshot sees, so the reader asks which transactions were executed before it takes the snapshot.
+The rows are published at the first place between two transactions that is not before the answer to U; see "Without
+messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot say what a snapshot sees, so the reader
+asks, before it takes the snapshot, which transactions were executed: the snapshot sees at least these.
 """
 
 import secrets

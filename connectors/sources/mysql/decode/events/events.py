@@ -247,7 +247,7 @@ class Rows:
     - `partial`: new rows can contain JSON diffs (`PARTIAL_UPDATE_ROWS`).
     - `body`: the rows, decompressed if they were compressed. `offset`: where the body, maybe compressed, begins in the
       event.
-    - `ends_statement`: it is the statement's last event of rows, and the table maps are no longer valid.
+    - `ends_statement`: it is the statement's last event of rows; after it, the table maps are no longer valid.
     """
 
     header: Header

@@ -1,8 +1,8 @@
 """Decodes the events that most of a log consists of, in the form in which servers usually write them.
 
 The other modules define what an event means. A function of `DECODERS` returns either exactly what they return, or None;
-then they decode the event, or say what is wrong with it. The functions here take a quarter of the time: a struct reads
-all fixed fields at once, and the parts that are the same in many events are decoded only once.
+then they decode the event, or say what is wrong with it. The functions here take a quarter of their time: a struct
+reads all fixed fields at once, and the parts that are the same in many events are decoded only once.
 """
 
 from collections.abc import Callable, Mapping

@@ -76,7 +76,7 @@ def _effects(reader: StatementReader) -> Effects:
     if keyword not in _HANDLERS:
         raise UnclearStatementError
     result = _HANDLERS[keyword](reader)
-    if not reader.complete and keyword != "CREATE":  # only of CREATE, the end does not matter
+    if not reader.complete and keyword != "CREATE":  # only the end of a CREATE does not matter
         raise UnclearStatementError
     return result
 
