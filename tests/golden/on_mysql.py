@@ -1,4 +1,4 @@
-"""Runs golden scripts on MySQL and MariaDB, if their SQL means the same there.
+"""Runs those golden scripts on MySQL and MariaDB whose SQL means the same as on PostgreSQL.
 
 Scripts are written in PostgreSQL's SQL. A statement that emits a stamp becomes an insert into the table
 `changelog_stamp`. A statement that sets REPLICA IDENTITY is left out, because the log always has whole rows.

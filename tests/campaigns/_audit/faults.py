@@ -114,7 +114,7 @@ class Faults(Outages):
         deadline = time.monotonic() + CATCH_UP_S
         while self._notice_count(name) == notices:
             self._check_end()
-            if self.service.exit_code is not None:  # if there are many tables, it can take so long to notice
+            if self.service.exit_code is not None:  # with many tables, the service may notice and end only now
                 self.service.start()
             time.sleep(0.1)
             assert time.monotonic() < deadline, f"the service did not notice that changes of {name} were hidden"

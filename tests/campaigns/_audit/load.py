@@ -133,7 +133,7 @@ class Counts:
 
 
 class Load:
-    """Writers and a migrator, each in a thread, until `stop`. They survive lost connections and conflicts."""
+    """Runs writers and a migrator, each in a thread, until `stop`. They survive lost connections and conflicts."""
 
     def __init__(self, dsn: str, seed: int, small: Sequence[str] = ()) -> None:
         logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns if a rollback cannot reach the server

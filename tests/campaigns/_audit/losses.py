@@ -80,7 +80,7 @@ class Losses(Site):
         self.go_over_gap()
 
     def _restore(self) -> None:
-        """Restores the database to an earlier point on the same timeline. The lost changes had been published."""
+        """Restores the database to an earlier point on the same timeline. Published changes are lost."""
         self.done["database restored"] += 1
         copy, at = self._copy_server()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -140,7 +140,8 @@ class Losses(Site):
         with self.without_migrations():
             self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
         emptied_entities: frozenset[str] | None = frozenset(emptied)
-        if point == "gap:slot-made" and before is None:  # the slot begins after the changelog, as if rows were lost
+        # After this crash, the new slot begins after the changelog's end, as if rows were lost.
+        if point == "gap:slot-made" and before is None:
             emptied_entities = None if restored is not None else frozenset(self.names)
         self.gap_limits.append(
             GapLimits(

@@ -78,7 +78,7 @@ class Writer(threading.Thread):
 
 @contextmanager
 def writing(server: Server, database: str, seed: int, *, xa: float) -> Iterator[list[Writer]]:
-    """Runs the writers until the block ends; raises the first error of one of them."""
+    """Runs the writers until the `with` block ends. Raises the first error of a writer."""
     over = threading.Event()
     writers = [
         Writer(server, database, number, random.Random(seed + number), xa=xa, over=over) for number in range(WRITERS)

@@ -86,7 +86,7 @@ class Servers:
         """Waits until the replica has all transactions. Then the replica and the server exchange their roles.
 
         A replica of MariaDB also has the prepared XA transactions, and they are ended on it. A replica of MySQL 8.0.15
-        loses them when its threads stop. So on MySQL, all prepared XA transactions are ended before.
+        loses them when its threads stop. So on MySQL, all prepared XA transactions are ended first.
         """
         assert self._replica is not None
         old, new = self.primary, self._replica

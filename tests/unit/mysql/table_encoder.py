@@ -1,4 +1,4 @@
-"""Random tables with rows, and their bytes in the binary log, written apart from the decoder."""
+"""Draws random tables with rows, and encodes them as in the binary log, independently of the decoder."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.unit.mysql.binlog_encoder import number, text
 from tests.unit.mysql.reading import header
 
 DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-"""The bytes for up to nine decimal digits."""
+"""How many bytes a group of 0 to 9 decimal digits takes."""
 
 NUMERIC = {1, 2, 3, 4, 5, 8, 9, 246}
 CHARACTER = {15, 140, 141, 242, 249, 250, 251, 252, 254}
@@ -254,7 +254,7 @@ def rows(table: Table, present: frozenset[int]) -> st.SearchStrategy[Row]:
 
 
 def encode_row(table: Table, row: Row) -> bytes:
-    """The bytes of a row: a bit for each column that is there, and the values that are not null."""
+    """The bytes of a row: a bit for each column that the row has (1 for null), and the values that are not null."""
     content = bits((value is None for value in row if value is not UNCHANGED), low_first=True)
     for kind, value in zip(table.kinds, row, strict=True):
         if isinstance(value, bytes):
