@@ -1,8 +1,8 @@
 """Continues a changelog over a gap, where the server's log no longer connects to the end of the changelog.
 
-The changelog continues in a new epoch, above all epochs before, at the present end of the server's log. The service
-then reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals
-its tables, whatever changes were lost.
+The changelog continues at the present end of the server's log, in a new epoch with a higher number. The service then
+reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals its
+tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the first row of such an entity after the gap is a truncate.

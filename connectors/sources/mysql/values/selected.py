@@ -1,8 +1,8 @@
 """Says how the values of a column are read from its table, so that their printed text is that of the binary log.
 
 The values are those of the text protocol. The server prints most of them as `printed` does. The exceptions are numbers
-that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that are only bytes, and halves of surrogate
-pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 lays some doubles in it out otherwise.
+that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and halves of
+surrogate pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 lays some doubles in it out otherwise.
 """
 
 from collections.abc import Callable, Mapping

@@ -98,7 +98,7 @@ STRINGS = frozenset(
         TypeCode.VAR_STRING,
     }
 )
-"""The types whose values are text or bytes; which of them, only the collation says."""
+"""The types whose values are text or bytes; only the collation says which of the two."""
 
 _TEXT = Codec(shape=Shape.TEXT, to_json=string, column_type=Primitive.STRING)
 _BYTES = Codec(shape=Shape.OTHER, to_json=base64, column_type=Primitive.BYTES)

@@ -15,9 +15,9 @@ _DISTINCT_BYTES_MAX = 8
 
 
 def column_printer(column: Column, charsets: Mapping[int, str], size: int, printer: Printer) -> PrintColumn | None:
-    """Returns what prints many values of a column; None if each must be printed alone, by `printer`.
+    """Returns a function that prints many values of a column; None if `printer` must print each of them.
 
-    `charsets` is that of `printer_for`. `size` is the number of bytes of each value, 0 if values differ in it.
+    `charsets` is that of `printer_for`. `size` is the number of bytes of each value, 0 if it is not the same for all.
     """
     if column.type in INTEGER_SIZES:
         return batch_numbers.integer(INTEGER_SIZES[TypeCode(column.type)], unsigned=column.unsigned)

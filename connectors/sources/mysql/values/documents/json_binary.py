@@ -16,7 +16,7 @@ from changelog.connectors.sources.mysql.values.documents.json_opaque import Numb
 from changelog.envelope.errors import ChangelogError, Kind
 
 DEPTH_MAX: Final = 100
-"""The most objects and arrays that contain each other; the server's limit (JSON_DOCUMENT_MAX_DEPTH)."""
+"""How deep objects and arrays may be nested; the server's limit (JSON_DOCUMENT_MAX_DEPTH)."""
 
 
 Json = Union[None, bool, int, float, str, Number, list["Json"], dict[str, "Json"]]  # noqa: UP007 (it is recursive)
@@ -36,7 +36,7 @@ def parse_json(data: bytes | memoryview) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """The layout of a small or a large object or array, and which types of values are in their entries."""
+    """The layout of a small or a large object or array. Values of the types `inlined` are stored in the entries."""
 
     header: struct.Struct
     key: struct.Struct

@@ -74,7 +74,7 @@ def read_diffs(diffs: bytes | memoryview) -> Iterator[Change]:
 
 
 def _apply(document: Json, change: Change) -> None:
-    """Changes the document. Raises LookupError if it lacks the path, or, for INSERT, if it has a member of the name."""
+    """Changes the document. Raises LookupError if it lacks the path, or if an INSERT names a member that it has."""
     *steps, last = change.path
     parent = document
     for step in steps:

@@ -175,7 +175,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether an interval has the number: then an odd count of bounds is not above it."""
+    """Returns whether an interval has the number: it does if the count of bounds up to the number is odd."""
     return bisect_right(bounds, number) % 2 == 1
 
 

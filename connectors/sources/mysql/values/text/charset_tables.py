@@ -156,4 +156,4 @@ MULTI_BYTE: Mapping[str, Differences] = {
     "sjis": Differences("shift_jis", {b"\x81\x5f": "\\"}),
     "ujis": Differences("euc_jp", {b"\xa1\xc0": "\\", **_USER_DEFINED}),
 }
-"""Character sets that have up to four bytes a character, and where ASCII has one."""
+"""Character sets that have up to four bytes a character, but one byte for each character of ASCII."""

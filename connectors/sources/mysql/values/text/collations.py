@@ -52,7 +52,7 @@ _IDS = {
 def charset_name(collation: int, others: Mapping[int, str]) -> str | None:
     """Returns the name of the character set of a collation, None if it is not known.
 
-    `others` has the names by the id of a collation, as the server lists them, and comes first.
+    `others` has the names by the id of a collation, as the server lists them, and is searched first.
     """
     return others.get(collation) or _BUILT_IN.get(collation)
 
