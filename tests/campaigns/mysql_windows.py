@@ -3,7 +3,7 @@
 Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, which makes commits visible in another
 order than that of the log. Some commits are delayed after they are logged and before they become visible.
 
-At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks that were read so, and
+At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
 `marks_wrong` those of them that have a stale row. On servers that make commits visible in the order of the log, no such
 chunk may be wrong. On the third server, a round lasts until one is wrong. That proves that the round had commits which
 an incorrect reader would get wrong.

@@ -68,8 +68,8 @@ ARCHIVES = {
 """Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
 
 PACKAGES = {"mariadb-11.8": ("trixie", "mariadb-server-core=1:11.8.*"), "mysql-9": ("sid", "mysql-server-core=9.7.*")}
-"""Server name, mapped to a Debian release, and a package with the beginning of its version. The release decides on the
-rest; apt verifies the package by Debian's signature of the release.
+"""Server name, mapped to a Debian release, and a package with the beginning of its version. The release decides the
+rest of the version; apt verifies the package by Debian's signature of the release.
 """
 
 MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")

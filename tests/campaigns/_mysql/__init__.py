@@ -1,1 +1,1 @@
-"""The parts of the campaigns `mysql` and `mariadb`. Of the product, they use only the reader of the file log."""
+"""Parts of the campaigns with MySQL and MariaDB. Of the product, the judges use only the reader of the file log."""

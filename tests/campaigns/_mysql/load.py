@@ -1,4 +1,4 @@
-"""Threads that write to the tables, each with its own random choices, and transactions of all kinds."""
+"""Threads that write transactions of all kinds to the tables. Each thread makes its own random choices."""
 
 import random
 import threading
@@ -39,7 +39,7 @@ class Load:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the writers, and decides the XA transactions that are still open. Raises the error of a writer."""
+        """Ends the writers, and then all XA transactions that are still prepared. Raises the error of a writer."""
         self.end()
         if self._failures:
             raise self._failures[0]

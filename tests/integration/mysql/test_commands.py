@@ -178,7 +178,7 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
 
 
 def test_the_lock_is_free_after_the_service(site: InitSite) -> None:
-    """`drop` and `status` tell a running service from a stopped one by its lock."""
+    """`drop` and `status` recognise a running service by its lock."""
     site.set_up()
     with site.running() as service:
         service.until(site.is_read)

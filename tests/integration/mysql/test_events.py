@@ -55,7 +55,7 @@ def test_every_byte_of_the_log_is_decoded(mysql_server: Server, mysql_database: 
 def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
     mysql_server: Server, mysql_database: str
 ) -> None:
-    """The log lists signs and collations without saying which columns they belong to: those of certain types.
+    """The log lists signs and collations for columns of certain types, and does not say which columns these are.
 
     If the decoder is wrong about one of these types, all later columns get the sign or the collation of another column.
     """

@@ -52,7 +52,7 @@ def drawn(random: Random, depth: int = 0) -> Any:
         )
     if kind in (3, 4):
         return random.choice(TEXTS)
-    if random.random() < 0.02:  # it needs more than 64 KiB, so its layout is the one for large values
+    if random.random() < 0.02:  # more than 64 KiB, so that it has the layout for large values
         return [random.choice(NUMBERS) for _ in range(30_000)] if kind == 5 else {f"n{n}": n for n in range(9_000)}
     values = [drawn(random, depth + 1) for _ in range(random.randrange(5))]
     return values if kind == 5 else {random.choice(NAMES): value for value in values}

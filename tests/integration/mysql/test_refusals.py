@@ -202,7 +202,7 @@ def test_a_statement_that_is_not_logged_as_rows_can_be_skipped(site: MysqlSite) 
 
 
 def test_a_rollback_in_the_log_can_be_skipped(mariadb: Server, tmp_path: Path) -> None:
-    """MariaDB logs what was rolled back if the transaction also wrote to a table of MyISAM."""
+    """MariaDB logs a transaction that was rolled back, if it also wrote to a table of MyISAM."""
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
         site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1)")

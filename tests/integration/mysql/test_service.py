@@ -265,7 +265,7 @@ def test_purged_log_is_a_gap_that_can_be_crossed(tmp_path: Path, mysql_server: S
     site.sql("DELETE FROM item WHERE id = 1", "FLUSH BINARY LOGS", "INSERT INTO item VALUES (3, 3)")
     last = site.sql("SHOW BINARY LOGS")[-1][0]
     # A file that a session still reads is not purged, and the server may not know yet that the service has stopped.
-    until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "it is not purged")
+    until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")
     refusal = site.refused("run")
     assert "the server has purged transactions that are not published yet" in refusal
     assert "--over-gap" in refusal
