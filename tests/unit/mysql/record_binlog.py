@@ -25,7 +25,7 @@ RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mysql": ("mysql", SENT["mysql"]),
     "mysql_9": ("mysql-9", MYSQL_9),
 }
-"""The version of the server, and the statements, by the name of the recording."""
+"""Maps the name of a recording to the version of its server, and the statements that the server ran."""
 
 _FOLDER = Path(__file__).parent
 

@@ -275,6 +275,6 @@ def test_usual_events_are_taken_together() -> None:
 
 @pytest.mark.parametrize("body", [b"\1", b"\0\1\0\0", b"\0\1\0\0\0", b""])
 def test_unusual_events_are_left(body: bytes) -> None:
-    """A null in a column that cannot be null, a cut row, an old row without a new one, and no row at all."""
+    """These are a null in a column that cannot be null, a cut row, an old row without a new one, and no row at all."""
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     assert RowTexts().add_event(bound(table), Op.UPDATE, event_of(table, Operation.UPDATE, body)) == 0

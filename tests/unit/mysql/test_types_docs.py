@@ -50,9 +50,10 @@ NAMES = {
     TypeCode.GEOMETRY: "geometry",
     TypeCode.VECTOR: "vector",
 }
-"""The name of each type of the log on the page. The log gives bytes the types of texts; BYTES has their names."""
+"""The name that the page has for each type of the log. In the log, bytes have the types of texts; see BYTES."""
 
 BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob"}
+"""The names of the types of bytes, by the names of the same types of texts."""
 
 OTHERS = [
     ("int unsigned", column(TypeCode.LONG, unsigned=True)),
