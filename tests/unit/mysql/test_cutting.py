@@ -17,7 +17,7 @@ def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[byt
 
 
 def large(event: bytes) -> int:
-    """Returns how many bytes count for the limit: of each event, all beyond 96, which are hardly ever rows."""
+    """Returns how many bytes count for the limit. 96 bytes of each event do not, because they can hardly be rows."""
     return len(event) - 96 if event is LARGE else 0
 
 
