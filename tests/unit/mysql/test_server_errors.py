@@ -1,8 +1,9 @@
 """Errors of the server become `ChangelogError`s. They have one line, no row values, and a kind to react to."""
 
+import pymysql
 import pytest
 
-from changelog.connectors.sources.mysql.session.server_errors import explain
+from changelog.connectors.sources.mysql.session.server_errors import explain, rejection
 from changelog.envelope.errors import Kind
 
 SAME = "A slave with the same server_uuid/server_id as this slave has connected to the master; the first event '' at 4"
@@ -39,3 +40,10 @@ def test_each_error_has_a_kind_and_a_hint(number: int, message: str, kind: Kind,
 def test_values_of_rows_are_not_shown() -> None:
     error = explain(1292, "Incorrect datetime value: 'Ada Lovelace' for column 'born'", "reading a table")
     assert error.message == "reading a table: error 1292"
+
+
+def test_a_connection_that_breaks_during_the_tls_handshake_is_tried_again() -> None:
+    gone = "MySQL server has gone away (SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))"
+    assert rejection(pymysql.OperationalError(2006, gone), encrypted=True).kind is Kind.CONNECTION
+    untrusted = "Can't connect to MySQL server on 'db' ([SSL: CERTIFICATE_VERIFY_FAILED])"
+    assert rejection(pymysql.OperationalError(2003, untrusted), encrypted=True).kind is Kind.ACCESS

@@ -26,6 +26,8 @@ ENGINE = "InnoDB"
 _JSON = "json"
 
 _ATTEMPTS = 5
+_PRIMARY = "PRI"
+"""How the catalogue marks a column of the primary key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,23 +120,29 @@ def read_tables(
     If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
     returned; for the others, it is 0.
 
-    While a table is renamed, the catalogue can show it without its columns. Then the catalogue is read once more.
+    While a table is renamed, the catalogue can show only a part of it, such as no columns or no indexes. Then the
+    catalogue is read once more.
     """
     tables: list[Table] = []
     for _ in range(_ATTEMPTS):
-        tables = _read(query, named, sized)
-        if all(table.columns for table in tables):
+        tables, is_whole = _read(query, named, sized)
+        if is_whole:
             break
     return tables
 
 
-def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bool]) -> list[Table]:
+def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bool]) -> tuple[list[Table], bool]:
+    """Returns the tables, and whether the queries agree on them."""
     condition, names = _restriction(named)
     columns = _by_table(query(_COLUMNS.format(condition), names))
     indexes = _by_table(query(_INDEXES.format(condition), names))
     cascades = _by_table(query(_CASCADES.format(condition.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")), names))
     json = json_columns(query, named)
-    return [
+    rows_of_tables = query(_TABLES.format(condition), names)
+    listed = {(schema, name) for schema, name, *_ in rows_of_tables}
+    has_primary_key = {name for name, rows in columns.items() if any(key == _PRIMARY for *_, key in rows)}
+    is_whole = listed <= columns.keys() and has_primary_key <= indexes.keys() <= listed
+    tables = [
         Table(
             schema=schema,
             name=name,
@@ -148,9 +156,10 @@ def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bo
             rows_estimate=int(rows or 0),
             nbytes=int(nbytes or 0) if sized((schema, name)) else 0,
         )
-        for schema, name, kind, engine, rows, nbytes in query(_TABLES.format(condition), names)
+        for schema, name, kind, engine, rows, nbytes in rows_of_tables
         if name not in (SIGNAL_TABLE, STAMP_TABLE)
     ]
+    return tables, is_whole
 
 
 def _restriction(named: TableName | None) -> tuple[str, Sequence[str]]:
@@ -168,7 +177,7 @@ def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[TableName, list[tuple[Any
 
 
 def _column(row: tuple[Any, ...], *, is_json: bool) -> TableColumn:
-    name, nullable, declared = row
+    name, nullable, declared, _ = row
     return TableColumn(name=name, not_null=nullable == "NO", declared=_JSON if is_json else declared)
 
 
@@ -203,7 +212,7 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME
 """
 
 _COLUMNS = """
-SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, IS_NULLABLE, COLUMN_TYPE FROM information_schema.COLUMNS
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, IS_NULLABLE, COLUMN_TYPE, COLUMN_KEY FROM information_schema.COLUMNS
 WHERE {}
 ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
 """

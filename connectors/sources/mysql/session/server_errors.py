@@ -70,6 +70,9 @@ _DENIED = frozenset({1045, 1698})
 _CLIENT = range(2000, 3000)
 """The errors of the client library: the connection itself failed or broke."""
 
+_BROKE = frozenset({2006, 2013})
+"""The client library's errors for a connection that was open and broke, even if TLS was the first to notice."""
+
 _QUOTING_VALUES = frozenset({1062, 1264, 1292, 1366, 1406, 1411, 1525, 1690, 3140, 3141, 4025})
 """Errors whose messages may quote the values of a row."""
 
@@ -122,7 +125,9 @@ def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
         if number in _DENIED and not encrypted:
             hint = f"{hint}; or the account requires TLS: use another ssl-mode than DISABLED"
         return ChangelogError(kind, f"the server refused the connection: {text}", hint=hint)
-    broke = isinstance(getattr(error, "original_exception", None), (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+    broke = number in _BROKE or isinstance(
+        getattr(error, "original_exception", None), (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    )
     if not broke and ("SSL" in text or "certificate" in text):
         return ChangelogError(
             Kind.ACCESS,
