@@ -12,8 +12,9 @@ from pymysql.cursors import Cursor
 
 from tests.campaigns._mysql.servers import Servers
 from tests.campaigns._mysql.tables import TABLES, Table
+from tests.campaigns._mysql.xa import decide_all
 
-PAUSE_S = 2.5
+PAUSE_S = 5.0
 NEW_COLUMNS_MAX = 6
 HOLD_MS = 600
 
@@ -104,7 +105,11 @@ class Disturber:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 
     def _truncate(self, cursor: Cursor, table: Table) -> None:
-        with self._servers.gates.fragile.passing():
+        """Decides the prepared XA transactions first, because they would keep the table locked."""
+        gates = self._servers.gates
+        with gates.transactions.closed(), gates.fragile.passing():
+            decide_all(cursor, self._servers.xa)
+        with gates.fragile.passing():
             cursor.execute(f"TRUNCATE {table.name}")
 
     def _add_column(self, cursor: Cursor, table: Table) -> None:
@@ -119,6 +124,7 @@ class Disturber:
         """Copies the table, and gives the copy the table's name, as tools that alter large tables do."""
         gates, name = self._servers.gates, table.name
         with gates.transactions.closed(), gates.fragile.passing():
+            decide_all(cursor, self._servers.xa)
             cursor.execute(f"DROP TABLE IF EXISTS {name}_new")
             cursor.execute(f"CREATE TABLE {name}_new LIKE {name}")
             cursor.execute(f"INSERT INTO {name}_new SELECT * FROM {name}")
