@@ -1,8 +1,8 @@
 """Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
 A value is encoded as its logical type only if decoding gives the same JSON again. Some types (`docs/reference/types.md`
-lists them) are a union with one more branch, a string, for all other values. This string is the content of the value's
-JSON string. For arrays and composites, it is the value's JSON text.
+lists them) are a union with one more branch, a string, for all other values. This branch holds the value's JSON string
+without its quotes and escapes. For arrays and composites, it holds the value's JSON text.
 """
 
 import base64

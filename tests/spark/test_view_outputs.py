@@ -1,5 +1,5 @@
-"""Views are written as tables. In PostgreSQL, a table is replaced at once; in Delta Lake, each view is a commit. No
-other table is changed.
+"""Views are written as tables. In PostgreSQL, the new table replaces the old one in one step; in Delta Lake, each new
+state of a view is one commit. A table that the job did not write itself is never replaced.
 """
 
 import json

@@ -96,9 +96,9 @@ class FileSink:
         commit, the caller checks whether the source still has the database's log after the returned checkpoint, and may
         stop. With `over_gap`, all damaged files at the end are set aside at once.
 
-        Raises ChangelogError: IN_USE if another process holds the lock; GAP if the resume record follows a log file and
-        no whole file is left, or if the two newest files are damaged; MALFORMED if an earlier file is missing or the
-        resume record is damaged.
+        Raises ChangelogError: IN_USE if another process holds the lock; GAP if `resume.json` was written after a log
+        file and no whole log file is left, or if the two newest log files are damaged; MALFORMED if an earlier file is
+        missing or `resume.json` is damaged.
         """
         with _storing(self._path):
             make_folder(log_folder(self._path))
@@ -177,7 +177,7 @@ class FileSink:
         temporary = file.with_name(f"{_TEMPORARY}{sequence}")
         try:
             make_file(temporary, DATA_FILE)
-            # This is an Arrow file, because Arrow copies each page once more if it writes to a Python file.
+            # Arrow opens the file, because it copies each page once more if it writes to a file object of Python.
             with pa.OSFile(os.fspath(temporary), "wb") as out, pa.BufferedOutputStream(out, _BUFFER_BYTES) as buffered:
                 _write(buffered, rows, footer(sequence, with_marked(checkpoint, marked)))  # 1
                 buffered.flush()

@@ -122,10 +122,10 @@ def _gtids(cursor: Cursor, flavour: Flavour) -> str:
 
 @contextlib.contextmanager
 def running_servers(version: str, database: str, rng: random.Random) -> Iterator[Servers]:
-    """Runs a server of a version (`tests.servers.mysql`) with an empty database, mostly a replica, and a proxy before
-    the server.
+    """Runs a server of a version (`tests.servers.mysql`) with an empty database, and a proxy before the server.
 
-    Half of the MySQL servers are configured so that they may make commits visible in another order than the log's.
+    In most cases, it also runs a replica of the server. Half of the MySQL servers are configured so that they may make
+    commits visible in another order than the log's.
     """
     settings = dict(DURABLE)
     if version.startswith("mysql"):

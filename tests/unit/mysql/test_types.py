@@ -1,4 +1,4 @@
-"""How the printed text of each type is published."""
+"""Which JSON is published for a value of each type, given the text that the database prints for the value."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests where a stream is cut into pieces, and how the stream is resumed after any piece."""
+"""Tests at which places a stream is cut into pieces, and that the stream can be resumed after any piece."""
 
 from itertools import pairwise
 

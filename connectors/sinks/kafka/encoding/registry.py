@@ -53,7 +53,7 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"[sink] registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
-        weakref.finalize(self, self._client.close)  # readers and writers do not close their codec
+        weakref.finalize(self, self._client.close)  # nobody closes the codec that holds this object
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """Returns the schema's id under `subject`.
