@@ -82,7 +82,7 @@ def _checkpoint(
 ) -> Checkpoint:
     """Returns the checkpoint from which the changelog continues: at the end of the server's log.
 
-    The commit of the gap's record is one byte before that end, so all rows of the log come after the record.
+    The record of the gap gets a commit one byte before that end, so it comes before every row that is read from there.
     """
     lineage = Lineage.trace(connection.query, connection.version, None, accept=False)
     before = end.checkpoint
