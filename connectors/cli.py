@@ -96,7 +96,7 @@ def _load(name: str) -> Command:
 
 
 def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
-    """Returns the parser of the command line, which has all commands, but only those in `loaded` with their arguments.
+    """Returns the parser of the command line. It has all commands, but only those in `loaded` have their arguments.
 
     `loaded` maps the names of commands to their modules.
     """

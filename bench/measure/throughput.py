@@ -1,4 +1,7 @@
-"""Measures how fast publishers drain a backlog into a Kafka topic, and compares our service with Debezium."""
+"""Measures how fast publishers drain a backlog into a Kafka topic, and compares our service with Debezium.
+
+Each publisher that is compared is called a side.
+"""
 
 import statistics
 import subprocess
@@ -20,7 +23,8 @@ PARTITIONS = 4
 POLL_S = 0.1
 SETTLED_S = 3.0
 """Seconds. The drain is over once the topic has as many new offsets as there are changes, and has not grown for this
-long. The markers that end transactions take offsets, too. Therefore the messages are counted at the end."""
+long. The markers that end transactions take offsets, too, so enough offsets do not prove that every message is there;
+the caller counts the messages afterwards (`Topic.count`)."""
 START_S_MAX = 120.0
 DRAIN_S_MAX = 900.0
 WARM_MESSAGES = 1_000_000
@@ -66,7 +70,7 @@ class _Sample:
 
 
 def fetched(name: str) -> Path:
-    """Returns the folder into which make fetched a server. Raises SystemExit if it did not."""
+    """Returns the folder of a server that `make` has fetched. Raises SystemExit if it was not fetched."""
     if not (CACHE / name / ".done").exists():
         raise SystemExit(f"{name} was not fetched: make .cache/{name}/.done")
     return CACHE / name

@@ -163,7 +163,11 @@ def _counts(deltas: pa.RecordBatch) -> dict[str, int]:
 
 
 def _patches(rows: pa.RecordBatch) -> pa.StringArray:
-    """Returns the patches of the rows. The patches of flat updates are made all at once, the others one by one."""
+    """Returns the patches of the rows.
+
+    An update is flat if both its states are complete, have the same columns, and have no nested values. The patches of
+    all flat updates are made at once, the others one by one.
+    """
     unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
     candidates = pc.and_(updates, pc.is_valid(rows.column("current"))).to_numpy(zero_copy_only=False)
@@ -183,7 +187,10 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
 
 
 def _one_by_one(rows: pa.RecordBatch, numbers: Iterable[int], unavailable_columns: Lacking) -> list[bytes]:
-    """Returns the patches of rows. `numbers` are the row numbers by which `unavailable_columns` lists them."""
+    """Returns the patches of some rows of a batch.
+
+    `numbers` are the numbers of these rows in the whole batch; `unavailable_columns` uses the same numbers.
+    """
     current, original = (rows.column(name).cast(pa.binary()).to_pylist() for name in ("current", "original"))
     ops = rows.column("op").to_pylist()
     patches: list[bytes] = []

@@ -52,7 +52,7 @@ class Newcomer:
                 connection.execute(block.encode())
 
     def wait_for(self, op: str) -> None:
-        """Waits until the page's order has a change of this kind."""
+        """Waits until the changelog has a change of this kind for order 42, the example on the page."""
         deadline = time.monotonic() + PATIENCE_S
         while (op, "42") not in self.site.ops("orders"):
             assert time.monotonic() < deadline, (self.folder / "service.log").read_text("utf-8")

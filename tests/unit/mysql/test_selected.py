@@ -1,4 +1,7 @@
-"""How columns are selected, as far as no server is needed. `test_values_oracle.py` compares them with the log."""
+"""A value that a SELECT returns becomes the same text as in the binary log. These tests need no server.
+
+`test_values_oracle.py` compares such texts with the log, on real servers.
+"""
 
 import pytest
 

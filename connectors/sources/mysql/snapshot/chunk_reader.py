@@ -4,8 +4,8 @@ Nothing is written to the server. A chunk is read in three steps:
 
     L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
 
-The rows are published at the first place between two transactions that is not before the answer to U; see "Without
-messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot say what a snapshot sees, so the reader
+The answer to U is a position in the log. The rows are published once the stream has reached this position and is
+between two transactions; see "Without messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot say what a snapshot sees, so the reader
 asks, before it takes the snapshot, which transactions were executed: the snapshot sees at least these.
 """
 
@@ -81,7 +81,7 @@ class ReadChunks:
 class ChunkReader:
     """Reads the chunks that `windows` hands out, and adds them to `chunks`.
 
-    `bind` uses a connection to find out how an entity's table is read now.
+    `bind` looks up the present columns of an entity's table over a connection, and returns how to read the table.
     """
 
     def __init__(

@@ -182,7 +182,7 @@ class ReplicationConnection:
     def finish(self, written: int, flushed: int) -> None:
         """Ends the stream properly: sends a last status and CopyDone, then waits up to two seconds for the server.
 
-        When the server has completed the command, it has stored the status, and no longer reads the slot.
+        Once the server reports that START_REPLICATION is complete, it has stored the status and released the slot.
         """
         deadline = time.monotonic() + _DRAIN_S
         with translated("ending the stream"):
@@ -216,7 +216,7 @@ class ReplicationConnection:
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.source_function == _STANDBYS:
-            return  # the server waits for a standby, which `waits` reports
+            return  # the server waits for a standby, which the module `session.waits` reports
         if notice.sqlstate == _PREREQUISITE and notice.severity_nonlocalized == "WARNING":
             self._skipped = notice.message_primary
 
