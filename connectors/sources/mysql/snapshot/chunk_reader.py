@@ -5,8 +5,9 @@ Nothing is written to the server. A chunk is read in three steps:
     L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
 
 The answer to U is a position in the log. The rows are published once the stream has reached this position and is
-between two transactions; see "Without messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot say what a snapshot sees, so the reader
-asks, before it takes the snapshot, which transactions were executed: the snapshot sees at least these.
+between two transactions; see "Without messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot
+say what a snapshot sees, so the reader asks, before it takes the snapshot, which transactions were executed: the
+snapshot sees at least these.
 """
 
 import secrets
