@@ -82,9 +82,9 @@ class Checkpointing:
 
     `name` is the name of this service; signals that name another service are ignored. `signing` takes a transaction id
     and returns how a signal in that transaction must be signed, None if it need not be signed. Columns are *restated*
-    if a change of the table gave them new values, which older rows of the changelog lack. Then the table is read again;
-    but for entities in `asking`, the checkpoint only lists the columns. `stretch` says which epoch a place in the log
-    belongs to. `reach` is called with `signal:heard`, so that tests can crash there.
+    if a change of the table gave them new values, which older rows of the changelog lack. Then the table is read again.
+    The tables of entities in `asking` are not read again: the checkpoint only lists the columns. `stretch` says which
+    epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can crash there.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Defines the earlier versions with which schema files are compared, and reads them from a folder.
 
-A subject is what people call a schema (`Contract.subject`). A subject that had a file earlier, and has none now, counts
-as removed.
+A subject is the name of a schema, such as `prefix.entity` (`Contract.subject`). A subject that had a file earlier, and
+has none now, counts as removed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -249,8 +249,8 @@ class KafkaLog:
     def _record(self, message: Message, parts_by_key: dict[bytes, list[oversized.Message]]) -> Record | None:
         """Returns the record of a message.
 
-        If the message is one of the parts of a message that was too large, returns the record of that message with the
-        last part, and None with the other parts. `parts_by_key` collects the parts.
+        A message that was too large is stored in parts. For the last part, this returns the record of the whole
+        message; for each earlier part, it returns None. `parts_by_key` collects the parts.
         """
         name, number = part_of(message)
         offset, key, value = message.offset() or 0, message.key() or b"", message.value() or b""

@@ -175,8 +175,8 @@ class TransactionReader:
     def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
         """Publishes the rows of a prepared transaction that is committed now, or forgets them.
 
-        A transaction whose rows are unknown may have changed any table: it was prepared before the changelog began. (Or
-        it has no rows, and MySQL crashed before the COMMIT: then only the COMMIT is in the log.)
+        The rows are unknown if the transaction was prepared before the changelog began. Then it may have changed any
+        table. (The same is seen if it has no rows and MySQL crashed before the COMMIT: only the COMMIT is logged.)
         """
         begun = self._begun()
         held = self._state.complete(xa_id, begun.commit)

@@ -50,7 +50,7 @@ def _cascades(entity: Entity, table: Table, version: ServerVersion) -> Iterator[
         yield fail(
             entity.name,
             f"{version} does not log what the foreign key {table.cascades[0]} changes in {table.schema}.{table.name}",
-            "replace CASCADE and SET NULL by RESTRICT and statements of the application, or exclude the table",
+            "replace CASCADE and SET NULL by RESTRICT, and change child rows by statements; or exclude the table",
         )
 
 
