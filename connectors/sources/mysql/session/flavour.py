@@ -34,7 +34,7 @@ class ServerVersion:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"the server has the unknown version {text!r}",
-                hint="the source reads MySQL from 8.0 on and MariaDB from 10.11 on",
+                hint="the source reads MySQL from 8.0 on and MariaDB from 10.5 on",
             )
         major, minor, patch = map(int, match.groups())
         flavour = Flavour.MARIADB if "mariadb" in text.lower() else Flavour.MYSQL
