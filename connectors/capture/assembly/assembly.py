@@ -174,7 +174,6 @@ class AssemblyRun:
             return
         opened = self._opened()
         ordinal = opened.ordinal
-        _check_ordinal(ordinal + rows)
         self._taken, opened.ordinal = self._taken + rows, ordinal + rows
         last, stamp = self._spans[-1] if self._spans else None, opened.stamp or opened.fallback
         if (
@@ -184,16 +183,17 @@ class AssemblyRun:
             and (last.stamp is stamp or last.stamp == stamp)
         ):
             last.rows += rows
-            return
-        self._spans.append(
-            Span(
-                transaction=opened.transaction,
-                stamp=stamp,
-                ordinal=ordinal,
-                rows=rows,
-                published=opened.published,
+        else:
+            self._spans.append(
+                Span(
+                    transaction=opened.transaction,
+                    stamp=stamp,
+                    ordinal=ordinal,
+                    rows=rows,
+                    published=opened.published,
+                )
             )
-        )
+        _check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
 
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.
@@ -299,14 +299,23 @@ class AssemblyRun:
             if self._assembly.listener is not None:
                 self._assembly.listener.touched(encoded.rows, encoded.xids)
 
-    def fail(self, error: ChangelogError) -> None:
-        """Stops the changelog at the position of `error`, or here if it has none.
+    def fail(self, error: ChangelogError) -> Position:
+        """Stops the changelog at the position of `error`, or here if it has none. Returns where it stops.
 
-        Keeps everything before the transaction at that position, and discards the rest of the block.
+        Keeps everything before the transaction at that position, and discards the rest of the block. The rows that are
+        not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of them,
+        the changelog stops there.
         """
-        if error.position is None:
-            error.position = self.here()
-        commit = error.position.commit
+        position = error.position = error.position or self.here()
+        try:
+            self.flush()
+        except ChangelogError as earlier:
+            if earlier.kind is Kind.MALFORMED:
+                raise
+            at = earlier.position = earlier.position or self.here()
+            if at < position:
+                error, position = earlier, at
+        commit = position.commit
         batches = []
         for rows, commits in self._batches:
             count = int(np.searchsorted(commits, commit))
@@ -323,6 +332,7 @@ class AssemblyRun:
         ]
         self._assembly.stop = error
         self._assembly.open = None
+        return position
 
     def result(self) -> Assembled:
         """Returns the result of the block. Call this once, at its end."""

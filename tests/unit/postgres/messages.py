@@ -1,7 +1,7 @@
 """Makes replication streams, frame by frame as a server would send them, and the assemblers that read them."""
 
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -144,11 +144,12 @@ def assembler(
     versions: Versions | None = None,
     definitions: Definitions | None = None,
     xid: int = 700,
+    resolve: Callable[[int], PgType] = TYPES.__getitem__,
     **bounds: int,
 ) -> Assembler:
     return Assembler(
         origin=Origin(connector="postgres", name="booking", database="app", decisions=Decisions(decisions or {})),
-        binder=Binder(resolve=TYPES.__getitem__ if definitions is None else definitions.resolve, hmac_key=b"secret"),
+        binder=Binder(resolve=resolve if definitions is None else definitions.resolve, hmac_key=b"secret"),
         entities={one_entity.table: one_entity for one_entity in (entities or [entity()])},
         partitioned={("public", name) for name in partitioned},
         epoch=lambda _: 1,

@@ -8,12 +8,14 @@ from changelog.connectors.capture.rows.row_change import Insert
 from changelog.connectors.sources.postgres.decode.messages import (
     Decoded,
 )
+from changelog.connectors.sources.postgres.values.types import PgType
 from changelog.envelope.entity import DEAD
-from changelog.envelope.errors import Kind
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from tests.unit.postgres.messages import (
     TEXT,
     TRUNCATE,
+    TYPES,
     assembler,
     delete,
     entity,
@@ -45,6 +47,32 @@ def test_a_stop_returns_everything_before_its_transaction_and_nothing_after() ->
     assert stream.stop.kind is Kind.STOP
     assert "accept 00000001/00000000000000C8/00000002" in str(stream.stop)
     assert stream.feed(frames(transaction(400, [insert(5)]))) == Assembled()
+
+
+def test_an_error_in_the_catalogue_loses_no_transaction_before_it() -> None:
+    """The error comes between two rows, when the transactions before it were only counted and not encoded."""
+    sent = [*STOPPING[:4], *transaction(150, [insert(7), relation(20_001, "refunds", columns={"id": 99})])]
+    entities = [entity(), entity("refund", "refunds")]
+    stream = assembler(entities, resolve=_lost)
+    assembled = stream.feed(frames([*sent, *transaction(160, [insert(8)])]))
+    assert (ops(assembled), assembled.through) == (["create 1"], commit_text(101))
+    assert stream.stop is not None
+    assert stream.stop.kind is Kind.CONNECTION
+    assert stopped_at(stream.stop) == "150/2"
+
+
+def test_a_row_before_an_error_in_the_catalogue_stops_first() -> None:
+    lost = transaction(250, [relation(20_001, "refunds", columns={"id": 99})])
+    stream = assembler([entity(), entity("refund", "refunds")], resolve=_lost)
+    assembled = stream.feed(frames([*STOPPING, *lost]))
+    assert (ops(assembled), assembled.through) == (["create 1"], commit_text(101))
+    assert stopped_at(stream.stop) == "200/2"
+
+
+def _lost(type_oid: int) -> PgType:
+    if type_oid == 99:
+        raise ChangelogError(Kind.CONNECTION, "the connection broke")
+    return TYPES[type_oid]
 
 
 def test_a_stop_in_the_first_transaction_returns_nothing() -> None:

@@ -115,8 +115,7 @@ class Assembler:
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
                 raise
-            run.fail(error)
-            stop = None if error.position is None else error.position.commit
+            stop = run.fail(error).commit
         self.state.end_block(stop)
         return run.result()
 
