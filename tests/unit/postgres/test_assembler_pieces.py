@@ -1,21 +1,27 @@
 """Tests at which places a stream is cut into pieces, and that the stream can be resumed after any piece."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.sources.postgres.decode.messages import (
     Begin,
     Decoded,
     LogicalMessage,
+    Relation,
+    Truncate,
     TypeName,
 )
+from changelog.connectors.sources.postgres.values.types import PgType
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from tests.unit.postgres.messages import (
     FOREIGN,
     TRUNCATE,
+    TYPES,
     UNBOUND,
     assembler,
     delete,
@@ -29,6 +35,7 @@ from tests.unit.postgres.messages import (
     transaction,
     update,
 )
+from tests.unit.postgres.random_streams import Case, cases
 
 
 def test_only_whole_transactions_are_returned_unless_one_is_too_large() -> None:
@@ -180,3 +187,54 @@ def test_transactions_that_are_published_are_skipped() -> None:
     assembled = assembler(published=Position(1, 200, 0)).feed(frames(sent))
     assert ops(assembled) == ["create 3"]
     assert assembled.through == commit_text(301)
+
+
+@given(cases(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_catalogue_that_is_lost_at_any_time_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
+    """After the error, the stream is resumed as the source does it, from the end of the last whole transaction."""
+    sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
+    cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()
+
+    def resolve(type_oid: int) -> PgType:
+        if next(lookups) == lost_at:
+            raise ChangelogError(Kind.CONNECTION, "the connection broke")
+        return TYPES[type_oid]
+
+    stream = assembler(case.entities, partitioned=case.partitioned, resolve=resolve, rows_max=rows_max)
+    pieces = [stream.feed(sent[:cut]), stream.feed(sent[cut:])]
+    if stream.stop is None or stream.stop.kind is not Kind.CONNECTION:
+        return
+    through = max((int(piece.through, 16) for piece in pieces if piece.through is not None), default=1)
+    rows = table(*pieces)
+    last = Position.parse(rows["position"][-1].as_py()) if len(rows) else Position(1, 0, 0)
+    partial = any(piece.partial for piece in pieces) and last.commit >= through
+    resumed = assembler(
+        case.entities,
+        partitioned=case.partitioned,
+        published=last if partial else max(last, Position(1, through - 1, 0)),
+        partial=partial,
+    ).feed(sent)
+    whole = assembler(case.entities, partitioned=case.partitioned).feed(sent)
+    assert _rows(*pieces, resumed) == _rows(whole)
+
+
+def _described_late(case: Case) -> tuple[list[Decoded], list[int]]:
+    """Returns the messages and their log positions, with each table described only when it is used."""
+    described = {message.relid: message for message in case.messages[:4] if isinstance(message, Relation)}
+    late: list[tuple[Decoded, int]] = []
+    for message, lsn in zip(case.messages, case.lsns, strict=True):
+        relids = message.relids if isinstance(message, Truncate) else [getattr(message, "relid", -1)]
+        for relid in relids:
+            description = described.get(relid)
+            if description is not message and relid in described:
+                late += [] if isinstance(message, Relation) else [(described[relid], lsn)]
+                del described[relid]
+        if all(message is not description for description in described.values()):
+            late.append((message, lsn))
+    return [message for message, _ in late], [lsn for _, lsn in late]
+
+
+def _rows(*pieces: Assembled) -> list[tuple[str, ...]]:
+    columns = table(*pieces).select(["entity", "key", "op", "position", "partition"])
+    return [tuple(row.values()) for row in columns.to_pylist()]
