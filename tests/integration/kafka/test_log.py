@@ -206,7 +206,7 @@ def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: Kaf
 
 def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
     with writing(settings) as sink:
-        store(sink, 1, change(1, "1"))
+        store(sink, 1, change(1, "1", at=0))
         numbers, received = itertools.count(2), list[int]()
         deadline = time.monotonic() + PATIENCE_S
 
@@ -217,7 +217,7 @@ def test_a_follower_reads_new_commits(settings: KafkaSettings) -> None:
                     sink.abandon()
                 sink.recover()
             elif commit < 7:
-                sink.add([batch.from_records([change(commit, str(commit))])])
+                sink.add([batch.from_records([change(commit, str(commit), at=0)])])
                 if commit != 3:
                     sink.commit(checkpoint(commit))
             else:

@@ -13,6 +13,7 @@ from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka import sink as sinks
 from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
+from changelog.connectors.sinks.kafka.reading.offsets import written_ends
 from changelog.connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
@@ -61,6 +62,15 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
     sink.commit(begun(commit))
 
 
+def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
+    """Aborts a transaction once its rows arrive. Before that, the broker has no transaction that could be aborted."""
+    admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
+    before = written_ends(admin, parts)
+    sink.add([batch.from_records([record(Op.CREATE, "{}", commit=3, ordinal=n) for n in range(2, 40, 2)])])
+    until(lambda: written_ends(admin, parts) != before, "no row arrives")
+    sink.abandon()
+
+
 def write_checkpoint(settings: KafkaSettings, stored: Checkpoint) -> None:
     """Writes a checkpoint without the service, like an operator who restores a copy of an older checkpoint."""
     producer = Producer(settings.client.config())
@@ -92,9 +102,8 @@ def test_an_older_checkpoint_that_replaces_the_newer_one_is_refused(settings: Ka
     with opened(settings) as sink:
         store(sink, 1)
         store(sink, 2, last)
-        for _ in range(3):  # puts aborted messages after the last row
-            sink.add([batch.from_records([record(Op.CREATE, "{}", commit=3, ordinal=n) for n in range(2, 40, 2)])])
-            sink.abandon()
+        for _ in range(3):
+            abort_rows(settings, sink)  # puts messages after the last row
     write_checkpoint(settings, begun(1))
     error = refusal(settings)
     assert error.kind is Kind.DIVERGED

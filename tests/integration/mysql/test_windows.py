@@ -1,13 +1,19 @@
 """The campaign over chunks of a hot table, for a few rounds, and a proof that its judge finds wrong rows."""
 
+import re
+
 import pytest
 
 from changelog.connectors.servers.mysql import Server
+from changelog.connectors.sources.mysql.admin.server_log import log_end
+from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot import chunk_reader
 from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from tests.campaigns._pieces import run
 from tests.campaigns.mysql_windows import SETUPS, campaign, read_once
+from tests.servers.mysql import on_versions
 
 END = 1 << 62
 
@@ -34,3 +40,25 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     monkeypatch.setattr(chunk_reader, "take_snapshot", see_everything)
     judge, _ = read_once(mysql_server, seed)
     assert judge.stale
+
+
+@on_versions("mariadb", "mariadb-10.11", "mariadb-11.8")
+def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
+    mysql_server: Server, mysql_database: str
+) -> None:
+    """MariaDB's snapshots end at the last commit, but the log can go on: here by 40 bytes, as for a checkpoint.
+
+    The end of the snapshot is then moved to where the stream begins, unless it lacks a transaction.
+    """
+    address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
+    with Connection(address) as reading, Connection(address) as asking:
+        reading.execute("CREATE TABLE item (id INT PRIMARY KEY)")
+        end = log_end(asking.query, asking.version)
+        begun = end.coordinate + 40
+        snapshot = chunk_reader.take_snapshot(reading, asking, Delivered(end.gtids, begun))
+        assert snapshot.unseen_before(begun) == ()
+        reading.execute("ROLLBACK")
+        [(gtid,)] = reading.query("SELECT @@gtid_binlog_pos")
+        later = re.sub(r"(\d+)$", lambda match: str(int(match[1]) + 1), str(gtid))
+        lacking = Delivered(parse_gtids(asking.flavour, later), begun)
+        assert chunk_reader.take_snapshot(reading, asking, lacking).unseen_before(begun) == (begun - 1,)

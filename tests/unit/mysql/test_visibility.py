@@ -14,7 +14,7 @@ def gtids(text: str) -> GtidSet:
 
 def delivered(received: str, *numbers: int) -> Delivered:
     """Transactions with these numbers, each at a coordinate ten times its number."""
-    result = Delivered(gtids(received))
+    result = Delivered(gtids(received), 0)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
     return result

@@ -23,11 +23,12 @@ class Delivered:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
     The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
-    use. `received` has the transactions that were delivered before the stream was opened.
+    use. `received` has the transactions that were delivered before the stream was opened, and `begun` is the coordinate
+    at which the stream begins.
     """
 
-    def __init__(self, received: Gtids) -> None:
-        self.received = received
+    def __init__(self, received: Gtids, begun: int) -> None:
+        self.received, self.begun = received, begun
         self._lock = Lock()
         self._coordinates: list[int] = []
         self._gtids: list[str] = []
