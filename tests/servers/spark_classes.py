@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession, functions
 
 from changelog.connectors.servers.kafka import BRIEF
+from tests.patience import PROGRAM_S
 from tests.servers.spark import local_spark
 
 
@@ -36,9 +37,10 @@ def main(archive: Path) -> None:
         options = " ".join((*BRIEF, f"-XX:ArchiveClassesAtExit='{archive}'", "-Xlog:disable"))
         with local_spark(Path(name), others={"spark.driver.extraJavaOptions": options}) as spark:
             use(spark, Path(name))
-        java: Any = SparkContext._jvm
-        with contextlib.suppress(Py4JError):  # Java writes the archive, and ends without an answer
-            java.java.lang.System.exit(0)
+        gateway: Any = SparkContext._gateway
+        with contextlib.suppress(Py4JError, OSError):  # Java ends without an answer
+            gateway.jvm.java.lang.System.exit(0)
+        gateway.proc.wait(PROGRAM_S)  # it writes the archive as it ends
     if not archive.exists():
         sys.exit(f"Java wrote no archive {archive}")
 
