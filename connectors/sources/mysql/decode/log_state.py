@@ -133,9 +133,10 @@ class LogState:
             self._completed.append((commit, xa_id, held))
         return held
 
-    def miss(self, entity: str, commit: int, reason: str) -> None:
-        """Records that the log lacks rows of an entity that the transaction with this commit changed."""
-        self._unlogged.append((commit, entity, reason))
+    def miss(self, entity: str, reason: str) -> None:
+        """Records that the log lacks rows of an entity that the transaction which was read last changed."""
+        assert self.begun is not None
+        self._unlogged.append((self.begun.commit, entity, reason))
 
     def end_block(self, stop: int | None) -> None:
         """Ends a block. If the changelog stopped at a transaction of this block, `stop` is its commit.

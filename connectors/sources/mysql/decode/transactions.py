@@ -19,28 +19,14 @@ from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables, column_changes
 from changelog.connectors.sources.mysql.decode.statements import statements
-from changelog.connectors.sources.mysql.decode.statements.effects import (
-    Altered,
-    Created,
-    Dml,
-    Dropped,
-    Effect,
-    PartitionExchanged,
-    PartitionTruncated,
-    Renamed,
-    Replaced,
-    TableName,
-    Transactional,
-    Truncated,
-    Unsure,
-    Verb,
-)
+from changelog.connectors.sources.mysql.decode.statements.effects import Transactional, Verb
 from changelog.connectors.sources.mysql.decode.statements.statement_stamps import comment_stamp, tag_stamp
 from changelog.connectors.sources.mysql.decode.statements.statement_text import statement_text
+from changelog.connectors.sources.mysql.decode.stops import SKIP, Stops
+from changelog.connectors.sources.mysql.decode.table_effects import TableEffects
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Op
-from changelog.envelope.position import Position
 from changelog.envelope.signal import FENCE_PREFIX
 from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
@@ -49,9 +35,6 @@ from changelog.envelope.versions import Look
 STAMP_TABLE = "changelog_stamp"
 SIGNAL_TABLE = "changelog_signal"
 """A row inserted into one of these tables is a message to the service: its column `content` has the text."""
-
-SKIP = "changelog accept POSITION --as skip"
-"""The command by which an operator continues after a stop, with the position of the stop."""
 
 _BEGIN = b"BEGIN"
 _INSERT = log.Operation.INSERT
@@ -67,7 +50,9 @@ class TransactionReader:
     """Reads the events of one block. `run` assembles them, and `texts` collects the rows that the run takes."""
 
     def __init__(self, state: LogState, tables: Tables, run: AssemblyRun, texts: RowTexts, origin: Origin) -> None:
-        self._state, self._tables, self._run, self._texts, self._origin = state, tables, run, texts, origin
+        self._state, self._tables, self._run, self._texts = state, tables, run, texts
+        self._stops = Stops(state, run, origin)
+        self._effects = TableEffects(state, tables, run, texts, self._stops)
 
     def read(self, event: log.Event) -> bool:
         """Handles the next event. Returns whether the stream is between two transactions now.
@@ -185,7 +170,7 @@ class TransactionReader:
             self._replay(held)
         elif commit and not begun.seen:
             for table in self._tables.names:
-                self._missed(table, "the log has only the commit of an XA transaction")
+                self._effects.missed(table, "the log has only the commit of an XA transaction")
         self._end()
 
     def _replay(self, held: Held) -> None:
@@ -261,7 +246,7 @@ class TransactionReader:
         run = self._run
         run.flush()
         if table_map.columns is None:
-            self._stop_or_skip(
+            self._stops.unless_skipped(
                 f"the binary log has no names of the columns of {table_map.schema}.{table_map.table}",
                 f"SET GLOBAL binlog_row_metadata = FULL; `{SKIP}`, then `changelog rebuild {entity.name}`",
             )
@@ -295,7 +280,7 @@ class TransactionReader:
     def _lacks(self, table: BoundTable, absent: list[str]) -> None:
         """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
         columns = ", ".join(absent)
-        self._stop_or_skip(
+        self._stops.unless_skipped(
             f"a row of {table.bound.binding.table} lacks {columns}: its session had another binlog_row_image than FULL",
             f"`{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
@@ -333,7 +318,7 @@ class TransactionReader:
         if not self._begun().seen and self._begun().takes_effect:
             self._sign(event)
             for effect in effects:
-                self._apply(effect)
+                self._effects.apply(effect)
         if own:
             self._end()
 
@@ -353,7 +338,7 @@ class TransactionReader:
     def _roll_back(self, *, ends: bool) -> None:
         """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
         if not self._begun().seen:
-            self._stop_or_skip(
+            self._stops.unless_skipped(
                 "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
                 f"`{SKIP}` publishes its changes, then `changelog rebuild` of these tables corrects them",
@@ -361,90 +346,18 @@ class TransactionReader:
         if ends:
             self._end()
 
-    def _apply(self, effect: Effect) -> None:
-        """Handles what a statement did to a published table."""
-        match effect:
-            case Truncated(table=table):
-                self._truncate(table)
-            case Altered(table=table) | Dropped(table=table):
-                self._altered(table)
-            case Unsure(table=table):
-                for unsure in self._tables.names if table is None else [table]:
-                    self._altered(unsure)
-            case Renamed(table=table, new=new):
-                self._altered(table)
-                self._replaced(new)
-            case Created(table=table, if_missing=False) | PartitionTruncated(table=table) | Replaced(table=table):
-                self._replaced(table)
-            case PartitionExchanged(table=table, other=other):
-                self._replaced(table)
-                self._replaced(other)
-            case Dml(tables=tables):
-                self._refuse_statement(tables)
-
-    def _truncate(self, table: TableName) -> None:
-        entity = self._tables.named(table)
-        if entity is not None:
-            self._altered(table)
-            self._texts.truncate(self._tables.bound(entity))
-            self._run.take(1)
-
-    def _altered(self, table: TableName) -> None:
-        """Makes current reads of the table start again, and lets the next table map describe the table anew."""
-        entity = self._tables.named(table)
-        if entity is not None:
-            self._run.discard(entity.table)
-            self._tables.forget(entity)
-
-    def _replaced(self, table: TableName) -> None:
-        """Records that another table has taken the name of a published one: it will be read."""
-        entity = self._tables.named(table)
-        if entity is not None:
-            self._altered(table)
-            self._missed(table, "another table has taken the name of its table")
-
-    def _missed(self, table: TableName, reason: str) -> None:
-        """Records that the log lacks rows of a published table: it will be read."""
-        entity = self._tables.named(table)
-        if entity is not None:
-            self._run.discard(entity.table)
-            self._state.miss(entity.name, self._begun().commit, reason)
-
-    def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
-        """Refuses a statement that changed rows of `tables` (None: of any), if one of these tables is published."""
-        published = sorted(table for table in tables or () if self._tables.named(table) is not None)
-        if tables is None or published:
-            names = ", ".join(".".join(table) for table in published) or "an unknown table"
-            self._stop_or_skip(
-                f"the log has a statement that changed {names}, but not the changed rows",
-                f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
-            )
-
     def _refuse(self, event: log.AnonymousGtid | log.Incident | log.StatementContext | log.Unsupported) -> None:
         """Raises an error for an event after which the changelog would not be exact."""
         match event:
             case log.AnonymousGtid():
-                raise self._stop("a transaction has no GTID", "set gtid_mode = ON on the server; see `changelog check`")
+                hint = "set gtid_mode = ON on the server; see `changelog check`"
+                raise self._stops.error("a transaction has no GTID", hint)
             case log.Incident(number=number):
-                raise self._stop(f"the server could not log all changes (incident {number})", OVER_GAP, kind=Kind.GAP)
+                message = f"the server could not log all changes (incident {number})"
+                raise self._stops.error(message, OVER_GAP, kind=Kind.GAP)
             case log.StatementContext(name=name) | log.Unsupported(name=name):
                 if not self._begun().seen:
-                    self._stop_or_skip(
+                    self._stops.unless_skipped(
                         f"the log has an event {name}, which belongs to a statement that is not logged as rows",
                         f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
                     )
-
-    def _stop_or_skip(self, message: str, hint: str) -> None:
-        """Raises a stop at this place, unless an operator has decided to skip what is here."""
-        stop = self._stop(message, hint)
-        if stop.position is None or self._origin.decisions.at(stop.position) != "skip":
-            raise stop
-
-    def _stop(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
-        """Returns an error, after encoding the rows before it."""
-        self._run.flush()
-        state = self._state
-        position = self._run.here() if self._run.is_open else Position(state.epoch, state.place.end, 0)
-        choices = ("skip",) if SKIP in hint else ()
-        hint = hint.replace("POSITION", str(position))
-        return ChangelogError(kind, message, hint=hint, position=position, choices=choices)

@@ -1,0 +1,32 @@
+"""The errors that stop the changelog at the present place of the log."""
+
+from changelog.connectors.capture.assembly.assembly import AssemblyRun
+from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.sources.mysql.decode.log_state import LogState
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+
+SKIP = "changelog accept POSITION --as skip"
+"""The command by which an operator continues after a stop, with the position of the stop."""
+
+
+class Stops:
+    """Makes the errors of one block, which `run` assembles. `origin` has the decisions of operators."""
+
+    def __init__(self, state: LogState, run: AssemblyRun, origin: Origin) -> None:
+        self._state, self._run, self._origin = state, run, origin
+
+    def unless_skipped(self, message: str, hint: str) -> None:
+        """Raises a stop at this place, unless an operator has decided to skip what is here."""
+        stop = self.error(message, hint)
+        if stop.position is None or self._origin.decisions.at(stop.position) != "skip":
+            raise stop
+
+    def error(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
+        """Returns an error at this place, after encoding the rows before it."""
+        self._run.flush()
+        state = self._state
+        position = self._run.here() if self._run.is_open else Position(state.epoch, state.place.end, 0)
+        choices = ("skip",) if SKIP in hint else ()
+        hint = hint.replace("POSITION", str(position))
+        return ChangelogError(kind, message, hint=hint, position=position, choices=choices)

@@ -1,0 +1,87 @@
+"""Handles what statements did to published tables."""
+
+from changelog.connectors.capture.assembly.assembly import AssemblyRun
+from changelog.connectors.sources.mysql.decode.log_state import LogState
+from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
+from changelog.connectors.sources.mysql.decode.rows.tables import Tables
+from changelog.connectors.sources.mysql.decode.statements.effects import (
+    Altered,
+    Created,
+    Dml,
+    Dropped,
+    Effect,
+    PartitionExchanged,
+    PartitionTruncated,
+    Renamed,
+    Replaced,
+    TableName,
+    Truncated,
+    Unsure,
+)
+from changelog.connectors.sources.mysql.decode.stops import SKIP, Stops
+
+
+class TableEffects:
+    """Handles the statements of one block. `run` assembles the block, and `texts` collects its rows."""
+
+    def __init__(self, state: LogState, tables: Tables, run: AssemblyRun, texts: RowTexts, stops: Stops) -> None:
+        self._state, self._tables, self._run, self._texts, self._stops = state, tables, run, texts, stops
+
+    def apply(self, effect: Effect) -> None:
+        """Handles what a statement did to a published table."""
+        match effect:
+            case Truncated(table=table):
+                self._truncate(table)
+            case Altered(table=table) | Dropped(table=table):
+                self._altered(table)
+            case Unsure(table=table):
+                for unsure in self._tables.names if table is None else [table]:
+                    self._altered(unsure)
+            case Renamed(table=table, new=new):
+                self._altered(table)
+                self._replaced(new)
+            case Created(table=table, if_missing=False) | PartitionTruncated(table=table) | Replaced(table=table):
+                self._replaced(table)
+            case PartitionExchanged(table=table, other=other):
+                self._replaced(table)
+                self._replaced(other)
+            case Dml(tables=tables):
+                self._refuse_statement(tables)
+
+    def _truncate(self, table: TableName) -> None:
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._altered(table)
+            self._texts.truncate(self._tables.bound(entity))
+            self._run.take(1)
+
+    def _altered(self, table: TableName) -> None:
+        """Makes current reads of the table start again, and lets the next table map describe the table anew."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._run.discard(entity.table)
+            self._tables.forget(entity)
+
+    def _replaced(self, table: TableName) -> None:
+        """Records that another table has taken the name of a published one: it will be read."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._altered(table)
+            self.missed(table, "another table has taken the name of its table")
+
+    def missed(self, table: TableName, reason: str) -> None:
+        """Records that the log lacks rows of a published table: it will be read."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._run.discard(entity.table)
+            self._state.miss(entity.name, reason)
+
+    def _refuse_statement(self, tables: frozenset[TableName] | None) -> None:
+        """Refuses a statement that changed rows of `tables` (None: of any), if one of these tables is published."""
+        published = sorted(table for table in tables or () if self._tables.named(table) is not None)
+        if tables is None or published:
+            names = ", ".join(".".join(table) for table in published) or "an unknown table"
+            self._stops.unless_skipped(
+                f"the log has a statement that changed {names}, but not the changed rows",
+                f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",
+            )
