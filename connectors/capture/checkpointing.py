@@ -149,7 +149,16 @@ class Checkpointing:
         self.checkpoint = replace(self.checkpoint, source=source)
 
     def hear(self, assembled: Assembled) -> None:
-        """Records the new versions of columns in a block, and obeys its signals."""
+        """Records the new versions of columns in a block, logs its altered columns, and obeys its signals."""
+        for altered in assembled.altered:
+            _log.info(
+                "columns changed",
+                table=altered.table,
+                position=str(altered.position),
+                added=altered.added,
+                dropped=altered.dropped,
+                retyped=altered.retyped,
+            )
         for announced in assembled.announced:
             self.announce(announced)
         for content, change in assembled.signals:

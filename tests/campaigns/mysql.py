@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pymysql.cursors import DictCursor
 
-from changelog.connectors.sources.mysql.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
+from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._mysql.disturb import Disturber
 from tests.campaigns._mysql.judge import Start, judge

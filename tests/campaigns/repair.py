@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.connectors.servers.postgres import temporary_server
-from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.envelope.signal import Do, Signal
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._repaired import Pair, written_to

@@ -11,13 +11,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks.files.layout import Resume, log_file, resume_file, sequences
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINTS
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
-from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns import audit, postgres, repair, unlogged, windows
 from tests.campaigns._judge import judge

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from changelog.connectors.capture.table_reads import FAIL_POINTS
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks.files.log import read_log
-from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS
 from changelog.envelope.signal import Do, Signal
 from tests.campaigns._repaired import Pair, written_to
 from tests.patience import PATIENCE_S

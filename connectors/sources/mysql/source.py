@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import structlog
 
-from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges
+from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.capture.checkpointing import Checkpointing, resumed
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.table_reads import TableReads
 from changelog.connectors.capture.tables.repairs import Repairs, read_again
 from changelog.connectors.capture.tables.survivors import Read
 from changelog.connectors.capture.throttled_warnings import Stamps
@@ -32,7 +32,8 @@ from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.dump import start_dump
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.settings import Settings
-from changelog.connectors.sources.mysql.snapshot.table_reads import ReadContext, TableReads
+from changelog.connectors.sources.mysql.snapshot.chunk_reader import ReadChunks
+from changelog.connectors.sources.mysql.snapshot.table_reads import ReadContext, planned_reads, start
 from changelog.connectors.sources.mysql.snapshot.visibility import Delivered
 from changelog.connectors.sources.mysql.stream.pump import Stream
 from changelog.connectors.sources.mysql.values.positions.coordinates import bytes_read
@@ -80,7 +81,6 @@ class MysqlSource:
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._stamps = Stamps()
-        self._last_progress: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
         self._asking = settings.connect()
         try:
             self._open(recover)
@@ -167,6 +167,7 @@ class MysqlSource:
             database=settings.address.database,
             decisions=checkpoint.decisions,
         )
+        chunks = ReadChunks.none()
         context = ReadContext(
             origin=origin,
             connect=partial(settings.connect_reading, lambda: self._closing or settings.stopping()),
@@ -174,12 +175,13 @@ class MysqlSource:
             workers=settings.workers,
             chunk_rows=settings.chunk_rows,
             horizon=lineage.through,
+            chunks=chunks,
             delivered=delivered,
             tables=self._tables,
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = TableReads(catalog, context, self._entities, checkpoint.windows, self._state.repairs)
+        self._reading = planned_reads(catalog, context, self._entities, checkpoint.windows, self._state.repairs)
         self._declarations = Declarations(self._asking.query, checkpoint.source.get("declared", {}))
         entities = {entity.table: entity for entity in self._entities}
         self._assembler = Assembler(
@@ -197,10 +199,10 @@ class MysqlSource:
             partial=checkpoint.partial,
             through=lineage.through,
             listener=self._reading.windows if not self._reading.windows.complete else None,
-            due=self._reading.chunks.due,
+            due=chunks.due,
             versions=self._versions(),
         )
-        self._reading.start()
+        start(self._reading, catalog, context, self._entities)
 
     def _delivered_to(self, delivered: Delivered) -> Callable[[int, str], None]:
         """Returns a function that records delivered transactions while tables are read. MariaDB does not need this."""
@@ -236,37 +238,25 @@ class MysqlSource:
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
-        self._raise_failure()
+        if self._assembler.stop is not None:
+            raise self._assembler.stop
         assert self._reading is not None
-        if self._state.is_outdated(sweeping=self._reading.sweeping):
-            raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
+        self._reading.check(self._state)
         # No variable refers to the events, so that a large one is freed as soon as it is decoded.
         assembled = self._assembler.feed([] if self._assembler.busy else self._taken(timeout_s, gather_s))
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
-        for altered in assembled.altered:
-            _report_altered(altered)
         return self._piece(assembled)
 
     def _taken(self, timeout_s: float, gather_s: float) -> list[bytes]:
         assert self._stream is not None
         return self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
 
-    def _raise_failure(self) -> None:
-        if self._assembler.stop is not None:
-            raise self._assembler.stop
-        assert self._reading is not None
-        if self._reading.failure is not None:
-            raise self._reading.failure
-        if self._reading.running and self._reading.windows.complete:
-            self._reach("reading:complete")
-            self._reading.close()
-            _log.info("all tables are read")
-
     def _piece(self, assembled: Assembled) -> Piece | None:
         before = self._state.checkpoint
         self._state.deliver(assembled)
         self._remember()
-        self._progress()
+        assert self._reading is not None
+        self._reading.record(self._state)
         self._state.hear(assembled)
         self._read_unlogged()
         checkpoint = self._state.checkpoint
@@ -304,16 +294,6 @@ class MysqlSource:
             if policies[entity] == "rebuild":
                 self._state.settle(partial(_planned, entity))
 
-    def _progress(self) -> None:
-        """Puts into the checkpoint how far the table reads are."""
-        assert self._reading is not None
-        windows, state = self._reading.windows, self._state
-        changes = windows.changes, len(state.replanned)
-        repairs, stored = self._last_progress[1:]
-        if changes != self._last_progress[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
-            state.progress(windows.progress(), self._reading.reached(state.replanned))
-            self._last_progress = changes, state.repairs, state.checkpoint.windows
-
     def activity(self) -> Activity:
         """See `Source.activity`."""
         assert self._reading is not None
@@ -349,14 +329,3 @@ def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Che
     start = str(checkpoint.complete_before)
     repairs, windows = read_again(repairs, checkpoint.windows, entity, start, sweep=True, part=None)
     return replace(checkpoint, windows=windows, repairs=repairs.to_json()), repairs
-
-
-def _report_altered(altered: ColumnChanges) -> None:
-    _log.info(
-        "columns changed",
-        table=altered.table,
-        position=str(altered.position),
-        added=altered.added,
-        dropped=altered.dropped,
-        retyped=altered.retyped,
-    )

@@ -6,13 +6,12 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import structlog
 
-from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges
+from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.capture.checkpointing import Checkpointing, resumed
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import check_settings, shapes_of
-from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.capture.table_reads import TableReads
 from changelog.connectors.capture.tables.survivors import Read
 from changelog.connectors.capture.tables.table_progress import was_complete
 from changelog.connectors.capture.throttled_warnings import Stamps
@@ -36,10 +35,10 @@ from changelog.connectors.sources.postgres.decode.assembler import Assembler
 from changelog.connectors.sources.postgres.decode.binder import Binder
 from changelog.connectors.sources.postgres.decode.xids import Xids
 from changelog.connectors.sources.postgres.noticed import Noticed
-from changelog.connectors.sources.postgres.session.connection import connect, translated
+from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
 from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
-from changelog.connectors.sources.postgres.snapshot.table_reads import ReadContext, TableReads
+from changelog.connectors.sources.postgres.snapshot.table_reads import ReadContext, planned_reads, start
 from changelog.connectors.sources.postgres.stream.pump import Stream
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection, stream_options
 from changelog.connectors.sources.postgres.values.definitions import Definitions, look_at
@@ -48,7 +47,7 @@ from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.connectors.sources.postgres.watch import refuse_unpublished
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.position import Position
 from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
@@ -57,8 +56,6 @@ Known = Callable[[], Iterable[Version]]
 """Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
 
 _FRAMES_MAX = 4096
-
-_log = structlog.get_logger("postgres")
 
 
 class PostgresSource:
@@ -87,10 +84,9 @@ class PostgresSource:
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience)
         self._reading: TableReads | None = None
         self._stream: Stream | None = None
-        self._hurried = False
+        self._hurried = self._closing = False
         self._noticed: Noticed | None = None
         self._stamps = Stamps()
-        self._last_progress: tuple[tuple[int, int], Repairs | None, Mapping[str, Any] | None] = (-1, -1), None, None
         try:
             with translated("opening the source"):
                 self._open(entities, recover)
@@ -230,18 +226,17 @@ class PostgresSource:
         horizon = newest_transaction(self._catalog)
         context = ReadContext(
             origin=origin,
-            dsn=settings.dsn,
+            connect=self._connect_reading,
             hmac_key=settings.hmac_key,
             workers=settings.workers,
             chunk_pages=settings.chunk_pages,
-            read_s=settings.read_s,
             horizon=horizon,
             tables=tables,
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = TableReads(self._catalog, context, entities, checkpoint.windows, self._state.repairs)
-        self._reading.start()
+        self._reading = planned_reads(self._catalog, context, entities, checkpoint.windows, self._state.repairs)
+        start(self._reading, context, entities)
         self._assembler = Assembler(
             origin=origin,
             binder=Binder(resolve=self._types.resolve, hmac_key=settings.hmac_key),
@@ -256,6 +251,11 @@ class PostgresSource:
             definitions=self._types,
             rows_max=_FRAMES_MAX,
         )
+
+    def _connect_reading(self) -> Connection:
+        """Opens a connection that reads tables. A wait ends at once when the source is closed."""
+        patience = Patience(silence_s=self._settings.read_s, stopping=lambda: self._closing, stopping_s=0.0)
+        return connect(self._settings.dsn, settings=SETTINGS, patience=patience)
 
     def _definitions(self, tables: Sequence[Table]) -> Definitions:
         look = partial(look_at, self._catalog, self._settings.slot)
@@ -287,8 +287,10 @@ class PostgresSource:
         assert self._noticed is not None
         if self._noticed.withholds:
             return self._noticed.release(timeout_s)
-        self._raise_failure()
-        self._raise_outdated()
+        if self._assembler.stop is not None:
+            raise self._assembler.stop
+        assert self._reading is not None
+        self._reading.check(self._state)
         self._types.glance(time.monotonic())
         assert self._stream is not None
         if self._hurried:
@@ -301,34 +303,12 @@ class PostgresSource:
         if self._history.heard(assembled.first):
             self._stream.confirm(self._history.durable)
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
-        for altered in assembled.altered:
-            _report_altered(altered)
         self._noticed.heard(assembled.statements, assembled.rows)
         return self._noticed.withhold(self._piece(assembled), assembled.described)
 
     def _next_frames(self) -> list[bytes]:
         frames, self._pending = self._pending[:_FRAMES_MAX], self._pending[_FRAMES_MAX:]
         return frames
-
-    def _raise_failure(self) -> None:
-        if self._assembler.stop is not None:
-            raise self._assembler.stop
-        assert self._reading is not None
-        if self._reading.failure is not None:
-            raise self._reading.failure
-        if self._reading.running and self._reading.windows.complete:
-            self._reach("reading:complete")
-            self._reading.close()
-            _log.info("all tables are read")
-
-    def _raise_outdated(self) -> None:
-        """Raises ALTERED if the stored repairs no longer match the table reads of this opening.
-
-        The service then opens the source again, and that opening reads tables by the new plan.
-        """
-        assert self._reading is not None
-        if self._state.is_outdated(sweeping=self._reading.sweeping):
-            raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
 
     def _idle(self) -> Piece | None:
         """Handles a read that received no frames. Returns a piece without rows if the checkpoint has changed.
@@ -371,13 +351,8 @@ class PostgresSource:
     def _progress(self) -> None:
         """Puts into the checkpoint how far the table reads are, and which alterations of composite types ended."""
         assert self._reading is not None
-        windows, state = self._reading.windows, self._state
-        changes = windows.changes, len(state.replanned)
-        repairs, stored = self._last_progress[1:]
-        if changes != self._last_progress[0] or state.repairs is not repairs or state.checkpoint.windows is not stored:
-            state.progress(windows.progress(), self._reading.reached(state.replanned))
-            self._last_progress = changes, state.repairs, state.checkpoint.windows
-        state.remember("types", self._types.ends)
+        self._reading.record(self._state)
+        self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
         """Reacts to changes that are not in the log, once `Watch` has found them and the stream has passed them."""
@@ -412,6 +387,7 @@ class PostgresSource:
 
     def close(self) -> None:
         """See `Source.close`."""
+        self._closing = True
         if self._noticed is not None:
             self._noticed.watch.close()
         if self._reading is not None:
@@ -423,14 +399,3 @@ class PostgresSource:
 
 def _signing(secret: bytes | None, cluster: str, transaction: int) -> Signing | None:
     return None if secret is None else Signing(secret=secret, cluster=cluster, transaction=transaction)
-
-
-def _report_altered(altered: ColumnChanges) -> None:
-    _log.info(
-        "columns changed",
-        table=altered.table,
-        position=str(altered.position),
-        added=altered.added,
-        dropped=altered.dropped,
-        retyped=altered.retyped,
-    )

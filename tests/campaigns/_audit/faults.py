@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
+from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from changelog.connectors.servers.postgres import Server
-from changelog.connectors.sources.postgres.snapshot.table_reads import FAIL_POINTS as READING_FAIL_POINTS
 from tests.campaigns._audit.load import CONFLICTS, alter_types
 from tests.campaigns._audit.losses import HIDDEN_S
 from tests.campaigns._audit.outages import Outages

@@ -1,0 +1,126 @@
+"""The table reads of one opening: how they start and end, what ends them early, and when they record their progress."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from time import monotonic, sleep
+from typing import NoReturn
+
+import pytest
+
+from changelog.connectors.capture.checkpointing import Checkpointing
+from changelog.connectors.capture.table_reads import TableReads
+from changelog.connectors.capture.tables.chunk_threads import ReadChunk
+from changelog.connectors.capture.tables.planned_reads import PlannedReads
+from changelog.connectors.capture.tables.windows import Chunk
+from changelog.envelope.errors import ChangelogError, Kind
+from tests.unit.capture.test_checkpointing import AT, checkpointing, signal
+from tests.unit.memory.tables import RangeTask
+from tests.unit.postgres.messages import entity
+
+ENTITIES = [entity("order"), entity("guest", table="guests")]
+UNREAD = {"complete": False, "columns": ["id"], "leaves": {"all": {"left": [[0, 5]]}}}
+PATIENCE_S = 30
+
+
+class UnforeseenError(Exception):
+    """An error that nobody expects."""
+
+
+def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
+    """Reads of the guests' table; the orders are complete. `passed` gets the names of fail points."""
+    plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
+    nonces = map(str, count())
+    return TableReads(
+        plan,
+        {} if task is None else {"guest": task},
+        horizon=100,
+        nonces=lambda: next(nonces),
+        reach=([] if passed is None else passed).append,
+    )
+
+
+def start(reads: TableReads, sessions: object) -> None:
+    reads.start(ENTITIES, sessions, _refuse, workers=1, changelog=None)  # type: ignore[arg-type]
+
+
+def _refuse() -> NoReturn:
+    raise AssertionError("nothing is to be read")
+
+
+def _until_raised(reads: TableReads, state: Checkpointing) -> None:
+    end = monotonic() + PATIENCE_S
+    while monotonic() < end:
+        reads.check(state)
+        sleep(0.01)
+
+
+def test_nothing_is_started_if_all_tables_are_complete() -> None:
+    state, passed = checkpointing(), list[str]()
+    reads = table_reads(state, passed)
+    start(reads, _refuse)
+    reads.check(state)
+    assert not reads.running
+    assert passed == []
+
+
+def test_an_error_of_a_reading_thread_reaches_the_source() -> None:
+    def sessions() -> AbstractContextManager[ReadChunk]:
+        raise UnforeseenError
+
+    state = checkpointing()
+    reads = table_reads(state, task=RangeTask("guest", ("id",), UNREAD))
+    start(reads, sessions)
+    with pytest.raises(UnforeseenError):
+        _until_raised(reads, state)
+    reads.close()
+
+
+def test_the_threads_end_once_every_table_is_read() -> None:
+    state, passed = checkpointing(), list[str]()
+    task = RangeTask("guest", ("id",), UNREAD)
+    reads = table_reads(state, passed, task)
+
+    @contextmanager
+    def sessions() -> Iterator[ReadChunk]:
+        yield read_and_publish
+
+    def read_and_publish(_nonce: str, chunk: Chunk) -> bool:
+        task.publish(chunk.taken, ())
+        return True
+
+    start(reads, sessions)
+    assert reads.running
+    end = monotonic() + PATIENCE_S
+    while reads.running and monotonic() < end:
+        reads.check(state)
+        sleep(0.01)
+    assert not reads.running
+    assert passed == ["reading:planned", "reading:complete"]
+
+
+def test_a_changed_plan_ends_the_opening_once_it_is_durable() -> None:
+    state = checkpointing()
+    reads = table_reads(state)
+    state.obey(signal("rebuild"), AT)
+    reads.check(state)
+    state.confirm(state.checkpoint)
+    with pytest.raises(ChangelogError) as refused:
+        reads.check(state)
+    assert refused.value.kind is Kind.ALTERED
+
+
+def test_progress_is_recorded_only_if_it_has_changed() -> None:
+    state = checkpointing()
+    task = RangeTask("guest", ("id",), UNREAD)
+    reads = table_reads(state, task=task)
+    reads.record(state)
+    recorded = state.checkpoint
+    assert recorded.windows["guest"] == task.to_json()
+    reads.record(state)
+    assert state.checkpoint is recorded
+    state.obey(signal("rebuild", "guest"), AT)
+    changed = state.checkpoint
+    assert changed is not recorded
+    reads.record(state)
+    assert state.checkpoint is not changed, "a changed plan is recorded"
