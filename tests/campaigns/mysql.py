@@ -34,6 +34,8 @@ CATCH_UP_S = 1200.0
 takes seconds on a busy machine.
 """
 OUTAGE_S = 4.0
+HELD_XA = 12
+"""How many XA transactions are prepared just before a fault, so that they are still prepared after it."""
 
 CONFIG = """
 name = "soak"
@@ -129,6 +131,7 @@ class _Soak:
         crashed = self._service.wait(seconds * (5 if self._fail_at else self._rng.random()))
         if crashed:
             self._faults[self._fail_at] += 1
+            self._load.hold(self._rng, HELD_XA)
             self._restart()
             return
         faults: dict[Callable[[], None], int] = {
@@ -138,6 +141,7 @@ class _Soak:
             self._hang: 15,
             self._promote: 20 if self._servers.has_replica else 0,
         }
+        self._load.hold(self._rng, HELD_XA)
         self._rng.choices(tuple(faults), tuple(faults.values()))[0]()
 
     def _kill(self) -> None:

@@ -1,5 +1,6 @@
 """Threads that write transactions of all kinds to the tables. Each thread makes its own random choices."""
 
+import contextlib
 import random
 import threading
 import uuid
@@ -17,6 +18,7 @@ WRITERS = 8
 PAUSE_S = 0.06
 LARGE_ROWS = 400
 DUPLICATE = 1062
+ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
 Write = Callable[[Cursor, random.Random, Table], object]
 
@@ -70,7 +72,7 @@ class Load:
 
         Its session must end then. Only after that can other sessions commit it or roll it back.
         """
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(ISOLATION)
         while not self._over.wait(rng.random() * PAUSE_S):
             with self._servers.gates.transactions.passing():
                 if rng.random() < 0.06:
@@ -99,32 +101,58 @@ class Load:
         cursor.execute(outcome)
         self.counts[outcome.lower()] += 1
 
-    def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
-        """Prepares an XA transaction. Sometimes this session also ends it; otherwise another session does so later.
+    def hold(self, rng: random.Random, transactions: int) -> None:
+        """Prepares some XA transactions, each in a session of its own, and leaves it to the writers to end them."""
+        for _ in range(transactions):
+            with (
+                contextlib.suppress(pymysql.Error),  # another transaction has locked the row
+                self._servers.session() as cursor,
+                self._servers.gates.transactions.passing(),
+                self._servers.gates.fragile.passing(),
+            ):
+                cursor.execute(ISOLATION)
+                name = _new_name(rng)
+                txn = self._change_in_xa(cursor, rng, name)
+                self._leave_prepared(cursor, name, txn)
 
-        If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
-        and replicas fail on that.
-        """
-        name, xa = f"x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}", self._servers.xa
+    def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
+        """Prepares an XA transaction. Sometimes this session also ends it; otherwise another session does so later."""
+        name, xa = _new_name(rng), self._servers.xa
         with self._servers.gates.fragile.passing():
-            txn = begin(cursor, f"XA START '{name}'", rng)
-            xa.begin()
-            if self._servers.has_replica:
-                cursor.execute(APPEND)
-            for _ in range(rng.choice((1, 2, 6))):
-                _change(cursor, rng)
-            cursor.execute(f"XA END '{name}'")
+            txn = self._change_in_xa(cursor, rng, name)
             if rng.random() < 0.1:
                 cursor.execute(f"XA COMMIT '{name}' ONE PHASE")
                 xa.commit_unprepared()
                 return
-            cursor.execute(f"XA PREPARE '{name}'")
-            xa.prepare(name, txn)
+            self._leave_prepared(cursor, name, txn)
             if rng.random() < 0.3:
                 outcome = rng.choice(("COMMIT", "ROLLBACK"))
                 with self._servers.gates.deciding:
                     cursor.execute(f"XA {outcome} '{name}'")
                 xa.decide(name, outcome)
+
+    def _change_in_xa(self, cursor: Cursor, rng: random.Random, name: str) -> int:
+        """Makes the changes of an XA transaction, and returns the number that its rows have in `txn`.
+
+        If there is a replica, the transaction always has rows: MySQL can log the end of an XA transaction without rows,
+        and replicas fail on that.
+        """
+        txn = begin(cursor, f"XA START '{name}'", rng)
+        self._servers.xa.begin()
+        if self._servers.has_replica:
+            cursor.execute(APPEND)
+        for _ in range(rng.choice((1, 2, 6))):
+            _change(cursor, rng)
+        cursor.execute(f"XA END '{name}'")
+        return txn
+
+    def _leave_prepared(self, cursor: Cursor, name: str, txn: int) -> None:
+        cursor.execute(f"XA PREPARE '{name}'")
+        self._servers.xa.prepare(name, txn)
+
+
+def _new_name(rng: random.Random) -> str:
+    return f"x{uuid.UUID(int=rng.getrandbits(128)).hex[:20]}"
 
 
 def begin(cursor: Cursor, statement: str, rng: random.Random) -> int:
