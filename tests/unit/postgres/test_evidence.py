@@ -1,5 +1,6 @@
 """Tests the comparison of two looks (readings of the catalogue), and between which log positions a change was made."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -73,7 +74,7 @@ def test_an_edit_counts_if_it_may_hide_changes(now: TableEvidence, noticed: bool
 
 def test_bounds_are_those_of_the_statements_that_may_have_made_the_change() -> None:
     change = Unlogged(
-        entity="item", why="edited", statements="PUBLICATION", leaves=None, sweep=True, since=0x100, until=0x200
+        entity="item", why="edited", statements=["PUBLICATION"], leaves=None, sweep=True, since=0x100, until=0x200
     )
     statements = Statements()
     for content in (b"", b"\xff", b"[]", b"1", b'{"command": 1}', b'{"command": "ALTER TABLE"}'):
@@ -82,3 +83,22 @@ def test_bounds_are_those_of_the_statements_that_may_have_made_the_change() -> N
     for commit in (0x90, 0x110, 0x120, 0x210):
         statements.add(b'{"command": "ALTER PUBLICATION", "objects": []}', commit)
     assert statements.bounds(change) == ("0/110", "0/120")
+
+
+@pytest.mark.parametrize(
+    ("now", "command", "other"),
+    [
+        (replace(TABLE, types=("25.-1",)), "ALTER TYPE", "ALTER PUBLICATION"),
+        (replace(TABLE, types=("25.-1",)), "ALTER TABLE", "DROP OWNED"),
+        (replace(TABLE, name="800"), "ALTER SCHEMA", "ALTER TYPE"),
+        (replace(TABLE, options="5.800", publisher=11), "DROP OWNED", "ALTER TABLE"),
+    ],
+)
+def test_a_change_is_searched_for_among_the_commands_that_can_have_made_it(
+    now: TableEvidence, command: str, other: str
+) -> None:
+    [change] = unlogged(evidence(TABLE), evidence(now))
+    statements = Statements()
+    for name, commit in ((other, 0x110), (command, 0x120), (other, 0x130)):
+        statements.add(json.dumps({"command": name}).encode(), commit)
+    assert statements.bounds(replace(change, since=0x100, until=0x200)) == ("0/120", "0/120")

@@ -76,7 +76,7 @@ class Statements:
         commits = [
             commit
             for commit, command in self._statements
-            if change.since <= commit <= change.until and change.statements in command
+            if change.since <= commit <= change.until and any(word in command for word in change.statements)
         ]
         first, last = (min(commits), max(commits)) if commits else (change.since, change.until)
         return lsn_text(first), lsn_text(last)

@@ -129,19 +129,23 @@ class Evidence:
         return replace(self, tables={name: self.tables[name] for name in entities if name in self.tables})
 
 
+# Words in the names of the commands that can have made a change. Some commands change a schema with all its tables.
+_TABLE, _KEY, _PUBLICATION = ("TABLE", "SCHEMA", "OWNED"), ("TABLE", "TYPE"), ("PUBLICATION", "OWNED")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlogged:
     """A change of a table whose effect on rows may be missing from the log.
 
-    The table was changed between the log positions `since` and `until`. `why` describes the change. `statements` is
-    TABLE or PUBLICATION: the module `ddl` searches for the change among the commands whose name contains this word.
-    `leaves` holds the OIDs of the partitions to read again; None means the whole table. `sweep` says that rows may be
-    gone. `truncated` says that partitions were truncated and nothing else happened.
+    The table was changed between the log positions `since` and `until`. `why` describes the change. The module `ddl`
+    searches for it among the commands whose name contains one of the words `statements`. `leaves` holds the OIDs of the
+    partitions to read again; None means the whole table. `sweep` says that rows may be gone. `truncated` says that
+    partitions were truncated and nothing else happened.
     """
 
     entity: str
     why: str
-    statements: str
+    statements: Sequence[str]
     leaves: frozenset[int] | None
     sweep: bool
     since: int
@@ -176,8 +180,8 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
             continue
         reason = _reason_for_whole_table(old_table, new_table)
         if reason is not None:
-            statements = "PUBLICATION" if "publication" in reason else "TABLE"
-            yield Unlogged(entity=entity, why=reason, statements=statements, leaves=None, sweep=True, since=before.lsn)
+            words = _PUBLICATION if "publication" in reason else _KEY if "key" in reason else _TABLE
+            yield Unlogged(entity=entity, why=reason, statements=words, leaves=None, sweep=True, since=before.lsn)
         elif old_table.leaves != new_table.leaves:
             yield from _leaves(entity, old_table, new_table, before.lsn)
 
@@ -260,7 +264,7 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
     if isinstance(old_table.leaves, str) or isinstance(new_table.leaves, str):
         if _leaves_digest(old_table) != _leaves_digest(new_table):
             why = f"one of more than {LEAVES_MAX} partitions was attached, detached, dropped, truncated or rewritten"
-            yield Unlogged(entity=entity, why=why, statements="TABLE", leaves=None, sweep=True, since=since)
+            yield Unlogged(entity=entity, why=why, statements=_TABLE, leaves=None, sweep=True, since=since)
         return
     old_leaves, new_leaves = old_table.leaves, new_table.leaves
     linked_oids = {
@@ -275,7 +279,7 @@ def _leaves(entity: str, old_table: TableEvidence, new_table: TableEvidence, sin
     yield Unlogged(
         entity=entity,
         why=why,
-        statements="TABLE",
+        statements=_TABLE,
         leaves=frozenset(linked_oids),
         sweep=bool(gone_oids or truncated_oids),
         since=since,
