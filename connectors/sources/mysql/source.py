@@ -149,7 +149,7 @@ class MysqlSource:
     def _begin(self) -> None:
         """Creates the assembler, and starts to read the tables that are not yet complete in the changelog."""
         settings, checkpoint, lineage = self._settings, self._state.checkpoint, self._lineage
-        delivered = Delivered(lineage.received, lineage.through)
+        delivered = Delivered(lineage.received, lineage.through or None)
         catalog = ColumnCatalog.of(self._asking.query, self._asking.flavour)
         self._log_state = LogState(
             epoch=lineage.epoch,

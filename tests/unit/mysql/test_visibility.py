@@ -1,8 +1,14 @@
 """Which transactions a snapshot misses, for both databases."""
 
 import numpy as np
+import pytest
 
+from changelog.connectors.capture.tables.windows import Visibility
+from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.snapshot.chunk_reader import take_snapshot
 from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
+from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -14,7 +20,7 @@ def gtids(text: str) -> GtidSet:
 
 def delivered(received: str, *numbers: int) -> Delivered:
     """Transactions with these numbers, each at a coordinate ten times its number."""
-    result = Delivered(gtids(received), 0)
+    result = Delivered(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
     return result
@@ -23,8 +29,8 @@ def delivered(received: str, *numbers: int) -> Delivered:
 def test_mariadb_sees_what_is_before_a_place() -> None:
     snapshot = PlaceSnapshot(end=100)
     assert snapshot.misses(np.array([20, 99, 100, 130])).tolist() == [False, False, True, True]
-    assert snapshot.unseen_before(100) == ()
-    assert snapshot.unseen_before(101) == (100,)
+    assert snapshot.unseen_before(101) == ()
+    assert PlaceSnapshot(end=100, sees_received=False).unseen_before(101) == (100,)
 
 
 def test_mysql_sees_what_was_executed_before() -> None:
@@ -54,3 +60,60 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
     del first
     transactions.snapshot(gtids("1-7"))
     assert transactions.gtid(60) is None
+
+
+class Reading:
+    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session sees it."""
+
+    flavour = Flavour.MYSQL
+
+    def __init__(self, transactions: Delivered) -> None:
+        self._transactions = transactions
+        self.others: list[object] = []
+
+    def execute(self, _statement: str) -> None:
+        self._transactions.add(60, f"{UUID}:6")
+        self.others.append(self._transactions.snapshot(gtids("1-6")))
+
+    def query(self, _query: str) -> list[tuple[str]]:
+        return [(f"{UUID}:1-5",)]
+
+
+def test_a_transaction_is_kept_if_it_is_delivered_while_a_snapshot_begins() -> None:
+    transactions = delivered("1-4", 5)
+    reading = Reading(transactions)
+    snapshot = take_snapshot(reading, reading, transactions)  # type: ignore[arg-type]
+    assert snapshot.misses(np.array([50, 60])).tolist() == [False, True]
+
+
+class Place:
+    """A session of MariaDB, whose snapshot ends at an offset of the log's first file, after some transactions."""
+
+    flavour = Flavour.MARIADB
+
+    def __init__(self, offset: int, gtids: str) -> None:
+        self._offset, self._gtids = offset, gtids
+
+    def execute(self, _statement: str) -> None:
+        pass
+
+    def query(self, query: str, _values: object = ()) -> list[tuple[object, ...]]:
+        if query.startswith("SHOW STATUS"):
+            return [("Binlog_snapshot_file", "log.000001"), ("Binlog_snapshot_position", str(self._offset))]
+        return [(self._gtids,)]
+
+
+@pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
+def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_server(covered: int | None) -> None:
+    """Where it is not known at which place the delivered transactions end, and where a snapshot ends before them."""
+    transactions = Delivered(GtidPosition.parse("0-1-8"), covered)
+
+    def snapshot(offset: int, gtids: str) -> Visibility:
+        place = Place(offset, gtids)
+        return take_snapshot(place, place, transactions)  # type: ignore[arg-type]
+
+    assert snapshot(300, "0-1-7").unseen_before(0) == (-1,)
+    assert snapshot(400, "0-1-8").unseen_before(0) == ()
+    assert snapshot(450, "not asked for").unseen_before(0) == ()
+    assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "an older snapshot"
+    assert snapshot(400, "0-1-8").misses(np.array([coordinate(1, 399), coordinate(1, 400)])).tolist() == [False, True]

@@ -27,6 +27,31 @@ class LogEnd:
         return coordinate(number, self.offset)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """A place in MariaDB's log: the name of the file, and the offset there in bytes."""
+
+    file: str
+    offset: int
+
+    @property
+    def coordinate(self) -> int:
+        """The place as a coordinate; see `values.coordinates`."""
+        _, number = parse_file_name(self.file)
+        return coordinate(number, self.offset)
+
+    def gtids(self, query: Query) -> Gtids:
+        """Returns the transactions before this place. Raises ChangelogError."""
+        [(text,)] = query("SELECT BINLOG_GTID_POS(%s, %s)", (self.file, self.offset))
+        return parse_gtids(Flavour.MARIADB, text or "")
+
+
+def snapshot_place(query: Query) -> LogPlace:
+    """Returns the place in MariaDB's log before which the snapshot of this session sees all transactions."""
+    status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
+    return LogPlace(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
+
+
 def server_identity(query: Query, version: ServerVersion) -> str:
     """Returns a text that identifies the server: two servers, or two data folders, never share it."""
     if version.flavour is Flavour.MYSQL:
@@ -41,8 +66,7 @@ def log_end(query: Query, version: ServerVersion) -> LogEnd:
     file, offset, *rest = _status(query, version)
     if version.flavour is Flavour.MYSQL:
         return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, rest[2]))
-    [(text,)] = query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
-    return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, text or ""))
+    return LogEnd(file=file, offset=offset, gtids=LogPlace(file=file, offset=offset).gtids(query))
 
 
 def end_coordinate(query: Query, version: ServerVersion) -> int:
@@ -74,14 +98,7 @@ def purged(query: Query, version: ServerVersion) -> Gtids:
         [(text,)] = query("SELECT @@global.gtid_purged", ())
         return parse_gtids(version.flavour, text)
     file = query("SHOW BINARY LOGS", ())[0][0]
-    [(text,)] = query("SELECT BINLOG_GTID_POS(%s, 4)", (file,))
-    return parse_gtids(version.flavour, text or "")
-
-
-def oldest_coordinate(query: Query) -> int:
-    """Returns the coordinate at which the oldest file of the log begins."""
-    _, number = parse_file_name(query("SHOW BINARY LOGS", ())[0][0])
-    return coordinate(number, 0)
+    return LogPlace(file=file, offset=4).gtids(query)
 
 
 def bytes_between(query: Query, first: int, end: int) -> int:

@@ -24,7 +24,7 @@ from changelog.connectors.capture.tables.chunk_threads import ReadChunk
 from changelog.connectors.capture.tables.key_lookup import Keys
 from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
 from changelog.connectors.failpoints import Reach, nowhere
-from changelog.connectors.sources.mysql.admin.server_log import end_coordinate
+from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, snapshot_place
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.results import TooLargeError
@@ -33,7 +33,6 @@ from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress
 from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
-from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -45,6 +44,8 @@ SESSION = (
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}",
 )
 """The statements that a session executes before it reads chunks, in addition to `selected.SETTINGS`."""
+
+BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 _log = structlog.get_logger("mysql")
 
@@ -173,20 +174,27 @@ def _condition(table: ReadTable, range_: KeyRange) -> str:
 def take_snapshot(reading: Connection, asking: Connection, delivered: Delivered) -> Visibility:
     """Begins a transaction of `reading` with a snapshot, and returns what it sees."""
     if reading.flavour is Flavour.MARIADB:
-        reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        status = dict(reading.query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'"))
-        file, position = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
-        end = coordinate(parse_file_name(file)[1], position)
-        if end < delivered.begun:
-            # The log may end with events of the server's own, such as a checkpoint. No snapshot covers these before
-            # the next commit, so the GTIDs say whether a transaction is missing.
-            [(gtids,)] = reading.query(f"SELECT BINLOG_GTID_POS(0x{file.encode().hex()}, {position})")
-            if delivered.received.is_subset(parse_gtids(reading.flavour, gtids or "")):
-                end = delivered.begun
-        return PlaceSnapshot(end=end)
+        reading.execute(BEGIN)
+        return _place_snapshot(reading, delivered)
     [(executed,)] = asking.query("SELECT @@global.gtid_executed")
-    reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-    return delivered.snapshot(parse_gtids(reading.flavour, executed))
+    snapshot = delivered.snapshot(parse_gtids(reading.flavour, executed))
+    reading.execute(BEGIN)
+    return snapshot
+
+
+def _place_snapshot(reading: Connection, delivered: Delivered) -> PlaceSnapshot:
+    """Returns what the snapshot of MariaDB sees.
+
+    It may end before the stream begins without missing a transaction, because the log may end with events of the
+    server's own, such as a checkpoint: no snapshot covers these before the next commit. On a server that has taken the
+    place of another, it is not known where the delivered transactions end. In both cases the GTIDs say what is missing.
+    """
+    place = snapshot_place(reading.query)
+    if delivered.covered is None or place.coordinate < delivered.covered:
+        if not delivered.received.is_subset(place.gtids(reading.query)):
+            return PlaceSnapshot(end=place.coordinate, sees_received=False)
+        delivered.covered = place.coordinate
+    return PlaceSnapshot(end=place.coordinate)
 
 
 def nonce() -> str:

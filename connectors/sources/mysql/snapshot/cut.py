@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from changelog.connectors.sources.fences import NoFenceError
-from changelog.connectors.sources.mysql.admin.server_log import log_end
+from changelog.connectors.sources.mysql.admin.server_log import log_end, snapshot_place
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import LOCK_TIMEOUT, number_of
-from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
 from changelog.envelope.errors import ChangelogError, Kind
 
 _LOCK_WAIT_S = 1
@@ -116,8 +115,5 @@ def _xa_commits(asking: Connection) -> int:
 
 def _told_cut(reading: Connection) -> Cut:
     """Returns the cut. MariaDB tells at which place of the log the snapshot was taken."""
-    status = dict(reading.query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'"))
-    file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
-    _, number = parse_file_name(file)
-    [(gtids,)] = reading.query("SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))
-    return Cut(end=coordinate(number, offset), gtids=gtids or "")
+    place = snapshot_place(reading.query)
+    return Cut(end=place.coordinate, gtids=place.gtids(reading.query).text)

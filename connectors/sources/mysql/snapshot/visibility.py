@@ -23,12 +23,12 @@ class Delivered:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
     The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
-    use. `received` has the transactions that were delivered before the stream was opened, and `begun` is the coordinate
-    at which the stream begins.
+    use. `received` has the transactions that were delivered before the stream was opened. MariaDB's snapshots see all
+    of them if they end at the coordinate `covered` or later; None if no such place is known yet.
     """
 
-    def __init__(self, received: Gtids, begun: int) -> None:
-        self.received, self.begun = received, begun
+    def __init__(self, received: Gtids, covered: int | None) -> None:
+        self.received, self.covered = received, covered
         self._lock = Lock()
         self._coordinates: list[int] = []
         self._gtids: list[str] = []
@@ -41,7 +41,10 @@ class Delivered:
             self._gtids.append(gtid)
 
     def snapshot(self, executed: Gtids) -> "GtidSnapshot":
-        """Returns a snapshot that sees at least the transactions of `executed`."""
+        """Returns a snapshot that sees at least the transactions of `executed`, and must not begin before this call.
+
+        If it had begun earlier, a transaction that it misses could already be forgotten.
+        """
         snapshot = GtidSnapshot(executed, self)
         with self._lock:
             self._snapshots.add(snapshot)
@@ -63,9 +66,13 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceSnapshot:
-    """A snapshot of MariaDB: it sees exactly the transactions that begin before the coordinate `end`."""
+    """A snapshot of MariaDB: it sees exactly the transactions that begin before the coordinate `end`.
+
+    `sees_received` says whether it sees all transactions that were delivered before the stream was opened.
+    """
 
     end: int
+    sees_received: bool = True
 
     def misses(self, ids: Ints) -> Mask:
         """See `Visibility`."""
@@ -74,7 +81,7 @@ class PlaceSnapshot:
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
         """See `Visibility`."""
-        return (horizon - 1,) if self.end < horizon else ()
+        return () if self.sees_received else (horizon - 1,)
 
 
 class GtidSnapshot:
