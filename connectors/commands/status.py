@@ -132,8 +132,9 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
 
 def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
     """Reads what the database reports. If it does not answer, adds a problem to `problems` and returns None."""
+    stored = changelog.checkpoint
     try:
-        return database(settings).status("" if changelog.checkpoint is None else changelog.checkpoint.through)
+        return database(settings).status("" if stored is None else stored.through, stored)
     except ChangelogError as error:
         problems.append(str(error))
         return None

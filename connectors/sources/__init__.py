@@ -314,10 +314,13 @@ class Database(Protocol):
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """
 
-    def status(self, through: str) -> SourceStatus:
+    def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
         """Returns the state of the database, for metrics. It is called every few seconds, from a thread of its own.
 
         `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
+        `stored` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
+        (`Hold.is_lost`), and without it say that none is.
+
         Raises ChangelogError if the database cannot be reached.
         """
 

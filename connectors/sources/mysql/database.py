@@ -24,12 +24,11 @@ from changelog.connectors.sources.mysql.admin.catalog import Table, read_tables
 from changelog.connectors.sources.mysql.admin.check import findings
 from changelog.connectors.sources.mysql.admin.claim import Holder, holder
 from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
-from changelog.connectors.sources.mysql.admin.lineage import reaches_back
+from changelog.connectors.sources.mysql.admin.lineage import is_lost, reaches_back
 from changelog.connectors.sources.mysql.admin.server_log import (
     bytes_between,
     end_coordinate,
     log_end,
-    oldest_coordinate,
     server_identity,
 )
 from changelog.connectors.sources.mysql.admin.signals import send
@@ -88,15 +87,15 @@ class MysqlDatabase:
         settings = replace(self._settings, accept_settings=accept_settings, accept_server=accept_cluster)
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
-    def status(self, through: str) -> SourceStatus:
-        """See `Database.status`."""
-        reached = int(through or "0", 16)
+    def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
+        """See `Database.status`. Without `stored`, the log is not said to be lost: only its GTIDs can tell."""
         with self._settings.connect() as connection:
-            end = end_coordinate(connection.query, connection.version)
-            lag_bytes = bytes_between(connection.query, reached, end)
-            is_lost = 0 < reached < oldest_coordinate(connection.query)
-            reader = holder(connection.query, self._settings.name)
-        hold = _hold(reader, is_lost=is_lost)
+            query, version = connection.query, connection.version
+            end = end_coordinate(query, version)
+            lag_bytes = bytes_between(query, int(through or "0", 16), end)
+            hold = _hold(
+                holder(query, self._settings.name), is_lost=stored is not None and is_lost(query, version, stored)
+            )
         return SourceStatus(end=commit_text(end), lag_bytes=lag_bytes, waits_for=None, hold=hold, retained=None)
 
     def retained(self) -> Retained | None:

@@ -89,7 +89,7 @@ class PostgresDatabase:
         settings = replace(self._settings, accept_settings=accept_settings, accept_cluster=accept_cluster)
         return PostgresSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
-    def status(self, through: str) -> SourceStatus:
+    def status(self, through: str, _stored: Checkpoint | None = None) -> SourceStatus:
         """See `Database.status`."""
         with connect(self._settings.dsn, patience=self._patience()) as connection, translated("reading the status"):
             slot = slot_state(connection, self._settings.slot)

@@ -1,5 +1,6 @@
 """A service on a real MySQL or MariaDB: what it reads, publishes and refuses."""
 
+import json
 import os
 from pathlib import Path
 
@@ -256,16 +257,36 @@ def test_a_statement_that_is_not_logged_as_rows_stops(site: MysqlSite) -> None:
     assert f"changed {site.database}.item, but not the changed rows" in error.message
 
 
-def test_purged_log_is_a_gap_that_can_be_crossed(tmp_path: Path, mysql_server: Server, mysql_database: str) -> None:
+def purge(site: MysqlSite) -> None:
+    """Makes the server remove all files of its log but the last.
+
+    A file that a session still reads is not purged, and the server may not know yet that the service has stopped.
+    """
+    last = site.sql("SHOW BINARY LOGS")[-1][0]
+    until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")
+
+
+def is_lost(site: MysqlSite, capsys: pytest.CaptureFixture[str]) -> bool:
+    capsys.readouterr()
+    site.call("status", "--json")
+    lost: bool = json.loads(capsys.readouterr().out.splitlines()[-1])["slot_lost"]
+    return lost
+
+
+def test_purged_log_is_a_gap_that_can_be_crossed(
+    tmp_path: Path, mysql_server: Server, mysql_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1), (2, 2)")
     site.configure(ITEM.format(database=mysql_database))
     with site.running() as service:
         service.until(site.is_read)
+    site.sql("FLUSH BINARY LOGS")
+    purge(site)
+    assert not is_lost(site, capsys), "all that was purged is published"
     site.sql("DELETE FROM item WHERE id = 1", "FLUSH BINARY LOGS", "INSERT INTO item VALUES (3, 3)")
-    last = site.sql("SHOW BINARY LOGS")[-1][0]
-    # A file that a session still reads is not purged, and the server may not know yet that the service has stopped.
-    until(lambda: site.sql(f"PURGE BINARY LOGS TO '{last}'", "SHOW BINARY LOGS")[0][0] == last, "the log is not purged")
+    purge(site)
+    assert is_lost(site, capsys)
     refusal = site.refused("run")
     assert "the server has purged transactions that are not published yet" in refusal
     assert "--over-gap" in refusal

@@ -134,7 +134,7 @@ class MemoryDatabase:
         if idle:
             time.sleep(_PAUSE_S)
 
-    def status(self, through: str) -> SourceStatus:
+    def status(self, through: str, _stored: Checkpoint | None = None) -> SourceStatus:
         """See `Database`."""
         end = self.world.end - 1
         lag = max(end - int(through or "0", 16), 0)

@@ -84,7 +84,7 @@ class Lineage:
                 hint=f"connect to the server that it was made from; or {OVER_GAP}",
             )
         received = parse_gtids(version.flavour, stored.source["gtids"])
-        resume = parse_gtids(version.flavour, stored.source.get("resume", received.text))
+        resume = _resume(version.flavour, stored)
         missing = _logged(query, version, end.gtids).missing(received)
         if missing and accept:
             return cls._at_end(server, version.flavour, end, stored.epoch + 1)
@@ -134,6 +134,17 @@ def reaches_back(query: Query, version: ServerVersion, stored: Checkpoint | None
             raise
         return fail("log", error.message, error.hint or OVER_GAP)
     return ok("log", "the binary log continues the changelog")
+
+
+def is_lost(query: Query, version: ServerVersion, stored: Checkpoint) -> bool:
+    """Returns whether the server has purged transactions that the changelog lacks. Another flavour never has."""
+    if stored.source.get("flavour") != version.flavour:
+        return False
+    return bool(_resume(version.flavour, stored).missing(purged(query, version)))
+
+
+def _resume(flavour: Flavour, stored: Checkpoint) -> Gtids:
+    return parse_gtids(flavour, stored.source.get("resume", stored.source["gtids"]))
 
 
 def _half(stored: Checkpoint) -> tuple[str, int, int] | None:
