@@ -48,9 +48,10 @@ def _refuse() -> NoReturn:
     raise AssertionError("nothing is to be read")
 
 
-def _until_raised(reads: TableReads, state: Checkpointing) -> None:
+def _check_until_ended(reads: TableReads, state: Checkpointing) -> None:
+    """Calls `check` until the threads have ended."""
     end = monotonic() + PATIENCE_S
-    while monotonic() < end:
+    while reads.running and monotonic() < end:
         reads.check(state)
         sleep(0.01)
 
@@ -72,7 +73,7 @@ def test_an_error_of_a_reading_thread_reaches_the_source() -> None:
     reads = table_reads(state, task=RangeTask("guest", ("id",), UNREAD))
     start(reads, sessions)
     with pytest.raises(UnforeseenError):
-        _until_raised(reads, state)
+        _check_until_ended(reads, state)
     reads.close()
 
 
@@ -90,11 +91,7 @@ def test_the_threads_end_once_every_table_is_read() -> None:
         return True
 
     start(reads, sessions)
-    assert reads.running
-    end = monotonic() + PATIENCE_S
-    while reads.running and monotonic() < end:
-        reads.check(state)
-        sleep(0.01)
+    _check_until_ended(reads, state)
     assert not reads.running
     assert passed == ["reading:planned", "reading:complete"]
 
