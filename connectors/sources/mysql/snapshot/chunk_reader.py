@@ -150,8 +150,6 @@ class ChunkReader:
         range_, task = chunk.taken, chunk.task
         assert isinstance(range_, KeyRange)
         assert isinstance(task, KeyProgress)
-        if table.key is None:
-            return range_
         columns = ", ".join(column.compared for column in table.key)
         literals = ", ".join(column.literal for column in table.key)
         rows = reading.query(
@@ -165,8 +163,6 @@ class ChunkReader:
 
 
 def _condition(table: ReadTable, range_: KeyRange) -> str:
-    if table.key is None:
-        return "TRUE"
     first, end = (None if bound is None else bound.key for bound in (range_.first, range_.end))
     return range_condition(table.key, first, end)
 

@@ -6,8 +6,9 @@ character set and collation.
 """
 
 import base64
-import binascii
+import math
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,13 +21,14 @@ class KeyColumn:
     """One key column.
 
     `compared` is the SQL that is compared and ordered. `literal` is SQL whose value is the column's value as a literal.
-    `from_canonical` makes a literal of a canonical text, and None of a text that no value of the column has; it is None
-    if rows cannot be found by the canonical texts of such a column.
+    `looked_up` is the SQL that is equal to the literals of `from_canonical`. This makes a literal of a canonical text,
+    and None of a text that no value of the column has. The server accepts each of these literals.
     """
 
     compared: str
     literal: str
-    from_canonical: Callable[[str], str | None] | None
+    looked_up: str
+    from_canonical: Callable[[str], str | None]
 
 
 def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyColumn | None:
@@ -38,9 +40,16 @@ def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyCo
     family = _FAMILIES.get(data_type)
     if family is None:
         return None
-    literal = family.literal.format(column=column, charset=charset, collation=collation)
+
+    def from_canonical(text: str) -> str | None:
+        value = family.value_of(text)
+        return None if value is None else family.requested.format(value=value, charset=charset, collation=collation)
+
     return KeyColumn(
-        compared=family.compared.format(column=column), literal=literal, from_canonical=family.from_canonical
+        compared=family.compared.format(column=column),
+        literal=family.literal.format(column=column, charset=charset, collation=collation),
+        looked_up=family.looked_up.format(column=column),
+        from_canonical=from_canonical,
     )
 
 
@@ -68,72 +77,138 @@ def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
 
 
 def keys_condition(key: Sequence[KeyColumn], keys: Sequence[Literals]) -> str:
-    """Returns the condition for the rows with these keys."""
-    columns = ", ".join(column.compared for column in key)
-    return f"({columns}) IN ({', '.join('(' + ', '.join(literals) + ')' for literals in keys)})"
+    """Returns the condition for the rows with these keys. MySQL 8.0.15 does not find each `TIME` in a list after IN."""
+    equal = (
+        " AND ".join(f"{column.looked_up} = {literal}" for column, literal in zip(key, literals, strict=True))
+        for literals in keys
+    )
+    return " OR ".join(f"({condition})" for condition in equal)
 
 
-def _number(text: str) -> str | None:
-    return text if re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", text, re.ASCII) else None
+def _integer(text: str) -> str | None:
+    return text if re.fullmatch(r"-?\d{1,20}", text, re.ASCII) else None
 
 
-def _text(text: str) -> str:
-    return f"_utf8mb4 x'{text.encode('utf-8', 'surrogatepass').hex()}'"
+def _decimal(text: str) -> str | None:
+    return text if re.fullmatch(r"-?\d{1,65}(\.\d{1,38})?", text, re.ASCII) else None
+
+
+def _double(text: str) -> str | None:
+    value = float(text) if re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", text, re.ASCII) else math.inf
+    return repr(value) if math.isfinite(value) else None
+
+
+def _single(text: str) -> str | None:
+    """Returns the number that a FLOAT is as a DOUBLE. The canonical text has fewer digits than this number."""
+    double = _double(text)
+    if double is None:
+        return None
+    try:
+        return repr(*struct.unpack("<f", struct.pack("<f", float(double))))
+    except OverflowError:
+        return None
+
+
+def _text(text: str) -> str | None:
+    try:
+        return text.encode().hex()
+    except UnicodeEncodeError:
+        return None
 
 
 def _binary(text: str) -> str | None:
     try:
-        return f"_binary x'{base64.b64decode(text, validate=True).hex()}'"
-    except binascii.Error:
+        return base64.b64decode(text, validate=True).hex()
+    except ValueError:
         return None
 
 
-def _bits(text: str) -> str | None:
-    return f"b'{text}'" if re.fullmatch("[01]{1,64}", text) else None
+def _matching(pattern: str) -> Callable[[str], str | None]:
+    return lambda text: text if re.fullmatch(pattern, text, re.ASCII) else None
 
 
-def _temporal(keyword: str) -> Callable[[str], str | None]:
-    def literal(text: str) -> str | None:
-        plain = text.replace("T", " ").removesuffix("Z").removesuffix("+00")
-        return f"{keyword}'{plain}'" if re.fullmatch(r"[-:. \d]+", plain, re.ASCII) else None
+_DATE = r"\d{4}-\d\d-\d\d"
+_CLOCK = r"\d\d:\d\d:\d\d(\.\d{1,6})?"
 
-    return literal
+_date, _time, _bits = _matching(_DATE), _matching(rf"-?\d?{_CLOCK}"), _matching("[01]{1,64}")
+_date_and_time = _matching(f"{_DATE} {_CLOCK}")
 
 
-@dataclass(frozen=True, slots=True)
+def _moment(text: str) -> str | None:
+    return _date_and_time(text.replace("T", " ").removesuffix("Z").removesuffix("+00"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
+    """The SQL of some types, with places for `column`, `charset` and `collation`.
+
+    `requested` is the literal of a value that `value_of` makes of a canonical text. The other members are those of
+    `KeyColumn`.
+    """
+
     compared: str
     literal: str
-    from_canonical: Callable[[str], str | None] | None
+    looked_up: str
+    requested: str
+    value_of: Callable[[str], str | None]
 
+
+def _numeric(compared: str, value_of: Callable[[str], str | None], requested: str = "{value}") -> _Family:
+    """Returns a family of types that are compared as numbers."""
+    literal = f"CONCAT('', {compared})"
+    return _Family(compared=compared, literal=literal, looked_up=compared, requested=requested, value_of=value_of)
+
+
+def _plain(literal: str, requested: str, value_of: Callable[[str], str | None]) -> _Family:
+    """Returns a family of types that are compared as they are."""
+    column = "{column}"
+    return _Family(compared=column, literal=literal, looked_up=column, requested=requested, value_of=value_of)
+
+
+def _temporal(type_name: str, value_of: Callable[[str], str | None]) -> _Family:
+    """Returns the family of a type of dates or times.
+
+    A `CAST` of a text that is no such value is NULL; a literal, such as `DATE'2024-01-32'`, would be an error.
+    """
+    literal = f"CONCAT('CAST(''', {{column}}, ''' AS {type_name})')"
+    return _plain(literal, f"CAST('{{value}}' AS {type_name})", value_of)
+
+
+# A character that the column's character set lacks becomes a question mark; without CONVERT, it would be an error.
+_REQUESTED_TEXT = "CONVERT(_utf8mb4 x'{value}' USING {charset}) COLLATE {collation}"
 
 _FAMILIES: Mapping[str, _Family] = {
     data_type: family
     for family, data_types in (
+        (_numeric("{column}", _integer), "tinyint smallint mediumint int bigint"),
+        (_numeric("{column}", _decimal), "decimal"),
+        (_numeric("({column} + 0e0)", _single), "float"),
+        (_numeric("({column} + 0e0)", _double), "double"),
+        (_numeric("({column} + 0)", _integer), "year"),
+        (_numeric("({column} + 0)", _bits, "b'{value}'"), "bit"),
         (
-            _Family("{column}", "CONCAT('', {column})", _number),
-            "tinyint smallint mediumint int bigint decimal",
-        ),
-        (_Family("({column} + 0e0)", "CONCAT('', {column} + 0e0)", _number), "float double"),
-        (_Family("({column} + 0)", "CONCAT('', {column} + 0)", _number), "year"),
-        (_Family("({column} + 0)", "CONCAT('', {column} + 0)", _bits), "bit"),
-        (
-            _Family("{column}", "CONCAT('_{charset} x''', HEX({column}), ''' COLLATE {collation}')", _text),
+            _plain("CONCAT('_{charset} x''', HEX({column}), ''' COLLATE {collation}')", _REQUESTED_TEXT, _text),
             "char varchar tinytext text mediumtext longtext",
         ),
         (
-            _Family("{column}", "CONCAT('_binary x''', HEX({column}), '''')", _binary),
+            _plain("CONCAT('_binary x''', HEX({column}), '''')", "_binary x'{value}'", _binary),
             "binary varbinary tinyblob blob mediumblob longblob",
         ),
-        (_Family("{column}", "CONCAT('DATE''', {column}, '''')", _temporal("DATE")), "date"),
-        (_Family("{column}", "CONCAT('TIME''', {column}, '''')", _temporal("TIME")), "time"),
+        (_temporal("DATE", _date), "date"),
+        (_temporal("TIME(6)", _time), "time"),
+        (_temporal("DATETIME(6)", _moment), "datetime timestamp"),
+        (_plain("QUOTE({column})", "_utf8mb4 x'{value}'", _text), "uuid inet4 inet6"),
         (
-            _Family("{column}", "CONCAT('TIMESTAMP''', {column}, '''')", _temporal("TIMESTAMP")),
-            "datetime timestamp",
+            # Their values are ordered by number, and equal to texts.
+            _Family(
+                compared="({column} + 0)",
+                literal="CONCAT('', {column} + 0)",
+                looked_up="{column}",
+                requested=_REQUESTED_TEXT,
+                value_of=_text,
+            ),
+            "enum set",
         ),
-        (_Family("{column}", "QUOTE({column})", _text), "uuid inet4 inet6"),
-        # Their values are ordered by number, but compared with texts as texts.
-        (_Family("({column} + 0)", "CONCAT('', {column} + 0)", None), "enum set"),
     )
     for data_type in data_types.split()
 }

@@ -24,10 +24,8 @@ def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: Ke
     return KeyedRows(origin=origin, rows=rows, requested=requested, ghosts=part.ghosts)
 
 
-def _condition(key: Sequence[KeyColumn] | None, keys: Sequence[str]) -> str:
-    """Returns a condition that at least the rows with these keys fulfil: all rows if keys cannot be compared."""
-    if key is None or any(column.from_canonical is None for column in key):
-        return "TRUE"
+def _condition(key: Sequence[KeyColumn], keys: Sequence[str]) -> str:
+    """Returns a condition that at least the rows with these keys fulfil."""
     rows = [literals for text in keys if (literals := _literals(key, text)) is not None]
     return keys_condition(key, rows) if rows else "FALSE"
 
@@ -37,11 +35,7 @@ def _literals(key: Sequence[KeyColumn], text: str) -> Literals | None:
     texts = _texts(text, len(key))
     if texts is None:
         return None
-    literals = [
-        column.from_canonical(part)
-        for column, part in zip(key, texts, strict=True)
-        if column.from_canonical is not None
-    ]
+    literals = [column.from_canonical(part) for column, part in zip(key, texts, strict=True)]
     return None if None in literals else tuple(literal for literal in literals if literal is not None)
 
 

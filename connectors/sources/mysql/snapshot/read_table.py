@@ -27,7 +27,7 @@ class ReadTable:
     """How to read an entity's table while it has this `signature`.
 
     `places` are the columns to read, as their places in the binding `bound`, and `selections` the SQL of each. `where`
-    is the entity's row filter. `key` is the SQL of the key columns; None if one of them cannot be compared.
+    is the entity's row filter. `key` is the SQL of the key columns.
     """
 
     entity: Entity
@@ -36,7 +36,7 @@ class ReadTable:
     places: tuple[int, ...]
     selections: tuple[Selected, ...]
     where: str | None
-    key: tuple[KeyColumn, ...] | None
+    key: tuple[KeyColumn, ...]
 
     @property
     def name(self) -> str:
@@ -71,7 +71,8 @@ class ReadTable:
 def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
     """Returns how an entity's table is read now.
 
-    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if it lacks a column of the key.
+    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if it lacks a column of the key, or if
+    rows cannot be found by such a column.
     """
     rows = catalog.rows(entity.table)
     if not rows:
@@ -85,7 +86,6 @@ def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTa
         )
     places = tuple(needed(bound.binding))
     by_name = {row.name: row for row in rows}
-    key = [_key_column(by_name[name]) for name in entity.key]
     return ReadTable(
         entity=entity,
         signature=signature(rows),
@@ -93,7 +93,7 @@ def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTa
         places=places,
         selections=tuple(selected(columns[place]) for place in places),
         where=entity.where,
-        key=None if None in key else tuple(column for column in key if column is not None),
+        key=tuple(_key_column(entity, by_name[name]) for name in entity.key),
     )
 
 
@@ -102,6 +102,15 @@ def signature(rows: Sequence[CatalogColumn]) -> str:
     return hashlib.md5(repr([tuple(row) for row in rows]).encode(), usedforsecurity=False).hexdigest()
 
 
-def _key_column(row: CatalogColumn) -> KeyColumn | None:
+def _key_column(entity: Entity, row: CatalogColumn) -> KeyColumn:
     collation = row.collation or "binary"
-    return key_column(row.name, row.data_type, collation.partition("_")[0], collation)
+    # MariaDB stores a `json` as a `longtext`. One JSON value has many texts, so no row can be found by it.
+    data_type = row.column_type if row.column_type == "json" else row.data_type
+    column = key_column(row.name, data_type, collation.partition("_")[0], collation)
+    if column is None:
+        raise ChangelogError(
+            Kind.PRECONDITION,
+            f"column {row.name} of the key has the type {row.column_type}, by which no row can be found",
+            hint=f"name another key in [entities.{entity.name}]",
+        )
+    return column

@@ -20,7 +20,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00'",
-    "SET sql_mode = ''",  # above all without PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES
+    # Above all without PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. A key can be an invalid date, such as 2024-02-31.
+    "SET sql_mode = 'ALLOW_INVALID_DATES'",
     "SET sql_select_limit = 18446744073709551615",
 )
 """The statements that a session executes before it reads rows."""
