@@ -121,6 +121,8 @@ class Assembly:
 class AssemblyRun:
     """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
 
+    From one transaction of the block to the next, the commit must increase.
+
     `place_of` takes the number of a row in the block and returns the place of the row's record in the log. It is needed
     only for logs that may deliver a row before a message that precedes the row in the log.
 

@@ -279,8 +279,7 @@ class MysqlSource:
         state.remember("gtids", gtids.text)
         resume = log.resume.text
         state.remember("resume", resume if resume != gtids.text else None)
-        half = state.checkpoint.partial and log.begun is not None
-        state.remember("half", log.begun.gtid if half and log.begun is not None else None)
+        state.remember("half", log.half[0] if state.checkpoint.partial and log.half is not None else None)
         state.remember("declared", self._declarations.stored)
 
     def _read_unlogged(self) -> None:

@@ -48,6 +48,8 @@ ITEM = Table(
 )
 OTHER = replace(ITEM, name="other")
 
+_SIZES = [1, 1, 2, 5, 40]
+
 Change = tuple[Operation, int, str]
 """An operation, the key of the changed row, and a text in the row by which a test recognises the change."""
 
@@ -72,10 +74,13 @@ class Logged:
 
 
 class World:
-    """The log, whose first file has the number `file`. `expected` has the changes that the changelog must have."""
+    """The log, whose first file has the number `file`. `expected` has the changes that the changelog must have.
 
-    def __init__(self, random: Random, *, file: int = 1) -> None:
-        self._random = random
+    With `alters`, some transactions are statements that alter the published table.
+    """
+
+    def __init__(self, random: Random, *, file: int = 1, alters: bool = False) -> None:
+        self._random, self._alters = random, alters
         self.log: list[Logged] = []
         self.expected: list[Expected] = []
         self._file, self._offset, self._number, self._counter = file, FILE_BEGIN, 0, 0
@@ -94,9 +99,40 @@ class World:
         if self._prepared and random.random() < 0.3:
             self._complete(random.choice(list(self._prepared)), commit=random.random() < 0.7)
         elif random.random() < 0.25:
-            self._prepare()
+            self.prepare(one_phase=random.random() < 0.2)
+        elif self._alters and random.random() < 0.4:
+            self.alter()
         else:
-            self._commit()
+            self.commit(self._random.choice(_SIZES))
+
+    def commit(self, count: int) -> None:
+        """Appends a transaction with this number of changes."""
+        changes = self._changes(count)
+        commit = self.end
+        events: list[Event] = [self._gtid(), _query("BEGIN"), *self._rows(changes), _xid()]
+        self._append(events)
+        self._expect(commit, changes)
+
+    def prepare(self, *, one_phase: bool = False) -> None:
+        """Appends an XA transaction, which is prepared, or committed in one phase."""
+        name, changes = self._number, self._changes(self._random.choice(_SIZES))
+        commit = self.end
+        events: list[Event] = [
+            self._gtid(),
+            _query(f"XA START {_literal(name)}"),
+            *self._rows(changes),
+            _query(f"XA END {_literal(name)}"),
+            XaPrepare(header=header(EventType.XA_PREPARE), xa_id=_xa_id(name), one_phase=one_phase),
+        ]
+        self._append(events)
+        if one_phase:
+            self._expect(commit, changes)
+        else:
+            self._prepared[name] = changes
+
+    def alter(self) -> None:
+        """Appends a statement that alters the published table."""
+        self._append([self._gtid(), _query("ALTER TABLE item COMMENT 'goods'")])
 
     def settle(self) -> None:
         """Commits all prepared transactions."""
@@ -115,36 +151,13 @@ class World:
                 yield encode(format_description())
             yield from logged.packets
 
-    def _changes(self) -> list[Change]:
+    def _changes(self, count: int) -> list[Change]:
         changes = []
-        for _ in range(self._random.choice([1, 1, 2, 5, 40])):
+        for _ in range(count):
             self._counter += 1
             operation = self._random.choice(list(Operation))
             changes.append((operation, self._random.randrange(20), f"t{self._counter}"))
         return changes
-
-    def _commit(self) -> None:
-        changes = self._changes()
-        commit = self.end
-        events: list[Event] = [self._gtid(), _query("BEGIN"), *self._rows(changes), _xid()]
-        self._append(events)
-        self._expect(commit, changes)
-
-    def _prepare(self) -> None:
-        name, changes = self._number, self._changes()
-        one_phase, commit = self._random.random() < 0.2, self.end
-        events: list[Event] = [
-            self._gtid(),
-            _query(f"XA START {_literal(name)}"),
-            *self._rows(changes),
-            _query(f"XA END {_literal(name)}"),
-            XaPrepare(header=header(EventType.XA_PREPARE), xa_id=_xa_id(name), one_phase=one_phase),
-        ]
-        self._append(events)
-        if one_phase:
-            self._expect(commit, changes)
-        else:
-            self._prepared[name] = changes
 
     def _complete(self, name: int, *, commit: bool) -> None:
         changes, place = self._prepared.pop(name), self.end

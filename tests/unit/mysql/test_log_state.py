@@ -3,6 +3,7 @@
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
+from changelog.envelope.position import Position
 
 SENT_BEFORE = GtidPosition.parse("0-1-4")
 
@@ -53,7 +54,7 @@ def test_a_stop_forgets_what_comes_after_it_and_not_what_was_prepared_before() -
     commit(log_state, 7)
     prepare(log_state, 8, b"late")
     commit_prepared(log_state, 9, b"early")
-    log_state.end_block(70)
+    log_state.end_block(Position(1, 70, 0))
     assert places(log_state) == ("0-1-6", "0-1-4")
 
 
@@ -61,7 +62,7 @@ def test_a_stop_right_after_a_transaction_was_prepared_forgets_it() -> None:
     log_state = state("0-1-4")
     commit(log_state, 5)
     prepare(log_state, 6, b"late")
-    log_state.end_block(60)
+    log_state.end_block(Position(1, 60, 0))
     assert places(log_state) == ("0-1-5", "0-1-5")
 
 

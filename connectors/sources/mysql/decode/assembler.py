@@ -64,7 +64,7 @@ class Assembler:
         self._tail: list[bytes] = []
         self._decoded: Iterator[Event | None] = iter(())
         self.busy = False
-        """Whether a large transaction is decompressed in parts, and `feed` has not returned the last part yet."""
+        """Whether `feed` has returned a part of its events, and will return the rest if it is called without events."""
         self._end = through
         at_end = published is not None and published.commit == through - 1
         self._ordinal = published.ordinal // 2 + 1 if published is not None and at_end else 0
@@ -108,6 +108,8 @@ class Assembler:
                 if event is None:
                     break
                 if reader.read(event):
+                    if self.state.leaves_epoch:
+                        break
                     self._publish_reads(run)
             else:
                 self.busy = False
@@ -115,9 +117,12 @@ class Assembler:
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
                 raise
-            stop = run.fail(error).commit
+            stop = run.fail(error)
         self.state.end_block(stop)
-        return run.result()
+        assembled = run.result()
+        if assembled.partial and assembled.last is not None:
+            self.state.half = assembled.last.name, assembled.last.epoch, assembled.last.commit
+        return assembled
 
     def _publish_reads(self, run: AssemblyRun) -> None:
         """Between two transactions, publishes the rows of the table reads that are due at this place."""

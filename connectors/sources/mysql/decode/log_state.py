@@ -9,14 +9,15 @@ from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.model import Stamp
+from changelog.envelope.position import Position
 
 
 @dataclass(slots=True, kw_only=True)
 class Begun:
     """A transaction whose GTID was read.
 
-    `commit` is its coordinate. `seen` says that it was delivered earlier. `stamp` is the one that its GTID carries.
-    `takes_effect` is false if it only begins an ALTER of MariaDB that has two phases, or rolls it back.
+    `commit` is its coordinate on this server. `seen` says that it was delivered earlier. `stamp` is the one that its
+    GTID carries. `takes_effect` is false if it only begins an ALTER of MariaDB that has two phases, or rolls it back.
     """
 
     gtid: str
@@ -32,9 +33,7 @@ class LogState:
 
     `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
     again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
-    GTID of each transaction, before its rows are assembled. `half` describes a transaction of which only some rows were
-    published: its GTID, and the epoch and the commit of those rows. Its other rows get the same epoch and commit, even
-    if another server sends them.
+    GTID of each transaction, before its rows are assembled. `half` is described at the attribute of this name.
     """
 
     def __init__(
@@ -49,7 +48,17 @@ class LogState:
         lower_case_table_names: int = 0,
     ) -> None:
         self.lower_case_table_names = lower_case_table_names
-        self.epoch, self.database, self.half = epoch, database, half
+        self.epoch, self.database = epoch, database
+        self.half = half
+        """The last transaction of which a part was published: its GTID, and the epoch and the commit of that part.
+
+        Its other rows get the same epoch and commit, even if another server sends them.
+        """
+        self.leaves_epoch = False
+        """Whether the block must end, because a transaction has ended whose rows have the epoch of another server.
+
+        The commits of two servers cannot be compared, so a block has rows of one epoch only.
+        """
         self.delivered = delivered
         self.place = LogPlace()
         self.prepared = Prepared()
@@ -113,6 +122,8 @@ class LogState:
     def end(self, begun: Begun) -> None:
         """Records that a transaction has ended."""
         self._ended.append(begun)
+        if self.half is not None and begun.gtid == self.half[0]:
+            self.leaves_epoch = self.half[1] != self.epoch
         self.begun, self.holding, self.opened = None, None, False
         self.maps.clear()
 
@@ -138,11 +149,12 @@ class LogState:
         assert self.begun is not None
         self._unlogged.append((self.begun.commit, entity, reason))
 
-    def end_block(self, stop: int | None) -> None:
-        """Ends a block. If the changelog stopped at a transaction of this block, `stop` is its commit.
+    def end_block(self, stopped: Position | None) -> None:
+        """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
 
-        Everything from that transaction on is then forgotten, because it will be delivered once more.
+        Everything from the transaction at that position on is then forgotten, because it will be delivered once more.
         """
+        stop = None if stopped is None else self._coordinate(stopped)
         for ended in self._ended:
             if stop is None or ended.commit < stop:
                 self._sent.add(ended.gtid)
@@ -159,3 +171,12 @@ class LogState:
         self._ended.clear()
         self._completed.clear()
         self._unlogged.clear()
+        self.leaves_epoch = False
+
+    def _coordinate(self, position: Position) -> int:
+        """Returns the coordinate of the transaction at a position: its commit, unless another server has set that."""
+        if self.half is not None and self.half[1:] == (position.epoch, position.commit):
+            for begun in (*self._ended, self.begun):
+                if begun is not None and begun.gtid == self.half[0]:
+                    return begun.commit
+        return position.commit

@@ -1,0 +1,180 @@
+"""Assemblers of simulated logs for tests, and what a service stores between two of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from changelog.connectors.capture.assembly.assembled import Assembled, Ints
+from changelog.connectors.capture.rows.row_records import Change, Origin
+from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.connectors.sources.mysql.decode.events.events import Operation
+from changelog.connectors.sources.mysql.decode.log_state import LogState
+from changelog.connectors.sources.mysql.decode.rows.binder import Binder
+from changelog.connectors.sources.mysql.decode.rows.tables import Declarations, Tables
+from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
+from changelog.envelope.position import Position
+from tests.unit.mysql.binlog_world import ITEM, Expected, is_stamped
+from tests.unit.postgres.messages import DEFAULT_STAMP
+
+ENTITY = Entity(
+    name="item",
+    table=("shop", "item"),
+    key=("id",),
+    partition_by=("id",),
+    partitions=1,
+    masks={},
+    default_stamp=DEFAULT_STAMP,
+)
+ORIGIN = Origin(connector="mysql", name="test", database="shop")
+OPERATIONS = {"create": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
+READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a checkpoint keeps for the next start."""
+
+    gtids: Gtids
+    resume: Gtids
+    position: Position | None = None
+    partial: bool = False
+    through: int = 0
+    half: tuple[str, int, int] | None = None
+
+
+class Reads:
+    """Table reads. Each publishes one row once the log is read up to the coordinate at which the table was read."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self.discarded: list[tuple[str, str]] = []
+
+    def add(self, end: int) -> None:
+        self._waiting.append(end)
+
+    def due(self, end: int) -> list[bytes]:
+        count = sum(needed <= end for needed in self._waiting)
+        self._waiting = [needed for needed in self._waiting if needed > end]
+        return [b"%032x" % number for number in range(count)]
+
+    def signal(self, payload: bytes, change: Change) -> pa.RecordBatch:
+        position = replace(change, ordinal=change.ordinal + 1).position()
+        source = Source(
+            connector="mysql", name="test", database="shop", table="shop.item", op=Op.READ, position=position,
+            transaction=change.transaction.name, committed_at=EPOCH,
+        )  # fmt: skip
+        envelope = Envelope(
+            provenance=Provenance(stamp=DEFAULT_STAMP, source=source),
+            current=msgspec.Raw(b'{"id":0,"name":"read"}'),
+            original=MISSING,
+        )
+        record = Record(entity="item", place=Place(key=READ, partition=0), envelope=envelope)
+        shape = Binder(hmac_key=b"").bind(ENTITY, ITEM.columns).binding.shape
+        return batch.with_shapes(batch.from_records([record]), {"item": shape}, relation=1)
+
+    def touched(self, rows: pa.RecordBatch, xids: Ints) -> None:
+        assert len(xids) == rows.num_rows
+        assert not np.diff(xids).min(initial=0) < 0
+
+    def discard(self, table: tuple[str, str]) -> None:
+        self.discarded.append(table)
+
+    def withdraw(self) -> None:
+        raise AssertionError("no row is refused")
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Catalogue:
+    """The catalogue of a database whose log tells all types. `fails` says whether the next question fails."""
+
+    def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
+        self._fails = fails
+
+    def declare(self, _entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
+        if self._fails():
+            raise ChangelogError(Kind.CONNECTION, "the connection was lost")
+        return tuple(columns)
+
+    def forget(self, entity: Entity) -> None:
+        assert entity is ENTITY
+
+
+CATALOGUE = Catalogue()
+
+
+def assembler(
+    stored: Stored, reads: Reads, *, epoch: int = 1, catalogue: Declarations = CATALOGUE, origin: Origin = ORIGIN
+) -> Assembler:
+    state = LogState(epoch=epoch, received=stored.gtids, resume=stored.resume, database="shop", half=stored.half)
+    tables = Tables(
+        Binder(hmac_key=b""),
+        {ENTITY.table: ENTITY},
+        declarations=catalogue,
+        look_up=lambda _: ITEM.columns,
+        charsets={},
+    )
+    return Assembler(
+        origin=origin,
+        tables=tables,
+        entities={ENTITY.table: ENTITY},
+        state=state,
+        published=stored.position,
+        partial=stored.partial,
+        through=stored.through,
+        listener=reads,
+        due=reads.due,
+    )
+
+
+def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
+    """The checkpoint after a block."""
+    rows = [row for rows in assembled.rows for row in rows.column("position").to_pylist()]
+    through = stored.through if assembled.through is None else max(stored.through, int(assembled.through, 16))
+    partial = assembled.partial if rows or assembled.through is not None else stored.partial
+    return Stored(
+        gtids=reader.state.gtids,
+        resume=reader.state.resume,
+        position=Position.parse(rows[-1]) if rows else stored.position,
+        partial=partial,
+        through=through,
+        half=reader.state.half if partial else None,
+    )
+
+
+def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
+    """The changes among the rows, as the world describes them. Rows of table reads are left out."""
+    return [
+        Expected(
+            record.envelope.provenance.source.position.commit,
+            OPERATIONS[record.envelope.provenance.source.op],
+            int(record.place.key),
+            name(record),
+        )
+        for item in rows
+        for record in batch.records(item)
+        if record.place.key != READ
+    ]
+
+
+def name(record: Record) -> str:
+    state = record.envelope.current or record.envelope.original
+    assert isinstance(state, msgspec.Raw)
+    text = str(msgspec.json.decode(state)["name"])
+    stamp = record.envelope.provenance.stamp
+    assert stamp.service_name == (text if is_stamped(text) else DEFAULT_STAMP.service_name)
+    return text
+
+
+NOTHING = GtidSet(intervals={})

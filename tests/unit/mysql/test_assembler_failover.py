@@ -1,0 +1,107 @@
+"""A transaction of which only a part is published is continued exactly on another server, whatever happens there."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count, groupby
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from changelog.connectors.sources.mysql.decode import cutting
+from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.envelope.position import Position
+from tests.unit.mysql.assembling import CATALOGUE, NOTHING, Catalogue, Reads, Stored, after, assembler, published
+from tests.unit.mysql.binlog_world import Expected, World
+
+NEW = Stored(NOTHING, NOTHING)
+
+
+@pytest.mark.parametrize("round_", range(16))
+def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All servers have the same transactions, at different places in their logs. The catalogue fails at random, and
+    each failure stops the assembler in the middle of a block.
+    """
+    random = Random(f"{seed} {round_}")
+    servers = [World(Random(f"{seed} {round_}"), file=file, alters=True) for file in random.sample([1, 40, 80], 3)]
+    while len(servers[0].expected) < 400:
+        for world in servers:
+            world.step()
+    stored, rows, server, epoch = NEW, list[pa.RecordBatch](), servers[0], 1
+    while not stored.gtids.contains(server.log[-1].gtid):
+        monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", random.choice([700, 1 << 20]))
+        reads = Reads()
+        reads.add(server.end if stored.partial else 0)
+        reader = assembler(stored, reads, epoch=epoch, catalogue=Catalogue(lambda: random.random() < 0.3))
+        size = random.choice([5, 300])
+        stored = read(
+            stored, reader, server, rows, size=size, crashes=lambda at: random.random() < (0.5 if at.partial else 0.02)
+        )
+        if random.random() < 0.7:
+            server, epoch, stored = random.choice(servers), epoch + 1, replace(stored, through=0)
+    check(rows, server)
+
+
+@pytest.mark.parametrize("files", [(1, 80), (80, 1)])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
+    files: tuple[int, int], failing: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second server gets one block with a prepared transaction, the rest of a divided one, and further ones. The
+    catalogue is asked inside the divided transaction, and again after the table was altered. One of the questions
+    fails.
+    """
+    primary, replica = (World(Random(seed), file=file) for file in files)
+    for world in primary, replica:
+        world.prepare()
+        world.commit(40)
+        world.commit(1)
+        world.alter()
+        world.commit(1)
+        world.settle()
+    monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
+    rows, questions = list[pa.RecordBatch](), count(1)
+    reader = assembler(NEW, Reads())
+    stored = read(NEW, reader, primary, rows, size=1, crashes=lambda stored: stored.partial)
+    monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 1 << 20)
+    for catalogue in Catalogue(lambda: next(questions) == failing), CATALOGUE:
+        reader = assembler(replace(stored, through=0), Reads(), epoch=2, catalogue=catalogue)
+        stored = read(stored, reader, replica, rows, size=1000)
+    assert next(questions) == failing + 1
+    check(rows, primary)
+
+
+def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
+    """Checks that each change of the server's log was delivered once, in order, and in its transaction."""
+    changes = [(change.operation, change.key, change.text) for change in published(rows)]
+    assert changes == [(change.operation, change.key, change.text) for change in server.expected]
+    positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
+    assert positions == sorted(set(positions))
+    assert transactions(published(rows)) == transactions(server.expected)
+
+
+def transactions(changes: Sequence[Expected]) -> list[int]:
+    """Returns the numbers of changes that have the same commit, in order."""
+    return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
+
+
+def read(
+    stored: Stored,
+    reader: Assembler,
+    server: World,
+    rows: list[pa.RecordBatch],
+    *,
+    size: int,
+    crashes: Callable[[Stored], bool] = lambda _: False,
+) -> Stored:
+    """Reads the log up to a failure or a crash, or to its end, and adds the rows to `rows`."""
+    packets = list(server.sent(stored.resume))
+    while (packets or reader.busy) and reader.stop is None:
+        taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
+        assembled = reader.feed(taken)
+        rows += assembled.rows
+        stored = after(stored, assembled, reader)
+        assert not reader.state.unlogged  # no prepared transaction is forgotten
+        if crashes(stored):
+            break
+    return stored
