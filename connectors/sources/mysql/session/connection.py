@@ -145,7 +145,7 @@ def _open(address: Address) -> Any:
             host=address.host,
             port=address.port,
             user=address.user,
-            password=address.password,
+            password=address.password.encode(),  # PyMySQL would encode a `str` as Latin-1
             database=address.database,
             charset=_CHARSET,
             autocommit=True,
