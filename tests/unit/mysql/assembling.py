@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source
 from changelog.envelope.position import Position
-from tests.unit.mysql.binlog_world import ITEM, Expected, is_stamped
+from tests.unit.mysql.binlog_world import ITEM, Expected, World, is_stamped
 from tests.unit.postgres.messages import DEFAULT_STAMP
 
 ENTITY = Entity(
@@ -178,3 +179,40 @@ def name(record: Record) -> str:
 
 
 NOTHING = GtidSet(intervals={})
+NEW = Stored(NOTHING, NOTHING)
+
+
+def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
+    """Checks that each change of the server's log was delivered once, in order, and in its transaction."""
+    changes = [(change.operation, change.key, change.text) for change in published(rows)]
+    assert changes == [(change.operation, change.key, change.text) for change in server.expected]
+    positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
+    assert positions == sorted(set(positions))
+    assert transactions(published(rows)) == transactions(server.expected)
+
+
+def transactions(changes: Sequence[Expected]) -> list[int]:
+    """Returns the numbers of changes that have the same commit, in order."""
+    return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
+
+
+def read(
+    stored: Stored,
+    reader: Assembler,
+    server: World,
+    rows: list[pa.RecordBatch],
+    *,
+    size: int,
+    crashes: Callable[[Stored], bool] = lambda _: False,
+) -> Stored:
+    """Reads the log up to a failure or a crash, or to its end, and adds the rows to `rows`."""
+    packets = list(server.sent(stored.resume))
+    while (packets or reader.busy) and reader.stop is None:
+        taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
+        assembled = reader.feed(taken)
+        rows += assembled.rows
+        stored = after(stored, assembled, reader)
+        assert not reader.state.unlogged  # no prepared transaction is forgotten
+        if crashes(stored):
+            break
+    return stored

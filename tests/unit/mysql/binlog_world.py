@@ -95,7 +95,7 @@ class World:
         """Appends a random transaction, or begins another file."""
         random = self._random
         if random.random() < 0.1:
-            self._file, self._offset = self._file + 1, FILE_BEGIN
+            self.rotate()
         if self._prepared and random.random() < 0.3:
             self._complete(random.choice(list(self._prepared)), commit=random.random() < 0.7)
         elif random.random() < 0.25:
@@ -105,6 +105,10 @@ class World:
         else:
             self.commit(self._random.choice(_SIZES))
 
+    def rotate(self) -> None:
+        """Begins another file."""
+        self._file, self._offset = self._file + 1, FILE_BEGIN
+
     def commit(self, count: int) -> None:
         """Appends a transaction with this number of changes."""
         changes = self._changes(count)
@@ -113,13 +117,16 @@ class World:
         self._append(events)
         self._expect(commit, changes)
 
-    def prepare(self, *, one_phase: bool = False) -> None:
-        """Appends an XA transaction, which is prepared, or committed in one phase."""
+    def prepare(self, *, one_phase: bool = False, statement: str = "") -> None:
+        """Appends an XA transaction, which is prepared, or committed in one phase. Its first change may be a statement
+        that is not logged as rows.
+        """
         name, changes = self._number, self._changes(self._random.choice(_SIZES))
         commit = self.end
         events: list[Event] = [
             self._gtid(),
             _query(f"XA START {_literal(name)}"),
+            *([_query(statement)] if statement else []),
             *self._rows(changes),
             _query(f"XA END {_literal(name)}"),
             XaPrepare(header=header(EventType.XA_PREPARE), xa_id=_xa_id(name), one_phase=one_phase),

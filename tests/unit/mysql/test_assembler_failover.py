@@ -1,20 +1,15 @@
 """A transaction of which only a part is published is continued exactly on another server, whatever happens there."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import count
 from random import Random
 
 import pyarrow as pa
 import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
-from changelog.connectors.sources.mysql.decode.assembler import Assembler
-from changelog.envelope.position import Position
-from tests.unit.mysql.assembling import CATALOGUE, NOTHING, Catalogue, Reads, Stored, after, assembler, published
-from tests.unit.mysql.binlog_world import Expected, World
-
-NEW = Stored(NOTHING, NOTHING)
+from tests.unit.mysql.assembling import CATALOGUE, NEW, Catalogue, Reads, assembler, check, read
+from tests.unit.mysql.binlog_world import World
 
 
 @pytest.mark.parametrize("round_", range(16))
@@ -69,39 +64,3 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
         stored = read(stored, reader, replica, rows, size=1000)
     assert next(questions) == failing + 1
     check(rows, primary)
-
-
-def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
-    """Checks that each change of the server's log was delivered once, in order, and in its transaction."""
-    changes = [(change.operation, change.key, change.text) for change in published(rows)]
-    assert changes == [(change.operation, change.key, change.text) for change in server.expected]
-    positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
-    assert positions == sorted(set(positions))
-    assert transactions(published(rows)) == transactions(server.expected)
-
-
-def transactions(changes: Sequence[Expected]) -> list[int]:
-    """Returns the numbers of changes that have the same commit, in order."""
-    return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
-
-
-def read(
-    stored: Stored,
-    reader: Assembler,
-    server: World,
-    rows: list[pa.RecordBatch],
-    *,
-    size: int,
-    crashes: Callable[[Stored], bool] = lambda _: False,
-) -> Stored:
-    """Reads the log up to a failure or a crash, or to its end, and adds the rows to `rows`."""
-    packets = list(server.sent(stored.resume))
-    while (packets or reader.busy) and reader.stop is None:
-        taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
-        assembled = reader.feed(taken)
-        rows += assembled.rows
-        stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # no prepared transaction is forgotten
-        if crashes(stored):
-            break
-    return stored

@@ -22,6 +22,7 @@ from changelog.connectors.sources.mysql.decode.events.events import Event
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
+from changelog.connectors.sources.mysql.decode.stops import Stops
 from changelog.connectors.sources.mysql.decode.transactions import TransactionReader
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
 from changelog.envelope.entity import Entity
@@ -101,7 +102,8 @@ class Assembler:
             del block
         texts, stop = RowTexts(), None
         run = AssemblyRun(self._assembly, _Encoder(self._origin, texts).encode)
-        reader = TransactionReader(self.state, self._tables, run, texts, self._origin)
+        stops = Stops(self.state, run, self._origin)
+        reader = TransactionReader(self.state, self._tables, run, texts, stops)
         try:
             self._publish_reads(run)
             for event in self._decoded:
@@ -117,6 +119,7 @@ class Assembler:
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
                 raise
+            error.position = error.position or stops.here()
             stop = run.fail(error)
         self.state.end_block(stop)
         assembled = run.result()

@@ -8,6 +8,7 @@ from changelog.connectors.sources.mysql.decode.log_place import LogPlace
 from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
+from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Stamp
 from changelog.envelope.position import Position
 
@@ -82,6 +83,7 @@ class LogState:
         """Set while the server may still send prepared transactions once more; these come before all new ones."""
         self._gtids, self._sent = received.builder(), resume.builder()
         self._ended: list[Begun] = []
+        self._ended_before = 0
         self._completed: list[tuple[int, log.XaId, Held]] = []
         self._unlogged: list[tuple[int, str, str]] = []
 
@@ -109,6 +111,16 @@ class LogState:
             return gtids.minus(prepared.build())
         return held[0].before
 
+    @property
+    def here(self) -> int:
+        """The coordinate of the transaction whose GTID was read; after its end, one that is after the transaction."""
+        if self.begun is not None:
+            return self.begun.commit
+        try:
+            return self.place.end
+        except ChangelogError:  # no file is known, or no coordinate can be as large
+            return self._ended_before
+
     def is_seen(self, gtid: str) -> bool:
         """Returns whether a transaction was delivered before this opening."""
         return self._received.contains(gtid)
@@ -122,6 +134,7 @@ class LogState:
     def end(self, begun: Begun) -> None:
         """Records that a transaction has ended."""
         self._ended.append(begun)
+        self._ended_before = begun.commit + 1
         if self.half is not None and begun.gtid == self.half[0]:
             self.leaves_epoch = self.half[1] != self.epoch
         self.begun, self.holding, self.opened = None, None, False

@@ -25,8 +25,11 @@ class Stops:
     def error(self, message: str, hint: str, *, kind: Kind = Kind.STOP) -> ChangelogError:
         """Returns an error at this place, after encoding the rows before it."""
         self._run.flush()
-        state = self._state
-        position = self._run.here() if self._run.is_open else Position(state.epoch, state.place.end, 0)
+        position = self.here()
         choices = ("skip",) if SKIP in hint else ()
         hint = hint.replace("POSITION", str(position))
         return ChangelogError(kind, message, hint=hint, position=position, choices=choices)
+
+    def here(self) -> Position:
+        """Returns the position of the next row; that of a place between two transactions if none is open."""
+        return self._run.here() if self._run.is_open else Position(self._state.epoch, self._state.here, 0)

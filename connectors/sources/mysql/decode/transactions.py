@@ -9,7 +9,7 @@ MariaDB has no QUERY at the begin of a transaction: its GTID event says what kin
 """
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
-from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.row_records import Transaction
 from changelog.connectors.sources.mysql.decode.events import events as log
 from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
 from changelog.connectors.sources.mysql.decode.prepared import Held, Signed
@@ -49,10 +49,9 @@ _OPS = {
 class TransactionReader:
     """Reads the events of one block. `run` assembles them, and `texts` collects the rows that the run takes."""
 
-    def __init__(self, state: LogState, tables: Tables, run: AssemblyRun, texts: RowTexts, origin: Origin) -> None:
+    def __init__(self, state: LogState, tables: Tables, run: AssemblyRun, texts: RowTexts, stops: Stops) -> None:
         self._state, self._tables, self._run, self._texts = state, tables, run, texts
-        self._stops = Stops(state, run, origin)
-        self._effects = TableEffects(state, tables, run, texts, self._stops)
+        self._stops, self._effects = stops, TableEffects(state, tables, run, texts, stops)
 
     def read(self, event: log.Event) -> bool:
         """Handles the next event. Returns whether the stream is between two transactions now.
@@ -312,8 +311,8 @@ class TransactionReader:
         if steps:
             self._step(steps[0])
             return
-        own = not self._state.opened  # a statement outside a transaction is a transaction of its own
-        if own:
+        own = not self._state.opened and self._state.holding is None
+        if own:  # a statement outside a transaction is a transaction of its own
             self._open()
         if not self._begun().seen and self._begun().takes_effect:
             self._sign(event)

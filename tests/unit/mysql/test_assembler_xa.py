@@ -1,0 +1,44 @@
+"""Statements inside XA transactions, whose rows are held until they are committed."""
+
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from changelog.envelope.checkpoint import Decisions
+from changelog.envelope.errors import Kind
+from changelog.envelope.position import Position
+from tests.unit.mysql.assembling import NEW, ORIGIN, Reads, assembler, check, read
+from tests.unit.mysql.binlog_world import World
+
+
+@pytest.mark.parametrize("one_phase", [True, False])
+def test_a_statement_inside_an_xa_transaction_belongs_to_it(seed: int, *, one_phase: bool) -> None:
+    world, rows = World(Random(seed)), list[pa.RecordBatch]()
+    world.prepare(one_phase=one_phase, statement="INSERT INTO other VALUES (1)")
+    world.commit(1)
+    world.settle()
+    reader = assembler(NEW, Reads())
+    read(NEW, reader, world, rows, size=3)
+    assert reader.stop is None
+    check(rows, world)
+
+
+def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_table(seed: int) -> None:
+    world, rows = World(Random(seed)), list[pa.RecordBatch]()
+    world.commit(1)
+    prepared = Position(1, world.end, 0)
+    world.prepare(statement="INSERT INTO item VALUES (1)")
+    world.settle()
+    reader = assembler(NEW, Reads())
+    stored = read(NEW, reader, world, rows, size=1000)
+    stop = reader.stop
+    assert stop is not None
+    assert (stop.kind, stop.position) == (Kind.STOP, prepared)
+    assert "has a statement that changed shop.item" in stop.message
+    origin = replace(ORIGIN, decisions=Decisions({prepared: "skip"}))
+    reader = assembler(stored, Reads(), origin=origin)
+    read(stored, reader, world, rows, size=1000)
+    assert reader.stop is None
+    check(rows, world)
