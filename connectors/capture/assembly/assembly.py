@@ -31,7 +31,7 @@ of a block are invalid (MALFORMED), nothing of the block is published.
 is put before the first row with the new columns, in a batch of its own (`announcing`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -196,6 +196,30 @@ class AssemblyRun:
                 )
             )
         _check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
+
+    def take_all(
+        self,
+        transactions: Sequence[Transaction],
+        stamps: Sequence[Stamp | None],
+        rows: Sequence[int],
+        ends: Sequence[int],
+    ) -> None:
+        """Takes whole transactions that consist of rows: the same as `begin`, `sign`, `take` and `commit` for each.
+
+        They are in the order of the log. Raises ChangelogError (MALFORMED) if a transaction is open.
+        """
+        assembly = self._assembly
+        if assembly.open is not None:
+            raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
+        self._assembled.first = self._assembled.first or transactions[0]
+        self._spans += [
+            Span(transaction=transaction, stamp=stamp, ordinal=0, rows=count, published=assembly.published(transaction))
+            for transaction, stamp, count in zip(transactions, stamps, rows, strict=True)
+            if count
+        ]
+        self._taken += sum(rows)
+        self._ended += zip(transactions, ends, strict=True)
+        _check_ordinal(max(rows))
 
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.

@@ -199,7 +199,7 @@ class MysqlSource:
             partial=checkpoint.partial,
             through=lineage.through,
             listener=self._reading.windows if not self._reading.windows.complete else None,
-            due=chunks.due,
+            reads=chunks,
             versions=self._versions(),
         )
         start(self._reading, catalog, context, self._entities)

@@ -63,6 +63,9 @@ class Reads:
     def add(self, end: int) -> None:
         self._waiting.append(end)
 
+    def next_due(self) -> int | None:
+        return min(self._waiting, default=None)
+
     def due(self, end: int) -> list[bytes]:
         count = sum(needed <= end for needed in self._waiting)
         self._waiting = [needed for needed in self._waiting if needed > end]
@@ -135,7 +138,7 @@ def assembler(
         partial=stored.partial,
         through=stored.through,
         listener=reads,
-        due=reads.due,
+        reads=reads,
     )
 
 

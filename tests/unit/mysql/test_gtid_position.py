@@ -45,6 +45,17 @@ def test_a_position_stands_for_all_transactions_up_to_it(mine: Gtids, theirs: Gt
 PLACES = [(domain, number) for domain in range(5) for number in range(11)]
 
 
+@given(GTIDS, st.sampled_from(["0-1-", "2-3-"]), st.lists(st.integers(0, 9)))
+def test_many_gtids_of_a_domain_are_what_single_ones_are(gtids: Gtids, head: str, numbers: list[int]) -> None:
+    before, many, single = built(gtids), built(gtids).builder(), built(gtids).builder()
+    many.add_all(head, numbers)
+    for number in numbers:
+        single.add(f"{head}{number}")
+    assert many.build() == single.build()
+    if numbers:
+        assert before.contains_any(head, numbers) == any(before.contains(f"{head}{number}") for number in numbers)
+
+
 @given(GTIDS)
 def test_texts_round_trip_and_builders_agree_with_lists(gtids: Gtids) -> None:
     position = GtidPosition.of(gtids)

@@ -43,6 +43,17 @@ def test_sets_of_gtids_behave_like_sets_of_pairs(mine: Pairs, theirs: Pairs) -> 
     assert {pair for pair in mine | theirs if one.contains("{}:{}".format(*pair))} == mine
 
 
+@given(PAIRS, st.sampled_from(SOURCES), st.lists(st.integers(1, 12)))
+def test_many_gtids_of_a_source_are_what_single_ones_are(pairs: Pairs, source: str, numbers: list[int]) -> None:
+    before, many, single = made(pairs), made(pairs).builder(), made(pairs).builder()
+    many.add_all(f"{source}:", numbers)
+    for number in numbers:
+        single.add(f"{source}:{number}")
+    assert many.build() == single.build()
+    if numbers:
+        assert before.contains_any(f"{source}:", numbers) == any(before.contains(f"{source}:{n}") for n in numbers)
+
+
 @given(PAIRS)
 def test_texts_and_bytes_round_trip(pairs: Pairs) -> None:
     gtids = made(pairs)

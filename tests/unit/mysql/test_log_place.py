@@ -55,3 +55,28 @@ def test_an_event_before_the_name_of_a_file_is_malformed() -> None:
     with pytest.raises(ChangelogError) as caught:
         _ = LogPlace().end
     assert caught.value.kind is Kind.MALFORMED
+
+
+@pytest.mark.parametrize("offset", [4, FOUR_GIB + 500, FOUR_GIB * 16 - 1000])
+def test_events_that_follow_in_the_file_are_passed_together(offset: int) -> None:
+    one, together = LogPlace(), LogPlace()
+    for place in (one, together):
+        place.enter("binlog.000003", offset)
+    first, last = (offset + 100) % FOUR_GIB, (offset + 300) % FOUR_GIB
+    base = together.base(first, last)
+    assert base is not None
+    for end in (first, last):
+        one.pass_event(header(end))
+        assert one.end == base + end
+    together.pass_to(last)
+    assert together.end == one.end
+
+
+def test_events_in_another_file_or_beyond_4_gib_are_not_passed_together() -> None:
+    place = LogPlace()
+    assert place.base(100, 200) is None
+    place.enter("binlog.000003", FOUR_GIB - 100)
+    assert place.base(FOUR_GIB - 101, FOUR_GIB - 1) is None
+    assert place.base(FOUR_GIB - 50, 100) is None
+    place.enter("binlog.000003", 16 * FOUR_GIB - 100)
+    assert place.base(FOUR_GIB - 50, FOUR_GIB - 1) is not None

@@ -9,29 +9,37 @@ log ended at that time. It publishes the rows once the stream has reached this p
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.row_groups import encode_groups
 from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
-from changelog.connectors.sources.mysql.decode.cutting import cut, divided
+from changelog.connectors.sources.mysql.decode.cutting import Item, cut, divided
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
-from changelog.connectors.sources.mysql.decode.events.events import Event
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.stops import Stops
 from changelog.connectors.sources.mysql.decode.transactions import TransactionReader
+from changelog.connectors.sources.mysql.decode.usual.runs import Run, UsualRuns, deliver
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.versions import Versions
 
-Due = Callable[[int], Iterable[bytes]]
-"""Takes a coordinate between two transactions. Returns the nonces of the table reads to publish there."""
+
+class WaitingReads(Protocol):
+    """The table reads that wait until the stream has reached a place."""
+
+    def due(self, end: int) -> Iterable[bytes]:
+        """Takes a coordinate between two transactions. Returns the nonces of the table reads to publish there."""
+
+    def next_due(self) -> int | None:
+        """Returns the first coordinate at which a table read is due; None if none waits."""
 
 
 class Assembler:
@@ -40,7 +48,7 @@ class Assembler:
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
     rows are already published; `partial` says that it is inside a transaction. `through` is the coordinate up to which
     the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of columns are
-    announced. `due` is asked at each place between two transactions.
+    announced. `reads` is asked at each place between two transactions.
     """
 
     def __init__(
@@ -54,16 +62,16 @@ class Assembler:
         partial: bool,
         through: int,
         listener: Listener | None,
-        due: Due,
+        reads: WaitingReads,
         versions: Versions | None = None,
     ) -> None:
-        self._origin, self._tables, self.state, self._due = origin, tables, state, due
+        self._origin, self._tables, self.state, self._reads = origin, tables, state, reads
         self._assembly = Assembly(
             entities=entities, published=published, partial=partial, listener=listener, versions=versions
         )
         self._events = EventReader()
         self._tail: list[bytes] = []
-        self._decoded: Iterator[Event | None] = iter(())
+        self._decoded: Iterator[Item] = iter(())
         self.busy = False
         """Whether `feed` has returned a part of its events, and will return the rest if it is called without events."""
         self._end = through
@@ -98,18 +106,22 @@ class Assembler:
         if not self.busy:
             count = cut(self._tail)
             block, self._tail = self._tail[:count], self._tail[count:]
-            self._decoded, self.busy = divided(self._events, block), True
-            del block
+            runs = UsualRuns(block, self._events, self.state, self._tables, self._reads.next_due)
+            self._decoded, self.busy = divided(self._events, block, runs.find), True
+            del block, runs
         texts, stop = RowTexts(), None
         run = AssemblyRun(self._assembly, _Encoder(self._origin, texts).encode)
         stops = Stops(self.state, run, self._origin)
         reader = TransactionReader(self.state, self._tables, run, texts, stops)
         try:
             self._publish_reads(run)
-            for event in self._decoded:
-                if event is None:
+            for item in self._decoded:
+                if item is None:
                     break
-                if reader.read(event):
+                if isinstance(item, Run):
+                    deliver(item, self.state, run, texts)
+                    self._publish_reads(run)
+                elif reader.read(item):
                     if self.state.leaves_epoch:
                         break
                     self._publish_reads(run)
@@ -134,7 +146,7 @@ class Assembler:
             return
         if place.end > self._end:
             self._end, self._ordinal = place.end, 0
-        for nonce in self._due(place.end):
+        for nonce in self._reads.due(place.end):
             commit = self._end - 1
             transaction = Transaction(
                 xid=commit,

@@ -1,10 +1,13 @@
 """Divides the stream into blocks that end with a transaction."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Event, Rows
+from changelog.connectors.sources.mysql.decode.usual.runs import Run
+
+Item = Event | Run | None
 
 BLOCK_BYTES_MAX = 1 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
@@ -50,13 +53,21 @@ def cut(events: Sequence[bytes]) -> int:
     return len(events) if sum(map(len, events)) >= BLOCK_BYTES_MAX else 0
 
 
-def divided(reader: EventReader, block: Sequence[bytes]) -> Iterator[Event | None]:
+def divided(reader: EventReader, block: Sequence[bytes], find: Callable[[int], Run | None]) -> Iterator[Item]:
     """Yields the decoded events of a block, and None where it must be divided, inside a large compressed transaction.
 
-    Such a transaction is a single event of the stream, whatever its size. Raises ChangelogError (MALFORMED).
+    Such a transaction is a single event of the stream, whatever its size. `find` takes the place of an event in the
+    block. If it returns a run of transactions that begins there, the run is yielded instead of its events. When an item
+    is asked for, those before it must have been read. Raises ChangelogError (MALFORMED).
     """
-    for packet in block:
-        total = 0
+    at = 0
+    while at < len(block):
+        run = find(at)
+        if run is not None:
+            yield run
+            at = run.end
+            continue
+        packet, at, total = block[at], at + 1, 0
         for event in reader.read(packet):
             if total >= BLOCK_BYTES_MAX:
                 total = 0

@@ -4,7 +4,7 @@ Events have the offset of their end, but only 32 bits of it, and inside a transa
 """
 
 from changelog.connectors.sources.mysql.decode.events.header import ARTIFICIAL_FLAG, Header
-from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate, parse_file_name
+from changelog.connectors.sources.mysql.values.positions.coordinates import OFFSET_BITS, coordinate, parse_file_name
 from changelog.envelope.errors import ChangelogError, Kind
 
 _FOUR_GIB = 1 << 32
@@ -29,6 +29,21 @@ class LogPlace:
             return
         offset = self._offset - self._offset % _FOUR_GIB + end
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
+
+    def base(self, first: int, last: int) -> int | None:
+        """Returns the coordinate to which the `end_log_pos` of later events can be added, from `first` up to `last`.
+
+        Returns None if the events do not follow in one file whose offsets have passed 4 GiB equally often.
+        """
+        low = self._offset % _FOUR_GIB
+        base = self._offset - low
+        if self._file is None or not low <= first <= last or base + last >= 1 << OFFSET_BITS:
+            return None
+        return coordinate(self._file, base)
+
+    def pass_to(self, end_log_pos: int) -> None:
+        """Records that events were read for which `base` was asked; the last one ends there."""
+        self._offset += end_log_pos - self._offset % _FOUR_GIB
 
     def begin_of(self, header: Header) -> int:
         """Returns the coordinate at which the event that was read last begins."""

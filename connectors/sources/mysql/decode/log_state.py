@@ -1,7 +1,9 @@
 """Where the stream of the binary log is, which transactions it has delivered, and what it knows of the open one."""
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from changelog.connectors.sources.mysql.decode.events import events as log
 from changelog.connectors.sources.mysql.decode.log_place import LogPlace
@@ -27,6 +29,17 @@ class Begun:
     seen: bool
     stamp: Stamp | None = None
     takes_effect: bool = True
+
+
+class Series(NamedTuple):
+    """Transactions that were read together. The texts of their GTIDs are `head` and then one of `numbers`.
+
+    `commits` has their coordinates.
+    """
+
+    head: str
+    numbers: Sequence[int]
+    commits: Sequence[int]
 
 
 class LogState:
@@ -82,7 +95,7 @@ class LogState:
         self._resume: Gtids | None = resume
         """Set while the server may still send prepared transactions once more; these come before all new ones."""
         self._gtids, self._sent = received.builder(), resume.builder()
-        self._ended: list[Begun] = []
+        self._ended: list[Begun | Series] = []
         self._ended_before = 0
         self._completed: list[tuple[int, log.XaId, Held]] = []
         self._unlogged: list[tuple[int, str, str]] = []
@@ -140,11 +153,27 @@ class LogState:
         self.begun, self.holding, self.opened = None, None, False
         self.maps.clear()
 
+    def can_pass(self, head: str, numbers: Sequence[int]) -> bool:
+        """Returns whether no transaction is open, and these, the next ones, are all new."""
+        half = None if self.half is None else self.half[0]
+        if self.begun is not None or self._received.contains_any(head, numbers):
+            return False
+        return half is None or not any(half == f"{head}{number}" for number in numbers)
+
+    def pass_all(self, series: Series) -> None:
+        """Records transactions for which `can_pass` was asked, from their begin to their end."""
+        self._resume = None
+        self._ended.append(series)
+        self._ended_before = series.commits[-1] + 1
+
     def hold(self, xa_id: log.XaId, begun: Begun) -> None:
         """Begins to hold the rows of an XA transaction. `begun` is the transaction of its PREPARE."""
         before = self._sent.build().builder()
         for ended in self._ended:
-            before.add(ended.gtid)
+            if isinstance(ended, Series):
+                before.add_all(ended.head, ended.numbers)
+            else:
+                before.add(ended.gtid)
         self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before.build())
 
     def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
@@ -169,7 +198,11 @@ class LogState:
         """
         stop = None if stopped is None else self._coordinate(stopped)
         for ended in self._ended:
-            if stop is None or ended.commit < stop:
+            if isinstance(ended, Series):
+                count = len(ended.commits) if stop is None else bisect_left(ended.commits, stop)
+                self._sent.add_all(ended.head, ended.numbers[:count])
+                self._gtids.add_all(ended.head, ended.numbers[:count])
+            elif stop is None or ended.commit < stop:
                 self._sent.add(ended.gtid)
                 if not ended.seen:
                     self._gtids.add(ended.gtid)
@@ -190,6 +223,6 @@ class LogState:
         """Returns the coordinate of the transaction at a position: its commit, unless another server has set that."""
         if self.half is not None and self.half[1:] == (position.epoch, position.commit):
             for begun in (*self._ended, self.begun):
-                if begun is not None and begun.gtid == self.half[0]:
+                if isinstance(begun, Begun) and begun.gtid == self.half[0]:
                     return begun.commit
         return position.commit

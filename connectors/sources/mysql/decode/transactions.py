@@ -39,7 +39,7 @@ SIGNAL_TABLE = "changelog_signal"
 _BEGIN = b"BEGIN"
 _INSERT = log.Operation.INSERT
 
-_OPS = {
+OPS = {
     log.Operation.INSERT: Op.CREATE,
     log.Operation.UPDATE: Op.UPDATE,
     log.Operation.DELETE: Op.DELETE,
@@ -259,7 +259,7 @@ class TransactionReader:
         return table
 
     def _take(self, table: BoundTable, table_map: log.TableMap, event: log.Rows) -> None:
-        op, texts, taken = _OPS[event.operation], self._texts, 0
+        op, texts, taken = OPS[event.operation], self._texts, 0
         usual = texts.add_event(table, op, event)
         if usual:
             self._run.take(usual)

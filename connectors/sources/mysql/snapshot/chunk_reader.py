@@ -70,6 +70,11 @@ class ReadChunks:
         with self._lock:
             self._waiting.append((end, nonce))
 
+    def next_due(self) -> int | None:
+        """Returns the first coordinate at which a chunk may be published; None if none waits."""
+        with self._lock:
+            return min((needed for needed, _ in self._waiting), default=None)
+
     def due(self, end: int) -> list[bytes]:
         """Removes and returns the nonces of the chunks that may be published at the coordinate `end`."""
         if not self._waiting:

@@ -46,7 +46,13 @@ class EventReader:
     def __init__(self) -> None:
         self._format: FormatDescription | None = None
         self._dialect = Dialect.of("")
-        self._has_checksums, self._checksum_bytes = False, 0
+        self._has_checksums, self.checksum_bytes = False, 0
+        """`checksum_bytes` is the size of the checksum at the end of each event; 0 if events have none."""
+
+    @property
+    def has_format(self) -> bool:
+        """Whether a format description was read, so that events of all types can come."""
+        return self._format is not None
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
@@ -63,7 +69,7 @@ class EventReader:
             return self._any(packet)
         header = _new_header(Header, unpack_header(packet))
         is_right = header.size == size and (not self._has_checksums or zlib.crc32(packet) == WHOLE_CHECKSUM)
-        event = decode(packet, header, size - self._checksum_bytes, self._dialect) if is_right else None
+        event = decode(packet, header, size - self.checksum_bytes, self._dialect) if is_right else None
         return self._any(packet) if event is None else (event,)
 
     def _any(self, packet: bytes | memoryview) -> Iterable[Event]:
@@ -74,7 +80,7 @@ class EventReader:
             self._format = _format_description(cursor, header)
             self._dialect = self._format.dialect
             self._has_checksums = self._format.has_checksums
-            self._checksum_bytes = CHECKSUM_BYTES if self._has_checksums else 0
+            self.checksum_bytes = CHECKSUM_BYTES if self._has_checksums else 0
             return (self._format,)
         if self._format is None and header.type not in _BEFORE_THE_FORMAT:
             raise cursor.malformed(f"an event of the type {_name(header)} before the format description")

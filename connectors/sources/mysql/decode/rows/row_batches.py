@@ -40,7 +40,7 @@ class RowBatch:
 
     def add(self, event: Rows, first_place: int) -> int:
         """Adds the rows of an event. Returns their number; 0 if they are unusual, and nothing was added."""
-        if not self._is_usual(event):
+        if not is_whole(self.table, event):
             return 0
         body = bytes(event.body)
         assert self.table.layout is not None
@@ -55,13 +55,12 @@ class RowBatch:
             self.starts += starts
         return count
 
-    def _is_usual(self, event: Rows) -> bool:
-        if self.table.layout is None:
-            return False
-        every = self.table.layout.every_column
-        has_all = event.before in (None, every) and event.after in (None, every)
-        fits = event.width == len(self.table.columns) > 0 and len(event.body) < BODY_BYTES_MAX
-        return has_all and fits and not event.partial
+    def extend(self, statements: "Statements", first_place: int) -> None:
+        """Adds the rows of many events. `first_place` is the place in the block of the row with the number 0."""
+        self.bodies += statements.bodies
+        self.counts += statements.counts
+        self.first_places += [first_place + number for number in statements.first_rows]
+        self.starts += statements.starts
 
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
         """Returns the rows. Their texts are added to `pool`.
@@ -80,6 +79,53 @@ class RowBatch:
             before=None if self.op is Op.CREATE else sides[0],
             after=None if self.op is Op.DELETE else sides[-1],
         )
+
+
+def is_whole(table: BoundTable, event: Rows) -> bool:
+    """Whether the rows of an event contain all columns of the table, and none is stored as a difference."""
+    if table.layout is None:
+        return False
+    every = table.layout.every_column
+    has_all = event.before in (None, every) and event.after in (None, every)
+    fits = event.width == len(table.columns) > 0 and len(event.body) < BODY_BYTES_MAX
+    return has_all and fits and not event.partial
+
+
+@dataclass(slots=True)
+class Statements:
+    """Events of one table and with one op, whose rows are all of the columns, in a run of transactions.
+
+    For each event, `bodies` has its rows, and `numbers` its number in the run. After `scan`, `counts` has how many
+    changes it is, and `starts` where each of its rows begins in it. `first_rows` is the number of its first change.
+    """
+
+    table: BoundTable
+    op: Op
+    bodies: list[bytes] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    first_rows: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def scan(self) -> bool:
+        """Finds the rows. Returns False if those of an event are unusual, and have to be added one by one.
+
+        The bodies are scanned as if they were one: then each body has to begin where a row begins.
+        """
+        layout, images = self.table.layout, 2 if self.op is Op.UPDATE else 1
+        assert layout is not None
+        starts = np.array(layout.starts(b"".join(self.bodies)), np.int64)
+        sizes = np.array([len(body) for body in self.bodies])
+        begins = np.cumsum(sizes) - sizes
+        firsts = np.searchsorted(starts, begins)
+        if not len(starts) or firsts[-1] == len(starts) or (starts[firsts] != begins).any():
+            return False
+        row_counts = np.diff(firsts, append=len(starts))
+        if not row_counts.all() or (row_counts % images).any():
+            return False
+        self.starts = (starts - np.repeat(begins, row_counts)).tolist()
+        self.counts = (row_counts // images).tolist()
+        return True
 
 
 def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> Columns:

@@ -13,7 +13,7 @@ from changelog.connectors.capture.rows.json_columns import Columns
 from changelog.connectors.capture.rows.row_change import UNCHANGED
 from changelog.connectors.sources.mysql.decode.events.events import Rows
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
-from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch
+from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch, Statements
 from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES
 from changelog.connectors.sources.mysql.values.documents.json_diff import apply_diffs
@@ -64,12 +64,21 @@ class RowTexts:
 
         Whether their values are valid is only known when they are taken.
         """
+        count = self._batch(table, op).add(event, self._count)
+        self._count += count
+        return count
+
+    def add_statements(self, groups: Sequence[Statements], rows: int) -> None:
+        """Adds the `rows` changes of a run of transactions."""
+        for statements in groups:
+            self._batch(statements.table, statements.op).extend(statements, self._count)
+        self._count += rows
+
+    def _batch(self, table: BoundTable, op: Op) -> RowBatch:
         batch = self._batches.get((id(table), op))
         if batch is None:
             batch = self._batches[id(table), op] = RowBatch(table, op)
-        count = batch.add(event, self._count)
-        self._count += count
-        return count
+        return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
         """Adds a row, which must have all needed columns. Raises ChangelogError (MALFORMED) for an invalid value."""

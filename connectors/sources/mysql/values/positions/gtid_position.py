@@ -6,7 +6,7 @@ See "Global Transaction ID" in MariaDB's documentation.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -68,6 +68,10 @@ class GtidPosition:
         domain, _, sequence = parse_gtid(gtid)
         return domain in self.domains and sequence <= self.domains[domain][1]
 
+    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+        """See `Gtids`."""
+        return self.contains(f"{head}{min(numbers)}")
+
     def missing(self, other: "GtidPosition") -> "GtidPosition":
         """Returns the domains in which `other` is after this position, with the last GTIDs of `other`."""
         ahead = {
@@ -99,6 +103,11 @@ class GtidPositionBuilder:
         """
         domain, server, sequence = parse_gtid(gtid)
         self._domains[domain] = server, sequence
+
+    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+        """Adds the GTIDs whose texts are `head` and then one of the `numbers`. The last one counts."""
+        for number in numbers[-1:]:
+            self.add(f"{head}{number}")
 
     def build(self) -> GtidPosition:
         """Returns the position after everything that was added. The builder can be used further."""

@@ -7,7 +7,7 @@ source, intervals of numbers. See "GTID Sets" in the MySQL manual, and `Gtid_set
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
@@ -63,6 +63,12 @@ class GtidSet:
         source, number = parse_gtid(gtid)
         return _is_inside(self.intervals.get(source, ()), number)
 
+    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+        """See `Gtids`."""
+        source, _ = parse_gtid(f"{head}1")
+        bounds = self.intervals.get(source, ())
+        return min(numbers) < max(bounds, default=0) and any(_is_inside(bounds, number) for number in numbers)
+
     def missing(self, other: "GtidSet") -> "GtidSet":
         """Returns the GTIDs that `other` has and this set lacks."""
         return other.minus(self)
@@ -102,11 +108,16 @@ class GtidSetBuilder:
     def add(self, gtid: str) -> None:
         """Adds one GTID; nothing changes if the set has it. Raises ChangelogError (MALFORMED) if it is not a GTID."""
         source, number = parse_gtid(gtid)
-        bounds = self._bounds.setdefault(source, [])
-        if bounds and bounds[-1] == number:
-            bounds[-1] = number + 1
-        elif not _is_inside(bounds, number):
-            _insert(bounds, number)
+        _add(self._bounds.setdefault(source, []), number)
+
+    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+        """Adds the GTIDs whose texts are `head` and then one of the `numbers`."""
+        source, _ = parse_gtid(f"{head}1")
+        bounds = self._bounds.get(source, [])
+        for number in numbers:
+            _add(bounds, number)
+        if bounds:
+            self._bounds[source] = bounds
 
     def build(self) -> GtidSet:
         """Returns the set with everything that was added. The builder can be used further."""
@@ -186,6 +197,13 @@ def _merged(mine: Bounds, theirs: Bounds, keep: Callable[[bool, bool], bool]) ->
         if inside != (len(bounds) % 2 == 1):
             bounds.append(point)
     return tuple(bounds)
+
+
+def _add(bounds: list[int], number: int) -> None:
+    if bounds and bounds[-1] == number:
+        bounds[-1] = number + 1
+    elif not _is_inside(bounds, number):
+        _insert(bounds, number)
 
 
 def _insert(bounds: list[int], number: int) -> None:

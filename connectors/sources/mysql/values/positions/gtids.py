@@ -3,6 +3,7 @@
 The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, Self, TypeVar
 
 from changelog.connectors.sources.mysql.session.flavour import Flavour
@@ -17,6 +18,10 @@ class GtidsBuilder(Protocol[G_co]):
 
     def add(self, gtid: str) -> None:
         """Adds one GTID. Raises ChangelogError (MALFORMED) if it is not a GTID of this database."""
+        ...
+
+    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+        """Adds several GTIDs, whose texts are `head` and then one of the `numbers`."""
         ...
 
     def build(self) -> G_co:
@@ -36,6 +41,10 @@ class Gtids(Protocol):
 
     def contains(self, gtid: str) -> bool:
         """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
+        ...
+
+    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+        """Returns whether this includes a transaction whose GTID is `head` and then one of the `numbers`."""
         ...
 
     def missing(self, other: Self) -> Self:

@@ -1,0 +1,1 @@
+"""Reads many small transactions of the usual form together. `transactions` defines what a transaction means."""

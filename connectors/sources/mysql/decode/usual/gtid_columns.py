@@ -1,0 +1,100 @@
+"""Decodes many GTID events at once, in the form in which servers usually write them.
+
+`frequent_events` decodes single events of the same forms, and explains them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
+from changelog.connectors.sources.mysql.decode.usual.headers import WINDOW_BYTES, Headers, Ints, Octets
+
+Mask = npt.NDArray[np.bool_]
+
+_HEAD = ("header", f"V{HEADER_BYTES}")
+_MYSQL = np.dtype([_HEAD, ("flags", "u1"), ("uuid", "V16"), ("number", "<i8"), ("clock", "u1"), ("stamps", "<q", 2)])
+_MARIADB = np.dtype([_HEAD, ("sequence", "<u8"), ("domain_id", "<u4"), ("flags", "u1")])
+_NUMBER_MAX = 2**63 - 1
+_LOGICAL_CLOCK = 2
+_TIMESTAMP_BYTES, _VERSION_BYTES, _COMMIT_ID_BYTES = 7, 4, 8
+_LENGTH_MAX, _TWO_BYTES = 0xFA, 0xFC
+_HIGH_BIT = 0x80
+_STANDALONE, _GROUP_COMMIT, _XA = 1, 2, 64 | 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GtidColumns:
+    """The GTIDs of several events, with one element for each.
+
+    The text of a GTID is `heads[head_codes]`, and then its number. `committed_at` is when the transaction was
+    committed, in microseconds since 1970 UTC. If `is_usual` is false, the other elements mean nothing.
+    """
+
+    is_usual: Mask
+    heads: Sequence[str]
+    head_codes: Ints
+    numbers: Sequence[int]
+    committed_at: Sequence[int]
+
+
+def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidColumns:
+    """Decodes those of the events that are GTIDs, all of them of the same database."""
+    window, ends = headers.window(events), headers.sizes[events] - checksum_bytes
+    if len(events) and headers.types[events[0]] == EventType.GTID:
+        return _mysql(window, ends, headers.timestamps_s[events])
+    return _mariadb(window, ends, headers, events)
+
+
+def _mysql(window: Octets, ends: Ints, timestamps_s: Ints) -> GtidColumns:
+    fields = _fields(window, _MYSQL)
+    time_at = _MYSQL.itemsize
+    size_at = time_at + _TIMESTAMP_BYTES
+    first = window[:, size_at]
+    size_bytes = np.where(first <= _LENGTH_MAX, 1, 3)
+    committed_us = _little_endian(window[:, time_at:size_at])
+    highest = window[np.arange(len(window)), np.clip(ends - 1, 0, WINDOW_BYTES - 1)]
+    is_usual = (ends == size_at + size_bytes + _VERSION_BYTES) & ((first <= _LENGTH_MAX) | (first == _TWO_BYTES))
+    is_usual &= (fields["clock"] == _LOGICAL_CLOCK) & (fields["number"] > 0) & (fields["number"] < _NUMBER_MAX)
+    is_usual &= (window[:, size_at - 1] < _HIGH_BIT) & (highest < _HIGH_BIT)
+    codes: dict[bytes, int] = {}
+    head_codes = [codes.setdefault(uuid, len(codes)) for uuid in fields["uuid"].tolist()]
+    return GtidColumns(
+        is_usual=is_usual,
+        heads=[f"{UUID(bytes=uuid)}:" for uuid in codes],
+        head_codes=np.array(head_codes, np.int64),
+        numbers=fields["number"].tolist(),
+        committed_at=np.where(committed_us > 0, committed_us, timestamps_s * 1_000_000).tolist(),
+    )
+
+
+def _mariadb(window: Octets, ends: Ints, headers: Headers, events: Ints) -> GtidColumns:
+    fields = _fields(window, _MARIADB)
+    rest_at = _MARIADB.itemsize + np.where(fields["flags"] & _GROUP_COMMIT > 0, _COMMIT_ID_BYTES, 0)
+    places = np.arange(WINDOW_BYTES)
+    rest = (places >= rest_at[:, None]) & (places < ends[:, None])
+    is_usual = (fields["flags"] & (_XA | _STANDALONE) == 0) & (rest_at <= ends) & (ends <= WINDOW_BYTES)
+    is_usual &= ~(rest & (window != 0)).any(axis=1)
+    codes: dict[tuple[int, int], int] = {}
+    pairs = zip(fields["domain_id"].tolist(), headers.server_ids[events].tolist(), strict=True)
+    head_codes = [codes.setdefault(pair, len(codes)) for pair in pairs]
+    return GtidColumns(
+        is_usual=is_usual,
+        heads=[f"{domain_id}-{server_id}-" for domain_id, server_id in codes],
+        head_codes=np.array(head_codes, np.int64),
+        numbers=fields["sequence"].tolist(),
+        committed_at=(headers.timestamps_s[events] * 1_000_000).tolist(),
+    )
+
+
+def _fields(window: Octets, form: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    fields: npt.NDArray[np.void] = np.ascontiguousarray(window[:, : form.itemsize]).view(form)[:, 0]
+    return fields
+
+
+def _little_endian(octets: Octets) -> Ints:
+    return octets.astype(np.int64) @ (1 << 8 * np.arange(octets.shape[1]))
