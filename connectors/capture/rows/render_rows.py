@@ -32,7 +32,6 @@ Ints = npt.NDArray[np.int64]
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_ORDINAL_SHIFTS = np.arange(28, -4, -4)
 _POSITION_LENGTH = len(str(Position(0, 0, 0)))
 _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
 _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
@@ -72,7 +71,7 @@ def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
 class Meta:
     """The facts about each row of a block that follow from its span, as arrays with one element for each row.
 
-    - `spans`: the number of the row's span; `span` returns the span with that number.
+    - `spans`: the number of the row's span in `span_list`; `span` returns the span with that number.
     - `ordinals`: the row's ordinal.
     - `published`: the last position ordinal of the row's transaction that the changelog holds already; -1 if none.
     - `commits`: the commit of the row's transaction.
@@ -80,7 +79,7 @@ class Meta:
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self._span_list = spans
+        self.span_list = spans
         row_counts = [span.rows for span in spans]
         self.spans: Ints = np.repeat(np.arange(len(spans)), row_counts)
         begins = np.cumsum([0, *row_counts])[:-1]
@@ -94,23 +93,18 @@ class Meta:
         """Returns for each row the value of its span; `values` has one for each span."""
         return np.array(values, np.int64)[self.spans]
 
-    @property
-    def count(self) -> int:
-        """The number of spans."""
-        return len(self._span_list)
-
     def span(self, number: int) -> Span:
         """Returns the span with this number, as `spans` has it."""
-        return self._span_list[number]
+        return self.span_list[number]
 
     def change(self, place: int) -> Change:
         """Returns the transaction, the ordinal and the stamp of the row with the number `place`."""
-        span = self._span_list[self.spans[place]]
+        span = self.span_list[self.spans[place]]
         return Change(transaction=span.transaction, ordinal=int(self.ordinals[place]), stamp=span.stamp)
 
     def xids(self, places: Ints) -> Ints:
         """Returns the 64-bit transaction ids of the rows with the numbers `places`."""
-        return self._spread([span.transaction.xid for span in self._span_list])[places]
+        return self._spread([span.transaction.xid for span in self.span_list])[places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +215,15 @@ def _stamps(parts: Sequence[Texts], meta: Meta, part_codes: Ints, span_numbers: 
 
     A row without a stamp has the default stamp of its entity.
     """
+    objects = {id(span.stamp): span.stamp for span in meta.span_list}
+    numbers, span_stamps = {key: number for number, key in enumerate(objects)}, list(objects.values())
+    numbers_of_spans = np.array([numbers[id(span.stamp)] for span in meta.span_list], np.int64)
+    pairs, pair_codes = np.unique(numbers_of_spans[span_numbers] * len(parts) + part_codes, return_inverse=True)
     indexes: dict[Stamp, int] = {}
-    pairs, pair_codes = np.unique(part_codes * meta.count + span_numbers, return_inverse=True)
     pair_indexes = []
     for pair in pairs.tolist():
-        part_code, span_number = divmod(pair, meta.count)
-        stamp = meta.span(span_number).stamp or parts[part_code].binding.entity.default_stamp
+        number, part_code = divmod(pair, len(parts))
+        stamp = span_stamps[number] or parts[part_code].binding.entity.default_stamp
         pair_indexes.append(indexes.setdefault(stamp, len(indexes)))
     return list(indexes), np.array(pair_indexes, np.int64)[pair_codes]
 
@@ -236,13 +233,16 @@ def _positions(transactions: Sequence[Transaction], codes: Ints, position_ordina
 
     `codes` has the index of each row's transaction in `transactions`.
     """
-    heads = b"".join(
-        str(Position(transaction.epoch, transaction.commit, 0))[:-8].encode() for transaction in transactions
-    )
-    table = np.frombuffer(heads, np.uint8).reshape(len(transactions), _POSITION_LENGTH - 8)
-    texts = np.empty((len(codes), _POSITION_LENGTH), np.uint8)
-    texts[:, :-8] = table[0] if len(transactions) == 1 else table[codes]
-    texts[:, -8:] = _HEX[(position_ordinals[:, None] >> _ORDINAL_SHIFTS) & 15]
+    texts = np.full((len(codes), _POSITION_LENGTH), ord("/"), np.uint8)
+    texts[:, :8] = _hex(np.array([transaction.epoch for transaction in transactions], np.int64)[codes], 8)
+    texts[:, 9:25] = _hex(np.array([transaction.commit for transaction in transactions], np.int64)[codes], 16)
+    texts[:, 26:] = _hex(position_ordinals, 8)
+    return texts
+
+
+def _hex(numbers: Ints, digits: int) -> npt.NDArray[np.uint8]:
+    """Returns the hexadecimal digits of each number, as a matrix of shape (numbers, digits)."""
+    texts: npt.NDArray[np.uint8] = _HEX[(numbers[:, None] >> np.arange(4 * digits - 4, -4, -4)) & 15]
     return texts
 
 
@@ -303,7 +303,9 @@ def _provenance(
 
 def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
     """Adds the texts to the pool. Returns, for each row, the slice of the text whose index is the row's code."""
-    starts = [pool.add(text) for text in texts]
+    start = pool.add(b"".join(texts))
     if len(texts) == 1:
-        return starts[0], len(texts[0])
-    return np.array(starts, np.int32)[codes], np.array([len(text) for text in texts], np.int32)[codes]
+        return start, len(texts[0])
+    lengths = np.fromiter(map(len, texts), np.int32, len(texts))
+    starts = start + np.cumsum(lengths, dtype=np.int32) - lengths
+    return starts[codes], lengths[codes]

@@ -9,6 +9,7 @@ service.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from msgspec import Raw
 
@@ -31,9 +32,8 @@ An Arrow column and a Parquet page hold less than 2 GiB; this leaves room for fu
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """A committed transaction.
+class Transaction(NamedTuple):
+    """A committed transaction. It is a named tuple because a log of small transactions makes one for each row.
 
     `xid` is a 64-bit id of the transaction; the source's snapshots use the same id. `name` is the transaction's id in
     messages, as the database prints it. `epoch` and `commit` are the first two parts of the positions of its changes.

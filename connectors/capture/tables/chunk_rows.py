@@ -1,7 +1,7 @@
 """Keeps the rows that were read from a table as columns of texts, and turns them into changelog rows at a position."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class ChunkRows:
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
         """Returns the rows that `keep` selects, at positions after `change`, as if its transaction had written them."""
-        transaction = replace(change.transaction, committed_at=self.read_at)
+        transaction = change.transaction._replace(committed_at=self.read_at)
         usual = self.texts.size
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))
         meta = Meta([Span(transaction=transaction, stamp=None, ordinal=change.ordinal + 1, rows=len(keep))])
@@ -148,7 +148,7 @@ class KeyedRows:
         ]
         if not deleted_ghosts:
             return reads
-        transaction = replace(change.transaction, committed_at=self.rows.read_at)
+        transaction = change.transaction._replace(committed_at=self.rows.read_at)
         binding, count = self.rows.bound.binding, len(published)
         deletes = batch.from_records(
             [

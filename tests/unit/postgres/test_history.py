@@ -34,7 +34,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
     history.reached(0x900)
     assert history.heard(LAST)
     assert history.confirmable == 0x1100
-    assert not history.heard(replace(LAST, commit=0x1200)), "transactions after the last one are new"
+    assert not history.heard(LAST._replace(commit=0x1200)), "transactions after the last one are new"
     history.reached(0x1200)
 
 
@@ -45,7 +45,7 @@ def test_any_other_transaction_shows_another_history(other: dict[str, Any]) -> N
     history = history_of()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:
-            history.heard(replace(LAST, **other))
+            history.heard(LAST._replace(**other))
         assert caught.value.kind is Kind.DIVERGED
     assert history.confirmable == 0x900
 
@@ -67,7 +67,7 @@ def test_a_log_that_passes_the_last_transaction_without_sending_it_is_another_hi
 def test_a_transaction_that_the_server_may_not_send_is_not_awaited(history: History) -> None:
     assert (history.start_lsn, history.confirmable) == (0x1000, 0x1000)
     history.reached(0x5000)
-    assert not history.heard(replace(LAST, commit=0x1200))
+    assert not history.heard(LAST._replace(commit=0x1200))
 
 
 def test_a_new_changelog_begins_where_the_slot_does() -> None:
@@ -78,7 +78,7 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
 
 def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
     """The partial transaction is the last one that the changelog has rows of, and the server must send it again."""
-    partial = replace(LAST, commit=0x1800)
+    partial = LAST._replace(commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
     assert history.start_lsn == 0x1000

@@ -1,7 +1,6 @@
 """`parse_copy` returns each value that COPY prints, and a chunk has the same records as from the plain path."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -112,7 +111,7 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     published = encoded.at(Change(transaction=TRANSACTION, ordinal=ordinal, stamp=None), keep)
     published.validate(full=True)
     expected = [row for row, is_kept in zip(ordered, keep.tolist(), strict=True) if is_kept]
-    read_transaction = replace(TRANSACTION, committed_at=READ_AT)
+    read_transaction = TRANSACTION._replace(committed_at=READ_AT)
     plain = [
         row_records.read(
             ORIGIN, binding, row, Change(transaction=read_transaction, ordinal=ordinal + number, stamp=None)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Event, Rows
@@ -30,15 +32,10 @@ def portion(events: Sequence[bytes]) -> int:
 
     The event with which they reach `BLOCK_BYTES_MAX` bytes that can be rows is the last one.
     """
-    portioned = events[:_EVENTS_MAX]
-    if sum(map(len, portioned)) < BLOCK_BYTES_MAX:
-        return len(portioned)
-    total = 0
-    for count, event in enumerate(portioned, start=1):
-        total += max(len(event) - _BYTES_WITHOUT_ROWS, 0)
-        if total >= BLOCK_BYTES_MAX:
-            return count
-    return len(portioned)
+    count = min(len(events), _EVENTS_MAX)
+    sizes = np.fromiter(map(len, events), np.int64, count)
+    totals = np.cumsum(np.maximum(sizes - _BYTES_WITHOUT_ROWS, 0))
+    return min(int(np.searchsorted(totals, BLOCK_BYTES_MAX)) + 1, count)
 
 
 def cut(events: Sequence[bytes]) -> int:

@@ -88,7 +88,7 @@ class Connection:
             self._link._current_timeout = LOOK_S
 
     def payloads(self, doing: str) -> list[bytes]:
-        """Returns the packets that have arrived, and waits for the first one; see `PacketReader.payloads`.
+        """Returns packets that have arrived, and waits for the first one; see `PacketReader.payloads`.
 
         `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, and the server's
         error if the first packet has one.

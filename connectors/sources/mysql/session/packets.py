@@ -5,6 +5,7 @@ next packet. Source: the page *MySQL Packets* of MySQL's Source Code Documentati
 """
 
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -20,6 +21,10 @@ HEADER_BYTES = 4
 
 _RECEIVE_BYTES = 1 << 18
 _LONGEST = 0xFFFFFF
+_SMALL_MAX = 1 << 18
+"""Larger payloads are taken one by one, so that there is no second copy of them."""
+
+_unpack_length = struct.Struct("<I").unpack_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class PacketReader:
         return result
 
     def payloads(self) -> list[bytes]:
-        """Returns the payloads of all packets that have arrived completely, and waits for the first one.
+        """Returns payloads of packets that have arrived: small ones, or a large one; waits for the first one.
 
         Raises OSError, also if the server closed the connection.
         """
@@ -109,16 +114,25 @@ class PacketReader:
         """Does nothing: PyMySQL closes the socket itself."""
 
     def _complete(self) -> list[bytes]:
-        """Takes the complete payloads out of the buffer."""
-        buffer, at, size = self._buffer, self._at, len(self._buffer)
-        payloads = []
+        """Takes complete payloads out of the buffer: small ones, or a large one."""
+        buffer, begin, size = self._buffer, self._at, len(self._buffer)
+        bounds, at = list[tuple[int, int]](), begin
+        while at + HEADER_BYTES <= size:
+            length = _unpack_length(buffer, at)[0] & _LONGEST
+            end = at + HEADER_BYTES + length
+            if end > size or length > _SMALL_MAX:
+                break
+            bounds.append((at + HEADER_BYTES - begin, end - begin))
+            at = end
         with memoryview(buffer) as view:
-            while (end := _end_of(buffer, at, size)) is not None:
-                is_single = end - at <= HEADER_BYTES + _LONGEST
-                payloads.append(bytes(view[at + HEADER_BYTES : end]) if is_single else b"".join(_parts(view, at, end)))
-                at = end
-        self._at = at
-        return payloads
+            if bounds:
+                self._at, data = at, bytes(view[begin:at])
+                return [data[first:end] for first, end in bounds]
+            large_end = _end_of(buffer, begin, size)
+            if large_end is None:
+                return []
+            self._at = large_end
+            return [b"".join(_parts(view, begin, large_end))]
 
     def _complete_packets(self, count_max: int) -> Packets:
         """Takes complete packets out of the buffer: small ones, or one that continues in others."""

@@ -12,7 +12,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 QUEUE_BYTES_MAX = 16 << 20
 
-_OK = 0x00
+_OK = b"\0"
 _ERROR = 0xFF
 _DOING = "streaming the binary log"
 
@@ -90,12 +90,10 @@ class Stream:
                 self._changed.notify_all()
 
     def _accept(self, payloads: list[bytes]) -> None:
-        events, failure = [], None
-        for payload in payloads:
-            if payload[0] != _OK:
-                failure = _ending(payload)
-                break
-            events.append(payload[1:])
+        statuses = bytes([payload[0] for payload in payloads])
+        count = len(statuses) - len(statuses.lstrip(_OK))
+        failure = None if count == len(payloads) else _ending(payloads[count])
+        events = [payload[1:] for payload in payloads[:count]]
         with self._changed:
             if events and not self._events:
                 self._first_at = monotonic()

@@ -16,6 +16,7 @@ changes what later events mean, or that may stop the changelog or publish anythi
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -65,13 +66,11 @@ class Run:
 def deliver(run: Run, state: LogState, assembly_run: AssemblyRun, texts: RowTexts) -> None:
     """Does what `TransactionReader.read` would do with the events of a run."""
     head, numbers, commits = run.series
-    epoch = state.epoch
-    transactions = [
-        Transaction(xid=commit, name=f"{head}{number}", epoch=epoch, commit=commit, committed_at=committed_at)
-        for number, commit, committed_at in zip(numbers, commits, run.committed_at, strict=True)
-    ]
-    for transaction in transactions:
-        state.delivered(transaction.commit, transaction.name)
+    names = [f"{head}{number}" for number in numbers]
+    for commit, name in zip(commits, names, strict=True):
+        state.delivered(commit, name)
+    members = zip(commits, names, repeat(state.epoch), commits, run.committed_at, strict=False)
+    transactions = [*map(Transaction._make, members)]
     texts.add_statements(run.groups, sum(run.rows))
     assembly_run.take_all(transactions, run.stamps, run.rows, run.ends)
     state.place.pass_to(run.end_log_pos)
