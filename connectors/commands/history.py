@@ -11,9 +11,9 @@ from changelog.connectors.commands import choosing
 from changelog.connectors.commands.tail import message_line
 from changelog.connectors.sinks import Log
 from changelog.connectors.terminal import safe
-from changelog.connectors.wiring.sinks import open_log, read_gaps
+from changelog.connectors.wiring.sinks import open_log, read_gaps, refuse_other_envelope
 from changelog.envelope.columnar import batch
-from changelog.envelope.entity import GAPS
+from changelog.envelope.entity import GAPS, OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import key_text
 from changelog.envelope.model import Op, Record, position_of
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the changes of the key in their order, and the gaps between them in which changes may have been lost."""
-    log = open_log(config.load(arguments.config, os.environ))
+    settings = config.load(arguments.config, os.environ)
+    if arguments.entity not in OF_CHANGELOG:
+        refuse_other_envelope(settings, "`changelog history`")
+    log = open_log(settings)
     entity, key = arguments.entity, key_text(arguments.key)
     changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
     if not changes:

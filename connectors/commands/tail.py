@@ -14,10 +14,11 @@ from msgspec import Raw
 from changelog.connectors import config, show
 from changelog.connectors.commands import choosing
 from changelog.connectors.terminal import safe
-from changelog.connectors.wiring.sinks import open_log
+from changelog.connectors.wiring.sinks import open_log, refuse_other_envelope
 from changelog.envelope.codec import json_codec
 from changelog.envelope.codec.json_codec import members
 from changelog.envelope.columnar import batch
+from changelog.envelope.entity import OF_CHANGELOG
 from changelog.envelope.model import Envelope, Place, Record
 
 POLL_S = 0.2
@@ -47,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the last changes, then new ones until interrupted."""
-    log = open_log(config.load(arguments.config, os.environ))
+    settings = config.load(arguments.config, os.environ)
+    if arguments.entity not in OF_CHANGELOG:
+        refuse_other_envelope(settings, "`changelog tail`")
+    log = open_log(settings)
     output = printer(as_json=arguments.json)
     choice = choosing.choice_of(arguments)
     last_records: deque[Record] | None = None if choice is None else deque(maxlen=arguments.last)

@@ -13,7 +13,7 @@ from changelog.connectors.config.entities import (
     TablesConfig,
 )
 from changelog.connectors.config.files import FilesConfig
-from changelog.connectors.config.kafka import KafkaConfig
+from changelog.connectors.config.kafka import OWN_ENVELOPE, KafkaConfig
 from changelog.connectors.config.loading import load, raise_problems, secret_of
 from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
 from changelog.connectors.config.mysql import MysqlConfig
@@ -21,6 +21,7 @@ from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.views import NestedConfig, ViewConfig
 
 __all__ = [
+    "OWN_ENVELOPE",
     "Config",
     "DriftConfig",
     "EntityConfig",

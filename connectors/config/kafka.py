@@ -1,11 +1,14 @@
 """The section `[sink]` with kind = "kafka", and the lists of settings that apply only to Kafka or only to Avro."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from changelog.connectors.config.fields import CommitBytes, CommitRows, CommitSeconds, Prefix, Section, Text
+
+OWN_ENVELOPE: Final = "changelog"
+"""The envelope that our own readers and jobs need."""
 
 TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 """Settings of an entity that apply to its topic, and so only to Kafka."""
@@ -24,6 +27,7 @@ class KafkaConfig(Section):
     kind: Literal["kafka"]
     bootstrap_servers: Text
     prefix: Prefix | None = None
+    envelope: Literal["changelog", "debezium", "flat"] = "changelog"
     codec: Literal["json", "avro"] = "json"
     registry: Text | None = Field(default=None, repr=False)
     registry_client: dict[str, Any] = Field(default={}, repr=False)

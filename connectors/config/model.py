@@ -14,7 +14,7 @@ from changelog.connectors.config.entities import (
 )
 from changelog.connectors.config.fields import EntityName, Name, Section
 from changelog.connectors.config.files import FilesConfig
-from changelog.connectors.config.kafka import KafkaConfig
+from changelog.connectors.config.kafka import OWN_ENVELOPE, KafkaConfig
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.views import ViewConfig
@@ -106,8 +106,17 @@ class Config(Section):
 
     @property
     def codec(self) -> str:
-        """The encoding of the values of messages, `json` or `avro`; always `json` if the sink is files."""
-        return self.sink.codec if isinstance(self.sink, KafkaConfig) else "json"
+        """The encoding of the values of messages, `json` or `avro`; always `json` if the sink is files.
+
+        In another envelope than our own, the name of the envelope comes first, as in `debezium-json`.
+        """
+        codec = self.sink.codec if isinstance(self.sink, KafkaConfig) else "json"
+        return codec if self.envelope == OWN_ENVELOPE else f"{self.envelope}-{codec}"
+
+    @property
+    def envelope(self) -> str:
+        """The form of the messages: `OWN_ENVELOPE`, or one for which other consumers are made."""
+        return self.sink.envelope if isinstance(self.sink, KafkaConfig) else OWN_ENVELOPE
 
     @property
     def prefix(self) -> str:

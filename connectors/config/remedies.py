@@ -7,6 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from changelog.connectors.config.kafka import KafkaConfig
 from changelog.connectors.config.model import Config
 
 Loc = tuple[str | int, ...]
@@ -54,6 +55,8 @@ def remedy(details: ErrorDetails) -> str:
 
 def _unknown(loc: Loc) -> str:
     keys = known_keys(loc[:-1])
+    if loc[:-1] == ("sink", "files") and loc[-1] in KafkaConfig.model_fields:
+        return 'applies only to kind = "kafka"; set that kind, or leave this key out'
     close = difflib.get_close_matches(str(loc[-1]), keys, n=1)
     return f"is not known; did you mean {close[0]}?" if close else f"is not known; known here: {', '.join(keys)}"
 

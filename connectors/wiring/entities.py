@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from changelog.connectors.config import Config, EntityConfig, raise_problems
+from changelog.connectors.config import OWN_ENVELOPE, Config, EntityConfig, raise_problems
 from changelog.connectors.sources import TableInfo
 from changelog.envelope.entity import RESERVED, Entity, Evolution
 from changelog.envelope.model import Stamp
@@ -60,7 +60,7 @@ def resolve(config: Config, tables: Sequence[TableInfo]) -> list[Entity]:
     entities = []
     for name, table in sorted(table_of.items()):
         settings = config.entities.get(name, EntityConfig())
-        entity_problems = list(_entity_problems(settings, table))
+        entity_problems = list(_entity_problems(settings, table)) or list(_envelope_problems(config, settings, table))
         problems += [f"entities.{name}{text}" for text in entity_problems]
         if not entity_problems:
             entities.append(_entity(name, settings, table, config))
@@ -161,6 +161,24 @@ def _entity_problems(settings: EntityConfig, table: TableInfo) -> Iterator[str]:
         is_included = "*" in settings.columns or name in settings.columns
         if name in key and (not is_included or name in settings.exclude_columns):
             yield f".columns: key column {name} must be published"
+
+
+def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo) -> Iterator[str]:
+    """Yields the settings of one entity that the configured envelope does not allow, as `_entity_problems` does.
+
+    Consumers of other envelopes do not know positions, so they cannot order messages of several partitions.
+    """
+    if config.envelope == OWN_ENVELOPE:
+        return
+    where = f'[sink] envelope = "{config.envelope}"'
+    if settings.partitions > 1 and not set(settings.partition_by or ()) <= set(_key(settings, table)):
+        yield f".partition_by: {where} needs all changes of a key in one partition; name only columns of the key"
+    if settings.on_truncate == "publish":
+        where_to = ""
+        if config.envelope == "debezium":
+            where_to = " in Avro" if config.codec.endswith("avro") else " to several partitions"
+        if config.codec != "debezium-json" or settings.partitions > 1:
+            yield f'.on_truncate: {where} cannot publish truncates{where_to}; set on_truncate = "stop"'
 
 
 def _entity(name: str, settings: EntityConfig, table: TableInfo, config: Config) -> Entity:

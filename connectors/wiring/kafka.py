@@ -6,13 +6,14 @@ This module needs the extra `kafka`, so `wiring.sinks` imports it only if the co
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from changelog.connectors import failpoints
-from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.config import OWN_ENVELOPE, Config, KafkaConfig
 from changelog.connectors.findings import Finding, fail, ok
 from changelog.connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
 from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
+from changelog.connectors.sinks.kafka.encoding.connect import ConnectValues
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, Values
 from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
@@ -29,10 +30,13 @@ def client(sink: KafkaConfig) -> Client:
 
 
 def values(config: Config, sink: KafkaConfig) -> Values:
-    """Returns the codec for the values of messages: Avro if a registry is configured, otherwise JSON."""
-    if sink.registry is None:
-        return JSON
-    return AvroValues(Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register), config.prefix)
+    """Returns the codec for the messages: of the configured envelope, in Avro if a registry is configured."""
+    registry = None
+    if sink.registry is not None:
+        registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)
+    if sink.envelope != OWN_ENVELOPE:
+        return ConnectValues(sink.envelope, config.prefix, registry)
+    return JSON if registry is None else AvroValues(registry, config.prefix)
 
 
 def topic_settings(config: Config) -> dict[str, TopicSettings]:
@@ -56,6 +60,7 @@ def sink_settings(config: Config, sink: KafkaConfig) -> KafkaSettings:
         replication_factor=sink.replication_factor,
         on_too_large=sink.on_too_large,
         transaction_timeout_s=sink.transaction_timeout_seconds,
+        envelope=sink.envelope,
     )
 
 

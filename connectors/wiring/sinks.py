@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from changelog.connectors import failpoints
-from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.config import OWN_ENVELOPE, Config, FilesConfig
 from changelog.connectors.extras import installation
 from changelog.connectors.sinks import Log, Sink
 from changelog.connectors.sinks.files.log import FileLog
@@ -47,6 +47,16 @@ def open_log(config: Config) -> Log:
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         return kafka.open_log(config, config.sink)
+
+
+def refuse_other_envelope(config: Config, reader: str) -> None:
+    """Raises ChangelogError (USAGE) if the changelog is not in our own envelope, which `reader` needs."""
+    if config.envelope != OWN_ENVELOPE:
+        raise ChangelogError(
+            Kind.USAGE,
+            f'{reader} reads our own envelope, and [sink] envelope is "{config.envelope}"',
+            hint='publish also with envelope = "changelog": by a second service, with another name and prefix',
+        )
 
 
 def read_versions(log: Log) -> list[Version]:

@@ -50,7 +50,7 @@ class AvroCodec:
         self._renderers = [
             (avro.safe(column.name), column.name, quoted(column.name), renderer(column.type)) for column in self.columns
         ]
-        self._plain: Any = fastavro.parse_schema(_without_logical_types(schema))
+        self._plain: Any = fastavro.parse_schema(without_logical_types(schema))
 
     def encode(self, envelope: Envelope) -> bytes:
         """Returns the envelope in Avro's binary encoding.
@@ -209,14 +209,14 @@ def _provenance(datum: dict[str, Any]) -> Provenance:
     )
 
 
-def _without_logical_types(schema: avro.Schema) -> avro.Schema:
+def without_logical_types(schema: avro.Schema) -> avro.Schema:
     """Removes logical types from a schema, so that fastavro returns plain numbers and bytes.
 
     Python's own types cannot hold all values of the logical types.
     """
     if isinstance(schema, dict):
-        return {name: _without_logical_types(member) for name, member in schema.items() if name != "logicalType"}
-    return [_without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema
+        return {name: without_logical_types(member) for name, member in schema.items() if name != "logicalType"}
+    return [without_logical_types(branch) for branch in schema] if isinstance(schema, list) else schema
 
 
 class _Bytes:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from changelog.connectors.config import Config, load
 from changelog.connectors.extras import installation
+from changelog.connectors.wiring.sinks import refuse_other_envelope
 from changelog.envelope.errors import EXIT_CODES, ChangelogError, Kind
 from changelog.spark_jobs.runner.metrics import write_metrics
 from changelog.spark_jobs.runner.spark_errors import explain
@@ -94,6 +95,7 @@ def main(job: Job, argv: Sequence[str] | None = None) -> int:
 
 def _outcome(job: Job, arguments: argparse.Namespace) -> Mapping[str, object]:
     config = load(arguments.config, os.environ)
+    refuse_other_envelope(config, job.name)
     if arguments.dry_run:
         return {"verdict": PLANNED, **job.plan(arguments, config)}
     with session(f"changelog {job.name}", verbose=arguments.verbose) as spark:

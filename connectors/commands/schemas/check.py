@@ -17,7 +17,7 @@ from changelog.connectors.schema_files.history import Earlier, in_folder, read
 from changelog.connectors.schema_files.reports import FORMATS, CheckReport
 from changelog.connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
 from changelog.connectors.terminal import say
-from changelog.connectors.wiring.sinks import extra_needed
+from changelog.connectors.wiring.sinks import extra_needed, refuse_other_envelope
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.compatibility import Mode
 
@@ -109,7 +109,9 @@ def read_earlier(contracts: Sequence[Contract], paths: Sequence[Path], arguments
 def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier:
     options = {}
     if not url:
-        sink = config.load(file, os.environ).sink
+        settings = config.load(file, os.environ)
+        refuse_other_envelope(settings, "`changelog schemas check --against registry:`")
+        sink = settings.sink
         if not isinstance(sink, KafkaConfig) or sink.registry is None:
             raise ChangelogError(Kind.USAGE, f"{file}: no registry is configured", hint="give --against registry:URL")
         url, options = sink.registry, sink.registry_client

@@ -12,13 +12,17 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from changelog.connectors import config, show
-from changelog.connectors.config import Config, KafkaConfig
+from changelog.connectors.config import OWN_ENVELOPE, Config, KafkaConfig
 from changelog.connectors.schema_files.from_tables import live_entities
-from changelog.connectors.sinks.kafka.admin.names import delta_subject, subject
+from changelog.connectors.sinks.kafka.admin.names import delta_subject, key_subject, subject
 from changelog.connectors.terminal import say
 from changelog.connectors.wiring.sinks import extra_needed
+from changelog.envelope.connect.event_schema import event_schemas
+from changelog.envelope.connect.schema import to_avro
+from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas import avro
+from changelog.schemas.types import Struct
 
 if TYPE_CHECKING:
     from changelog.connectors.sinks.kafka.encoding.registry import Registry
@@ -68,7 +72,8 @@ def execute(arguments: argparse.Namespace) -> int:
     with extra_needed():
         from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
-    schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]
+    if settings.envelope == OWN_ENVELOPE:
+        schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]
     registry = Registry(sink.registry, sink.registry_client)
     try:
         verdicts = [judge(registry, *subject_schema) for subject_schema in schemas]
@@ -96,17 +101,24 @@ def execute(arguments: argparse.Namespace) -> int:
 def live_schemas(settings: Config, names: Sequence[str]) -> list[tuple[str, str, avro.Schema]]:
     """Returns the name, the subject and the schema of each of the entities `names`, or of all if there are no names.
 
-    The schema is that of the messages that the service publishes for the table as it is now. Raises ChangelogError
-    (USAGE) if one of the names is not that of an entity.
+    The schema is that of the messages that the service publishes for the table as it is now. In another envelope than
+    our own, the keys have a schema, too. Raises ChangelogError (USAGE) if one of the names is not that of an entity.
     """
     return [
-        (
-            entity.name,
-            subject(settings.prefix, entity.name),
-            avro.value_schema(entity.name, shape, entity.key, settings.prefix),
-        )
+        (entity.name, subject_, schema)
         for entity, shape in live_entities(settings, names)
+        for subject_, schema in _schemas(settings, entity, shape).items()
     ]
+
+
+def _schemas(settings: Config, entity: Entity, shape: Struct) -> dict[str, avro.Schema]:
+    """Returns the schemas of an entity's messages, by subject."""
+    name, prefix = entity.name, settings.prefix
+    if settings.envelope == OWN_ENVELOPE:
+        return {subject(prefix, name): avro.value_schema(name, shape, entity.key, prefix)}
+    schemas = event_schemas(name, shape, entity.key, prefix)
+    value = schemas.row if settings.envelope == "flat" else schemas.event
+    return {key_subject(prefix, name): to_avro(schemas.key), subject(prefix, name): to_avro(value)}
 
 
 def judge(registry: "Registry", entity: str, subject: str, schema: avro.Schema) -> RegistryVerdict:

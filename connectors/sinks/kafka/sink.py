@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
-from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicSettings
+from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
 from changelog.connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from changelog.connectors.sinks.kafka.encoding import oversized
-from changelog.connectors.sinks.kafka.encoding.messages import Values, headers
+from changelog.connectors.sinks.kafka.encoding.messages import KEY, Values
 from changelog.connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
 from changelog.connectors.sinks.kafka.reading.offsets import Part
 from changelog.connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
@@ -79,6 +79,7 @@ class KafkaSettings:
     replication_factor: int | None = None
     on_too_large: Literal["stop", "dead-letter"] = "stop"
     transaction_timeout_s: int = 60
+    envelope: str = OWN
 
     @property
     def transactional_id(self) -> str:
@@ -225,7 +226,9 @@ class KafkaSink:
         return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, stored: Checkpoint | None) -> None:
+        """Raises ChangelogError (SETTINGS) if topics were begun with other partitions, or in another envelope."""
         started_with = {} if stored is None else stored.settings
+        topics.refuse_other_envelope(self._settings.prefix, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
 
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
@@ -315,24 +318,24 @@ class KafkaSink:
 
     def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
         """Returns the arguments of `Producer.produce` for each row's message, and for the tombstone after a delete."""
-        values, headers_by_row = self._values.encode(batch), headers(batch)
-        keys = batch.column("key").cast(pa.binary()).to_pylist()
+        messages = self._values.messages(batch)
+        if not (batch := messages.rows).num_rows:
+            return []
         entities = batch.column("entity").to_pylist()
         names = {entity: topic(self._settings.prefix, entity) for entity in set(entities)}
         calls: list[ProduceCall] = list(
             zip(
                 map(names.__getitem__, entities),
-                values,
-                keys,
+                messages.values,
+                messages.keys,
                 batch.column("partition").to_pylist(),
                 repeat(None),
                 repeat(None),
                 (batch.column("committed_at").cast(pa.int64()).to_numpy() // 1000).tolist(),
-                headers_by_row,
+                messages.headers,
             )
         )
-        largest = oversized.OVERHEAD_BYTES + max(map(len, values)) + max(map(len, keys)) + _headers_bytes_max(batch)
-        if largest > min(self._limit(name) for name in names.values()):
+        if oversized.OVERHEAD_BYTES + messages.nbytes_max > min(self._limit(name) for name in names.values()):
             rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
             return [call for row in rows for call in self._fitting(*row)]
         for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), _DELETE)).to_pylist()):
@@ -359,9 +362,14 @@ class KafkaSink:
             yield from self._tombstone(row)
 
     def _tombstone(self, row: ProduceCall) -> Sequence[ProduceCall]:
-        """Returns the tombstone of a deleted key, which lets compaction remove the key; nothing for a dead letter."""
-        name, _, *rest = row
-        return [] if name == dead_topic(self._settings.prefix) else [(name, None, *rest)]
+        """Returns the tombstone of a deleted key, which lets compaction remove the key.
+
+        Returns nothing for a dead letter, or if the message of the row is a tombstone itself.
+        """
+        name, value, *rest, row_headers = row
+        if value is None or name == dead_topic(self._settings.prefix):
+            return []
+        return [(name, None, *rest, [header for header in row_headers if header[0] != KEY])]
 
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
         """Returns the decision on a message that is too large: `dead-letter` or `skip`. Raises STOP without one."""
@@ -439,9 +447,3 @@ class KafkaSink:
             hint="raise that limit with the command that `changelog check` prints for each topic, and start the "
             "service: messages keep the times of their commits; then correct the database's clock",
         )
-
-
-def _headers_bytes_max(batch: pa.RecordBatch) -> int:
-    """Returns an upper bound of the bytes of one row's header values; `oversized.OVERHEAD_BYTES` covers their names."""
-    columns = ("op", "position", "transaction", "service_name", "moved")
-    return sum(pc.max(pc.binary_length(batch.column(name))).as_py() or 0 for name in columns)

@@ -55,6 +55,7 @@ class Site:
         suffix: str = "",
         name: str | None = None,
         rest: str = "",
+        envelope: str = "changelog",
     ) -> None:
         self.dsn = dsn
         self.config = folder / f"changelog{suffix}.toml"
@@ -68,9 +69,7 @@ class Site:
             f'source = {{ kind = "postgres", dsn = {json.dumps(dsn)} }}\n'
             'service = { listen = "127.0.0.1:0" }\n'
             f'[sink]\nkind = "kafka"\nbootstrap_servers = "{broker.bootstrap_servers}"\ncommit_seconds = 0.1\n'
-            + codec
-            + entity_sections
-            + rest,
+            f'envelope = "{envelope}"\n' + codec + entity_sections + rest,
             "utf-8",
         )
         self.settings = config.load(self.config, os.environ)

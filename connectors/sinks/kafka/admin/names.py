@@ -46,6 +46,11 @@ def subject(prefix: str, entity: str) -> str:
     return f"{topic(prefix, entity)}-value"
 
 
+def key_subject(prefix: str, entity: str) -> str:
+    """Returns the registry's subject for the schema of an entity's keys, which only other envelopes than ours have."""
+    return f"{topic(prefix, entity)}-key"
+
+
 def delta_subject(prefix: str, entity: str) -> str:
     """Returns the registry's subject for the schema of an entity's deltas."""
     return f"{delta_topic(prefix, entity)}-value"

@@ -43,6 +43,9 @@ setting, and accepts at most 10,000 records at once."""
 
 Profile = Literal["changelog", "aggressive", "history"]
 
+OWN = "changelog"
+"""The name of our own envelope, in `[sink] envelope`."""
+
 REPARTITION = (
     "publish to new topics under another [sink] prefix, or delete the topic and run "
     "`changelog run --over-gap --accept-config`"
@@ -347,6 +350,24 @@ def refuse_repartitioned(
                 f"[entities.{entity.name}] partitions is {entity.partitions}, but topic {name} was begun with "
                 f"{old_partitions}: a key's changes would be in two partitions",
                 hint=f"set partitions = {old_partitions}; if the topic has another number by now, {REPARTITION}",
+            )
+
+
+def refuse_other_envelope(
+    prefix: str, envelope: str, started_with: Mapping[str, Mapping[str, Any]], recreated: Collection[str]
+) -> None:
+    """Raises ChangelogError (SETTINGS) if a topic was begun in another envelope, because no consumer reads both.
+
+    `started_with` and `recreated` are as in `refuse_repartitioned`.
+    """
+    for entity, settings in started_with.items():
+        old_envelope = str(settings.get("codec", "")).rpartition("-")[0] or OWN
+        if old_envelope != envelope and topic_name(prefix, entity) not in recreated:
+            raise ChangelogError(
+                Kind.SETTINGS,
+                f'[sink] envelope is "{envelope}", but topic {topic_name(prefix, entity)} was begun with '
+                f'"{old_envelope}": no consumer reads both',
+                hint=f'set envelope = "{old_envelope}", or publish to new topics under another [sink] prefix',
             )
 
 

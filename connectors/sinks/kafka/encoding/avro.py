@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from changelog.connectors.sinks.kafka.admin.names import subject
+from changelog.connectors.sinks.kafka.encoding.messages import Messages, of_envelopes
 from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.envelope.codec import json_codec
 from changelog.envelope.codec.avro_codec import AvroCodec
@@ -43,6 +44,10 @@ class AvroValues:
     def prepare(self, entities: Sequence[Entity]) -> None:
         """See `Values`. Stores the entities' key columns, because a schema says that these are never null."""
         self._keys = {entity.name: entity.key for entity in entities}
+
+    def messages(self, rows: pa.RecordBatch) -> Messages:
+        """See `Values`. Raises the errors of `encode`."""
+        return of_envelopes(rows, self.encode(rows))
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:
         """Returns the values for the rows of a batch (`changelog.envelope.columnar.batch.SCHEMA`), in their order.
@@ -88,8 +93,7 @@ class AvroValues:
         if cached is None or cached[0] != shape:
             schema = value_schema(entity, shape, self._keys[entity], self._prefix)
             id_ = self._registry.id_of(subject(self._prefix, entity), schema)
-            header = bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
-            cached = self._encoders[entity] = shape, ColumnarEncoder(AvroCodec(schema), header)
+            cached = self._encoders[entity] = shape, ColumnarEncoder(AvroCodec(schema), wire_header(id_))
         return cached[1]
 
     def _codec(self, id_: int) -> AvroCodec:
@@ -101,6 +105,11 @@ class AvroValues:
                     Kind.MALFORMED, f"schema {id_} of the registry is not the schema of an envelope"
                 ) from error
         return self._codecs[id_]
+
+
+def wire_header(id_: int) -> bytes:
+    """Returns the first bytes of a value, which name its schema."""
+    return bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
 
 
 def _as_json(rows: pa.RecordBatch) -> list[bytes]:

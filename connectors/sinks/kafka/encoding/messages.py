@@ -1,16 +1,32 @@
-"""Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values."""
+"""Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values.
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
+In another envelope than our own, the headers `KEY` and `SOURCE` are added, and others are left out. From its headers,
+the service recognises its own rows, and needs no value for that. Kafka Connect guesses the type of a header from its
+text, and fails at JSON with values of several types, and at null; so every header of such a message must be plain text.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol, cast
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import Message
+from msgspec import Raw
 
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.envelope.model import Envelope, Op, Place, Record
+from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, Record, Source, Stamp
+from changelog.envelope.position import Position
+
+KEY, SOURCE = "entityKey", "sourceName"
+"""Headers of messages in another envelope: the text of the key after `=`, percent-encoded, and the source's name."""
+
+_PLAIN_HEADERS = frozenset({"op", "position", "transaction"})
 
 Headers = list[tuple[str, bytes]]
 
@@ -24,14 +40,37 @@ _HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "s
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """The messages of `rows`, one for each. A value is None if the message is only a tombstone."""
+
+    rows: pa.RecordBatch
+    keys: Sequence[bytes]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+    added_nbytes: int = 0
+    """An upper bound of the bytes of one row's headers `KEY` and `SOURCE`."""
+
+    @property
+    def nbytes_max(self) -> int:
+        """An upper bound of the bytes of one message; `oversized.OVERHEAD_BYTES` covers the names of its headers."""
+        columns = ("op", "position", "transaction", "service_name", "moved")
+        of_headers = sum(pc.max(pc.binary_length(self.rows.column(name))).as_py() or 0 for name in columns)
+        of_values = max(len(value or b"") for value in self.values)
+        return int(of_headers) + self.added_nbytes + max(map(len, self.keys)) + of_values
+
+
 class Values(Protocol):
     """A codec for the values of messages."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
         """Announces the entities whose rows will be encoded."""
 
-    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Returns the value of each row's message, in the rows' order."""
+    def messages(self, batch: pa.RecordBatch) -> Messages:
+        """Returns the messages of the rows. Those of one entity are in the rows' order.
+
+        A row of which the envelope has no message is left out.
+        """
 
     def decode(self, value: bytes) -> Envelope:
         """Decodes a value. Raises ChangelogError (MALFORMED) if it is not an envelope."""
@@ -43,8 +82,12 @@ class JsonValues:
     def prepare(self, entities: Sequence[Entity]) -> None:
         """See `Values`: JSON needs no preparation."""
 
-    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+    def messages(self, batch: pa.RecordBatch) -> Messages:
         """See `Values`."""
+        return of_envelopes(batch, self.encode(batch))
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Returns the value of each row's message, in the rows' order."""
         original = batch.column("original")
         truncated = pc.equal(batch.column("op"), _TRUNCATE)
         original_or_null = pc.if_else(truncated, _NULL, original)
@@ -72,6 +115,23 @@ class JsonValues:
 JSON: Final = JsonValues()
 
 
+def joined(parts: Sequence[Messages]) -> Messages:
+    """Returns the messages of all parts, one part after another."""
+    return Messages(
+        rows=pa.concat_batches([part.rows for part in parts]),
+        keys=[key for part in parts for key in part.keys],
+        values=[value for part in parts for value in part.values],
+        headers=[row_headers for part in parts for row_headers in part.headers],
+        added_nbytes=max((part.added_nbytes for part in parts), default=0),
+    )
+
+
+def of_envelopes(batch: pa.RecordBatch, values: Sequence[bytes]) -> Messages:
+    """Returns the messages of rows in our own envelope, from the values."""
+    keys = batch.column("key").cast(_BINARY).to_pylist()
+    return Messages(rows=batch, keys=keys, values=values, headers=headers(batch))
+
+
 def headers(batch: pa.RecordBatch) -> list[Headers]:
     """Returns the headers for each row's message. With them, a reader can route messages without decoding values."""
     columns = (_header(name, batch.column(column)) for name, column in _HEADERS.items())
@@ -82,6 +142,75 @@ def headers(batch: pa.RecordBatch) -> list[Headers]:
             if text is not None:
                 row += [(name, msgspec.json.encode(place)) for name, place in msgspec.json.decode(text).items()]
     return rows
+
+
+def other_headers(batch: pa.RecordBatch, source_names: Sequence[str]) -> list[Headers]:
+    """Returns the headers for each row's message in another envelope. `source_names` has the name of each source."""
+    names = {name: (SOURCE, name.encode()) for name in source_names}
+    return [
+        [
+            *(header for header in row_headers if header[0] in _PLAIN_HEADERS),
+            (KEY, f"={quote(key)}".encode()),
+            names[name],
+        ]
+        for row_headers, key, name in zip(headers(batch), batch.column("key").to_pylist(), source_names, strict=True)
+    ]
+
+
+def is_row(message: Message) -> bool:
+    """Returns whether a message is a row of a changelog.
+
+    Otherwise it is the tombstone that follows a delete, for compaction, and says nothing that the delete does not say.
+    """
+    return message.value() is not None or KEY in _headers_of(message)
+
+
+def key_of(message: Message) -> bytes:
+    """Returns the canonical text of the key of a row."""
+    quoted = _headers_of(message).get(KEY)
+    return message.key() or b"" if quoted is None else unquote_to_bytes(quoted[1:])
+
+
+def source_of(message: Message) -> str | None:
+    """Returns the name of the source of a row in another envelope; None if the row is in our own."""
+    name = _headers_of(message).get(SOURCE)
+    return None if name is None else name.decode()
+
+
+def without_states(entity: str, message: Message) -> Record:
+    """Returns the record of a row in another envelope, as far as its headers tell.
+
+    The states are empty objects. Raises ChangelogError (MALFORMED) if a header is missing or invalid.
+    """
+    headers_by_name = {name: value.decode() for name, value in _headers_of(message).items()}
+    try:
+        op, position = Op(headers_by_name["op"]), Position.parse(headers_by_name["position"])
+        transaction, name = headers_by_name["transaction"], headers_by_name[SOURCE]
+    except (KeyError, ValueError) as error:
+        raise ChangelogError(Kind.MALFORMED, "a message lacks a header of this service") from error
+    source = Source(
+        connector="",
+        name=name,
+        database="",
+        table="",
+        op=op,
+        position=position,
+        transaction=transaction,
+        committed_at=datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC),
+    )
+    return Record(
+        entity=entity,
+        place=Place(key=key_of(message).decode(), partition=cast(int, message.partition())),
+        envelope=Envelope(
+            provenance=Provenance(stamp=Stamp(api_version="", service_name="", identifier=""), source=source),
+            current=None if op in (Op.DELETE, Op.TRUNCATE) else Raw(b"{}"),
+            original=None if op is Op.TRUNCATE else MISSING,
+        ),
+    )
+
+
+def _headers_of(message: Message) -> Mapping[str, bytes]:
+    return dict(cast(Headers, message.headers() or []))
 
 
 def record(

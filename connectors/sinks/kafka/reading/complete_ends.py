@@ -13,7 +13,7 @@ from contextlib import closing
 from confluent_kafka import Message
 
 from changelog.connectors.sinks.kafka.client import Client
-from changelog.connectors.sinks.kafka.encoding.messages import Values
+from changelog.connectors.sinks.kafka.encoding.messages import Values, is_row
 from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.connectors.sinks.kafka.reading.unchanged import is_foreign, message_position
@@ -75,9 +75,9 @@ def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Posi
 def _is_row(message: Message, values: Values, name: str, last: Position) -> bool:
     """Returns whether a message is a row of the source `name`, at or before the position `last`.
 
-    Tombstones can be ignored, because each follows its delete in the same transaction.
+    The tombstones after deletes can be ignored, because each is in the same transaction as its delete.
     """
-    if message.value() is None:
+    if not is_row(message):
         return False
     position = message_position(message)
     return position is not None and position <= last and not is_foreign(message, values, name)

@@ -20,7 +20,15 @@ from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
 from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding import oversized
-from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, record
+from changelog.connectors.sinks.kafka.encoding.messages import (
+    SOURCE,
+    Headers,
+    Values,
+    is_row,
+    key_of,
+    record,
+    without_states,
+)
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
 from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
 from changelog.connectors.sinks.kafka.reading.positions import read_stored
@@ -48,7 +56,7 @@ class KafkaLog:
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
     are stored at that moment; `follow` also sorts the `last` rows. Otherwise, messages are read in groups, and only
-    the rows of each group are sorted.
+    the rows of each group are sorted. A row in another envelope than our own is read without its states.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
@@ -239,8 +247,8 @@ class KafkaLog:
         for messages in messages_in(consumer, spans):
             pairs = []
             for message in messages:
-                if message.value() is None or (key_bytes is not None and message.key() != key_bytes):
-                    continue  # a tombstone adds nothing to the delete before it
+                if not is_row(message) or (key_bytes is not None and key_of(message) != key_bytes):
+                    continue
                 item = self._record(message, parts_by_key)
                 if item is not None:
                     pairs.append((part_of(message), item))
@@ -262,6 +270,8 @@ class KafkaLog:
                     topic=name, partition=number, key=key, value=value, headers=headers, timestamp_ms=at_ms
                 )
                 return self._joined(part, parts_by_key[key])
+            if SOURCE in dict(headers):
+                return without_states(self._entity(name), message)
             item = record(self._entity(name), number, key, value, headers, self._values.decode)
         except ChangelogError as error:
             where = f"{error.message}: {name}, partition {number}, offset {offset}"

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
 from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
-from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values
+from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, is_row, source_of
 from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
@@ -147,7 +147,7 @@ def _read(consumer: Consumer, spans: Spans) -> dict[Part, Message]:
         part_of(message): message
         for messages in messages_in(consumer, spans)
         for message in messages
-        if message.value() is not None
+        if is_row(message)
     }
 
 
@@ -171,6 +171,9 @@ def is_foreign(message: Message, values: Values, name: str) -> bool:
     The other source must have published the row earlier, because two sources may not publish to one topic at the same
     time (`positions.refuse_shared`). A value that cannot be decoded counts as a row of `name`.
     """
+    source = source_of(message)
+    if source is not None:
+        return source != name
     try:
         return values.decode(message.value() or b"").provenance.source.name != name
     except ChangelogError as error:

@@ -1,0 +1,142 @@
+"""Batches become messages in the envelope of Debezium, and flat ones. Their headers tell what the service must know."""
+
+import json
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import structlog
+
+from changelog.connectors.sinks.kafka.admin.topics import refuse_other_envelope
+from changelog.connectors.sinks.kafka.encoding.connect import ConnectValues
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, Messages, is_row, key_of, source_of
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Place, Record
+from changelog.schemas.types import Primitive, Struct
+from tests.unit.envelope.test_connect import entity
+from tests.unit.records import record
+
+SHAPE = Struct(fields=(("id", Primitive.LONG), ("name", Primitive.STRING)))
+STATE = '{"id":42,"name":"Ada"}'
+
+
+def messages(envelope: Any, *records: Record, partitions: int = 1) -> Messages:
+    values = ConnectValues(envelope, "shop", None)
+    values.prepare([entity(partitions=partitions), entity(name="bill", partitions=partitions)])
+    rows = batch.with_shapes(batch.from_records(records), {"order": SHAPE, "bill": SHAPE})
+    return values.messages(rows)
+
+
+def payloads(made: Messages) -> list[Any]:
+    return [None if value is None else json.loads(value)["payload"] for value in made.values]
+
+
+def test_rows_of_several_entities() -> None:
+    made = messages(
+        "flat",
+        record(Op.CREATE, STATE, commit=1),
+        record(Op.CREATE, STATE, commit=2, entity="bill", key="43"),
+        record(Op.DELETE, None, STATE, commit=3),
+    )
+    assert made.rows.column("entity").to_pylist() == ["order", "order", "bill"]
+    assert payloads(made) == [json.loads(STATE), None, json.loads(STATE)]
+    assert [json.loads(key)["payload"] for key in made.keys] == [{"id": 42}, {"id": 42}, {"id": 43}]
+    assert [json.loads(key)["schema"]["name"] for key in made.keys] == ["shop.order.Key"] * 2 + ["shop.bill.Key"]
+
+
+def test_rows_of_the_changelog_itself_stay_in_our_envelope() -> None:
+    row = record(Op.CREATE, "{}", entity="schemas", key="order")
+    made = messages("debezium", row)
+    assert made == JSON.messages(made.rows)
+    assert made.keys == [b"order"]
+
+
+def test_headers_are_plain_text_for_kafka_connect() -> None:
+    moved = record(
+        Op.DELETE, None, STATE, key='["4","é{"]', service='{"a":[1,"b"]}', moved_to=Place(key="5", partition=0)
+    )
+    values = ConnectValues("debezium", "shop", None)
+    values.prepare([entity("id", "name")])
+    made = values.messages(batch.with_shapes(batch.from_records([moved]), {"order": SHAPE}))
+    assert made.headers == [
+        [
+            ("op", b"delete"),
+            ("position", b"00000001/0000000000000001/00000002"),
+            ("transaction", b"701"),
+            ("entityKey", b"=%5B%224%22%2C%22%C3%A9%7B%22%5D"),
+            ("sourceName", b"booking"),
+        ]
+    ]
+    message = Mock(headers=lambda: made.headers[0], value=lambda: None, key=lambda: made.keys[0])
+    assert (key_of(message).decode(), source_of(message)) == (moved.place.key, "booking")
+    assert is_row(message)
+
+
+def test_an_empty_key_is_not_the_key_of_the_message() -> None:
+    message = Mock(headers=lambda: [("entityKey", b"=")], value=lambda: None, key=lambda: b"{}")
+    assert key_of(message) == b""
+
+
+def test_the_tombstone_after_a_delete_is_no_row() -> None:
+    assert not is_row(Mock(headers=lambda: [("op", b"delete"), ("sourceName", b"x")], value=lambda: None))
+    assert not is_row(Mock(headers=lambda: None, value=lambda: None))
+
+
+@pytest.mark.parametrize(("envelope", "partitions", "count"), [("debezium", 1, 2), ("debezium", 2, 1), ("flat", 1, 1)])
+def test_a_truncate_without_a_message_is_left_out_with_a_warning(envelope: str, partitions: int, count: int) -> None:
+    truncate = record(Op.TRUNCATE, None, None, key=TRUNCATE_KEY)
+    with structlog.testing.capture_logs() as logs:
+        made = messages(envelope, truncate, record(Op.CREATE, STATE, commit=2), partitions=partitions)
+    assert len(made.values) == made.rows.num_rows == count
+    assert [(line["event"], line["entity"]) for line in logs] == [("left out a truncate", "order")] * (2 - count)
+    if count == 2:
+        assert made.keys[0] == b'{"schema":null,"payload":null}'
+        assert payloads(made)[0]["op"] == "t"
+
+
+def test_a_batch_of_truncates_alone_has_no_message() -> None:
+    with structlog.testing.capture_logs() as logs:
+        made = messages("flat", record(Op.TRUNCATE, None, None, key=TRUNCATE_KEY))
+    assert len(logs) == 1
+    assert (made.rows.num_rows, made.values) == (0, [])
+
+
+def test_the_bound_of_a_message_holds() -> None:
+    made = messages("debezium", record(Op.CREATE, STATE, key="4" * 300), record(Op.DELETE, None, STATE, key="7"))
+    for key, value, heads in zip(made.keys, made.values, made.headers, strict=True):
+        assert len(key) + len(value or b"") + sum(len(text) for _, text in heads) <= made.nbytes_max
+
+
+def test_a_value_without_a_form_is_reported_once() -> None:
+    values = ConnectValues("flat", "shop", None)
+    values.prepare([entity()])
+    shape = Struct(fields=(("id", Primitive.LONG), ("day", Primitive.DATE)))
+    rows = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":42,"day":"infinity"}')]), {"order": shape})
+    with structlog.testing.capture_logs() as logs:
+        made = [values.messages(rows), values.messages(rows)]
+    assert [payloads(one) for one in made] == [[{"id": 42, "day": None}]] * 2
+    assert [(line["entity"], line["column"]) for line in logs] == [("order", "day")]
+
+
+@pytest.mark.parametrize(
+    ("stored", "envelope", "refused"),
+    [
+        ({}, "changelog", None),
+        ({"codec": "avro"}, "changelog", None),
+        ({"codec": "flat-json"}, "flat", None),
+        ({"codec": "flat-json"}, "changelog", "flat"),
+        ({"codec": "debezium-avro"}, "flat", "debezium"),
+        ({}, "debezium", "changelog"),
+        ({"codec": "avro"}, "debezium", "changelog"),
+    ],
+)
+def test_a_topic_keeps_its_envelope(stored: dict[str, str], envelope: str, refused: str | None) -> None:
+    refuse_other_envelope("shop", envelope, {"order": stored}, {"shop.order"})
+    if refused is None:
+        refuse_other_envelope("shop", envelope, {"order": stored}, ())
+        return
+    with pytest.raises(ChangelogError, match=f'shop.order was begun with "{refused}"') as caught:
+        refuse_other_envelope("shop", envelope, {"order": stored}, ())
+    assert caught.value.kind is Kind.SETTINGS
