@@ -41,7 +41,7 @@ define copy-jars
 endef
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-SERVERS := kafka jars spark-classes $(ARCHIVES)
+SERVERS := kafka jars spark-classes debezium-jdbc $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
@@ -171,7 +171,8 @@ clean:
 .cache/debezium/.done: tests/servers/debezium/pom.xml
 	$(call copy-jars,debezium,$(@D)/lib,postgres)
 
-.cache/debezium-mysql/.done .cache/debezium-mariadb/.done: .cache/debezium-%/.done: tests/servers/debezium/pom.xml
+DEBEZIUM := mysql mariadb jdbc
+$(DEBEZIUM:%=.cache/debezium-%/.done): .cache/debezium-%/.done: tests/servers/debezium/pom.xml
 	$(call copy-jars,debezium-$*,$(@D)/lib,$*)
 
 .cache/jars/.done: tests/servers/spark/pom.xml
