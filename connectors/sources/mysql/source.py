@@ -51,6 +51,9 @@ Known = Callable[[], Iterable[Version]]
 
 _GATHERED_EVENTS = 4096
 
+_KEPT = ("declared", "dropped")
+"""The members of a checkpoint's `source` that stay when a source opens again: see `Declarations` and `LogState`."""
+
 _log = structlog.get_logger("mysql")
 
 
@@ -116,7 +119,7 @@ class MysqlSource:
         self._tables: Mapping[tuple[str, str], Table] = {(table.schema, table.name): table for table in tables}
         refuse(findings(query, entities, tables))
         lineage = Lineage.trace(query, self._asking.version, stored, accept=settings.accept_server)
-        declared = {} if stored is None else stored.source.get("declared", {})
+        kept = {} if stored is None else {name: stored.source[name] for name in _KEPT if name in stored.source}
         checkpoint = resumed(
             stored,
             entities,
@@ -126,7 +129,7 @@ class MysqlSource:
             source={
                 **lineage.source,
                 "database": settings.address.database,
-                **({"declared": declared} if declared else {}),
+                **kept,
             },
             joined=lineage.joined,
             held=self._held,
@@ -158,6 +161,7 @@ class MysqlSource:
             database=settings.address.database,
             delivered=self._delivered_to(delivered),
             half=lineage.half,
+            dropped=checkpoint.source.get("dropped", ()),
             lower_case_table_names=lower_case_table_names(self._asking.query),
         )
         binder = Binder(hmac_key=settings.hmac_key)
@@ -281,6 +285,7 @@ class MysqlSource:
         state.remember("resume", resume if resume != gtids.text else None)
         state.remember("half", log.half[0] if state.checkpoint.partial and log.half is not None else None)
         state.remember("declared", self._declarations.stored)
+        state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
         """Plans to read the tables whose rows have changed without being in the log, as `on_unlogged` says."""

@@ -193,6 +193,22 @@ def test_a_table_that_takes_the_name_is_read_again(site: MysqlSite) -> None:
 
 
 @EVERY_VERSION
+def test_a_table_that_is_created_because_it_is_missing_is_read_again(site: MysqlSite) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+    site.sql(
+        "CREATE TABLE item_new LIKE item",
+        "DROP TABLE item",
+        "CREATE TABLE IF NOT EXISTS item LIKE item_new",
+        "CREATE TABLE IF NOT EXISTS item LIKE item_new",
+        "INSERT INTO item VALUES (500, 'after', 1)",
+    )
+    with site.running() as service:
+        service.until(lambda: site.is_exact("item"))
+        assert [event["event"] for event in service.events()].count("rows are not in the log") == 1
+
+
+@EVERY_VERSION
 def test_signals_repair_the_changelog(site: MysqlSite) -> None:
     site.sql("CREATE TABLE changelog_signal (id BIGINT PRIMARY KEY, content MEDIUMTEXT NOT NULL)")
     with site.running() as service:

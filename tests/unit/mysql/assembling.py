@@ -51,6 +51,7 @@ class Stored:
     partial: bool = False
     through: int = 0
     half: tuple[str, int, int] | None = None
+    dropped: frozenset[str] = frozenset()
 
 
 class Reads:
@@ -112,19 +113,32 @@ class Catalogue:
         return tuple(columns)
 
     def forget(self, entity: Entity) -> None:
-        assert entity is ENTITY
+        assert entity.name == ENTITY.name
 
 
 CATALOGUE = Catalogue()
 
 
 def assembler(
-    stored: Stored, reads: Reads, *, epoch: int = 1, catalogue: Declarations = CATALOGUE, origin: Origin = ORIGIN
+    stored: Stored,
+    reads: Reads,
+    *,
+    epoch: int = 1,
+    catalogue: Declarations = CATALOGUE,
+    origin: Origin = ORIGIN,
+    entity: Entity = ENTITY,
 ) -> Assembler:
-    state = LogState(epoch=epoch, received=stored.gtids, resume=stored.resume, database="shop", half=stored.half)
+    state = LogState(
+        epoch=epoch,
+        received=stored.gtids,
+        resume=stored.resume,
+        database="shop",
+        half=stored.half,
+        dropped=stored.dropped,
+    )
     tables = Tables(
         Binder(hmac_key=b""),
-        {ENTITY.table: ENTITY},
+        {entity.table: entity},
         declarations=catalogue,
         look_up=lambda _: ITEM.columns,
         charsets={},
@@ -132,7 +146,7 @@ def assembler(
     return Assembler(
         origin=origin,
         tables=tables,
-        entities={ENTITY.table: ENTITY},
+        entities={entity.table: entity},
         state=state,
         published=stored.position,
         partial=stored.partial,
@@ -154,6 +168,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
         partial=partial,
         through=through,
         half=reader.state.half if partial else None,
+        dropped=reader.state.dropped,
     )
 
 

@@ -48,6 +48,9 @@ ITEM = Table(
 )
 OTHER = replace(ITEM, name="other")
 
+ALTERATION = "ALTER TABLE item COMMENT 'goods'"
+"""A statement that alters the published table."""
+
 _SIZES = [1, 1, 2, 5, 40]
 
 Change = tuple[Operation, int, str]
@@ -101,7 +104,7 @@ class World:
         elif random.random() < 0.25:
             self.prepare(one_phase=random.random() < 0.2)
         elif self._alters and random.random() < 0.4:
-            self.alter()
+            self.execute(ALTERATION)
         else:
             self.commit(self._random.choice(_SIZES))
 
@@ -137,9 +140,9 @@ class World:
         else:
             self._prepared[name] = changes
 
-    def alter(self) -> None:
-        """Appends a statement that alters the published table."""
-        self._append([self._gtid(), _query("ALTER TABLE item COMMENT 'goods'")])
+    def execute(self, sql: str) -> None:
+        """Appends a statement that is a transaction of its own."""
+        self._append([self._gtid(), _query(sql)])
 
     def settle(self) -> None:
         """Commits all prepared transactions."""

@@ -9,7 +9,7 @@ import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
 from tests.unit.mysql.assembling import CATALOGUE, NEW, Catalogue, Reads, assembler, check, read
-from tests.unit.mysql.binlog_world import World
+from tests.unit.mysql.binlog_world import ALTERATION, World
 
 
 @pytest.mark.parametrize("round_", range(16))
@@ -51,7 +51,7 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
         world.prepare()
         world.commit(40)
         world.commit(1)
-        world.alter()
+        world.execute(ALTERATION)
         world.commit(1)
         world.settle()
     monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)

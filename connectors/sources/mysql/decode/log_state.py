@@ -1,7 +1,7 @@
 """Where the stream of the binary log is, which transactions it has delivered, and what it knows of the open one."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,7 +47,8 @@ class LogState:
 
     `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
     again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
-    GTID of each transaction, before its rows are assembled. `half` is described at the attribute of this name.
+    GTID of each transaction, before its rows are assembled. `half` and `dropped` are described at the attributes of
+    these names.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class LogState:
         database: str,
         delivered: Callable[[int, str], None] = lambda *_: None,
         half: tuple[str, int, int] | None = None,
+        dropped: Iterable[str] = (),
         lower_case_table_names: int = 0,
     ) -> None:
         self.lower_case_table_names = lower_case_table_names
@@ -91,6 +93,8 @@ class LogState:
         """The entities whose rows have changed without being in the log, each with the reason: their tables must be
         read. The source empties the list.
         """
+        self.dropped = frozenset(dropped)
+        """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
         self._received = received
         self._resume: Gtids | None = resume
         """Set while the server may still send prepared transactions once more; these come before all new ones."""
@@ -99,6 +103,7 @@ class LogState:
         self._ended_before = 0
         self._completed: list[tuple[int, log.XaId, Held]] = []
         self._unlogged: list[tuple[int, str, str]] = []
+        self._drops: list[tuple[int, str, bool]] = []
 
     @property
     def gtids(self) -> Gtids:
@@ -191,6 +196,18 @@ class LogState:
         assert self.begun is not None
         self._unlogged.append((self.begun.commit, entity, reason))
 
+    def exists(self, entity: str, *, exists: bool) -> None:
+        """Records whether an entity's table exists after the transaction that was read last."""
+        assert self.begun is not None
+        self._drops.append((self.begun.commit, entity, not exists))
+
+    def is_dropped(self, entity: str) -> bool:
+        """Returns whether an entity's table was dropped or renamed, and not created again, up to this place."""
+        for _, name, dropped in reversed(self._drops):
+            if name == entity:
+                return dropped
+        return entity in self.dropped
+
     def end_block(self, stopped: Position | None) -> None:
         """Ends a block. `stopped` is the position at which the changelog stopped in this block; None without a stop.
 
@@ -214,6 +231,10 @@ class LogState:
         self.unlogged += [
             (entity, reason) for commit, entity, reason in self._unlogged if stop is None or commit < stop
         ]
+        for commit, entity, dropped in self._drops:
+            if stop is None or commit < stop:
+                self.dropped = self.dropped | {entity} if dropped else self.dropped - {entity}
+        self._drops.clear()
         self._ended.clear()
         self._completed.clear()
         self._unlogged.clear()

@@ -7,6 +7,7 @@ from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.statements.effects import (
     Altered,
     Created,
+    DatabaseDropped,
     Dml,
     Dropped,
     Effect,
@@ -32,15 +33,20 @@ class TableEffects:
         match effect:
             case Truncated(table=table):
                 self._truncate(table)
-            case Altered(table=table) | Dropped(table=table):
+            case Altered(table=table):
                 self._altered(table)
+            case Dropped(table=table):
+                self._dropped(table)
+            case DatabaseDropped(schema=schema):
+                self._drop_database(schema)
             case Unsure(table=table):
-                for unsure in self._tables.names if table is None else [table]:
-                    self._altered(unsure)
+                self._unsure(table)
             case Renamed(table=table, new=new):
-                self._altered(table)
+                self._dropped(table)
                 self._replaced(new)
-            case Created(table=table, if_missing=False) | PartitionTruncated(table=table) | Replaced(table=table):
+            case Created(table=table, if_missing=True):
+                self._create_missing(table)
+            case Created(table=table) | PartitionTruncated(table=table) | Replaced(table=table):
                 self._replaced(table)
             case PartitionExchanged(table=table, other=other):
                 self._replaced(table)
@@ -62,11 +68,34 @@ class TableEffects:
             self._run.discard(entity.table)
             self._tables.forget(entity)
 
+    def _unsure(self, table: TableName | None) -> None:
+        for unsure in self._tables.names if table is None else [table]:
+            self._altered(unsure)
+
+    def _dropped(self, table: TableName) -> None:
+        """Records that a published table is gone. Its rows stay in the changelog until another table has its name."""
+        entity = self._tables.named(table)
+        if entity is not None:
+            self._altered(table)
+            self._state.exists(entity.name, exists=False)
+
+    def _drop_database(self, schema: str) -> None:
+        for table in self._tables.names:
+            if table.schema == schema:
+                self._dropped(table)
+
+    def _create_missing(self, table: TableName) -> None:
+        """Handles CREATE TABLE IF NOT EXISTS. MySQL logs it also if the table exists, when it changes nothing."""
+        entity = self._tables.named(table)
+        if entity is not None and self._state.is_dropped(entity.name):
+            self._replaced(table)
+
     def _replaced(self, table: TableName) -> None:
         """Records that another table has taken the name of a published one: it will be read."""
         entity = self._tables.named(table)
         if entity is not None:
             self._altered(table)
+            self._state.exists(entity.name, exists=True)
             self.missed(table, "another table has taken the name of its table")
 
     def missed(self, table: TableName, reason: str) -> None:

@@ -1,0 +1,56 @@
+"""A table that took the name of a published one is read, also if it was created by CREATE TABLE IF NOT EXISTS."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.unit.mysql.assembling import ENTITY, NEW, NOTHING, Reads, after, assembler
+from tests.unit.mysql.binlog_world import World
+
+READ_AGAIN = [("item", "another table has taken the name of its table")]
+CREATE_MISSING = "CREATE TABLE IF NOT EXISTS item (id INT PRIMARY KEY, name VARCHAR(40))"
+CREATE = "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))"
+
+
+@pytest.mark.parametrize(
+    ("statements", "unlogged"),
+    [
+        (["DROP TABLE item", CREATE_MISSING], READ_AGAIN),
+        (["DROP TABLE IF EXISTS other, item", CREATE_MISSING, CREATE_MISSING], READ_AGAIN),
+        (["DROP DATABASE shop", "CREATE DATABASE shop", CREATE_MISSING], READ_AGAIN),
+        (["RENAME TABLE item TO item_old", CREATE_MISSING], READ_AGAIN),
+        (["ALTER TABLE item RENAME TO item_old", CREATE_MISSING], READ_AGAIN),
+        (["DROP TABLE item", CREATE, CREATE_MISSING], READ_AGAIN),
+        (["RENAME TABLE item TO item_old, item_new TO item", CREATE_MISSING], READ_AGAIN),
+        ([CREATE_MISSING, "DROP TABLE other", "DROP DATABASE store", CREATE_MISSING], []),
+        (["DROP TEMPORARY TABLE item", CREATE_MISSING], []),
+        (["DROP TABLE item"], []),
+    ],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_table_that_was_created_because_it_was_missing_is_read(
+    statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
+) -> None:
+    """The statements are in one block; with `restarts`, the service is started again after each of them."""
+    world, stored, found = World(Random(seed)), NEW, list[tuple[str, str]]()
+    for statement in statements:
+        world.execute(statement)
+        if restarts or statement is statements[-1]:
+            reader = assembler(stored, Reads())
+            stored = after(stored, reader.feed(list(world.sent(stored.gtids))), reader)
+            found += reader.state.unlogged
+    assert found == unlogged
+
+
+def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
+    """The policy of a row stops the service at the end of the block, when the statement after it is already read."""
+    world = World(Random(seed))
+    world.execute("DROP TABLE item")
+    world.commit(1)
+    world.execute(CREATE_MISSING)
+    reader = assembler(NEW, Reads(), entity=replace(ENTITY, missing_stamp="stop"))
+    stored = after(NEW, reader.feed(list(world.sent(NOTHING))), reader)
+    assert reader.stop is not None
+    assert reader.state.unlogged == []
+    assert stored.dropped == {"item"}
