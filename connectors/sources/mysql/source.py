@@ -41,7 +41,6 @@ from changelog.connectors.sources.mysql.values.positions.gtid_encoding import en
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
@@ -292,8 +291,6 @@ class MysqlSource:
         unlogged, self._log_state.unlogged = self._log_state.unlogged, []
         policies = {entity.name: entity.on_unlogged for entity in self._entities}
         for entity, reason in unlogged:
-            if policies[entity] == "stop":
-                raise ChangelogError(Kind.GAP, f"rows of {entity} are not in the log: {reason}", hint=OVER_GAP)
             _log.warning("rows are not in the log", entity=entity, reason=reason, policy=policies[entity])
             if policies[entity] == "rebuild":
                 self._state.settle(partial(_planned, entity))

@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
-from tests.unit.mysql.assembling import ENTITY, NEW, NOTHING, Reads, after, assembler
+from changelog.envelope.errors import Kind
+from changelog.envelope.position import Position
+from tests.unit.mysql.assembling import ENTITY, NEW, NOTHING, Reads, after, assembler, published
 from tests.unit.mysql.binlog_world import World
 
 READ_AGAIN = [("item", "another table has taken the name of its table")]
@@ -54,3 +56,21 @@ def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
     assert reader.stop is not None
     assert reader.state.unlogged == []
     assert stored.dropped == {"item"}
+
+
+def test_the_policy_stops_at_the_statement_and_not_before_it(seed: int) -> None:
+    """All is in one block, so the transactions before the statement must be published although the block stops."""
+    world = World(Random(seed))
+    world.commit(5)
+    world.execute("DROP TABLE item")
+    created = world.end
+    world.execute(CREATE)
+    world.commit(1)
+    reader = assembler(NEW, Reads(), entity=replace(ENTITY, on_unlogged="stop"))
+    assembled = reader.feed(list(world.sent(NOTHING)))
+    stored = after(NEW, assembled, reader)
+    assert reader.stop is not None
+    assert (reader.stop.kind, reader.stop.position) == (Kind.GAP, Position(1, created, 0))
+    assert str(reader.stop).startswith("rows of item are not in the log: another table has taken the name of its table")
+    assert published(assembled.rows) == world.expected[:5]
+    assert [stored.gtids.contains(logged.gtid) for logged in world.log] == [True, True, False, False]

@@ -192,7 +192,7 @@ class LogState:
         return held
 
     def miss(self, entity: str, reason: str) -> None:
-        """Records that the log lacks rows of an entity that the transaction which was read last changed."""
+        """Records that the transaction that was read last changed rows of an entity without logging them."""
         assert self.begun is not None
         self._unlogged.append((self.begun.commit, entity, reason))
 

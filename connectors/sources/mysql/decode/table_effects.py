@@ -20,6 +20,7 @@ from changelog.connectors.sources.mysql.decode.statements.effects import (
     Unsure,
 )
 from changelog.connectors.sources.mysql.decode.stops import SKIP, Stops
+from changelog.envelope.errors import OVER_GAP, Kind
 
 
 class TableEffects:
@@ -99,9 +100,15 @@ class TableEffects:
             self.missed(table, "another table has taken the name of its table")
 
     def missed(self, table: TableName, reason: str) -> None:
-        """Records that the log lacks rows of a published table: it will be read."""
+        """Records that the log lacks rows of a published table: it will be read, unless a policy stops the changelog.
+
+        Raises ChangelogError (GAP) at this place if the entity's `on_unlogged` is `stop`.
+        """
         entity = self._tables.named(table)
         if entity is not None:
+            if entity.on_unlogged == "stop":
+                message = f"rows of {entity.name} are not in the log: {reason}"
+                raise self._stops.error(message, OVER_GAP, kind=Kind.GAP)
             self._run.discard(entity.table)
             self._state.miss(entity.name, reason)
 
