@@ -1,6 +1,8 @@
 """The setup of an operator whose database is MySQL or MariaDB."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,18 @@ class MysqlSite(Site):
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
+
+    @contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """Changes a setting of the server for a while."""
+        with self.server.connect(self.database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT @@global.{name}")
+            [(before,)] = cursor.fetchall()
+            cursor.execute(f"SET GLOBAL {name} = {value}")
+            try:
+                yield
+            finally:
+                cursor.execute(f"SET GLOBAL {name} = {before}")
 
     def rows(self, table: str) -> dict[str, Any]:
         """Returns the rows of a table by the column `id`. The table may have only numbers, texts and nulls."""

@@ -37,17 +37,6 @@ def account(site: MysqlSite, *, rights: str = "ALL ON *.*", requires: str = "") 
         site.sql(f"DROP USER {name}")
 
 
-@contextmanager
-def setting(site: MysqlSite, name: str, value: str) -> Iterator[None]:
-    """Changes a setting of the server for a while."""
-    [(before,)] = site.sql(f"SELECT @@global.{name}")
-    site.sql(f"SET GLOBAL {name} = {value}")
-    try:
-        yield
-    finally:
-        site.sql(f"SET GLOBAL {name} = {before}")
-
-
 def test_a_wrong_password(site: MysqlSite) -> None:
     with account(site) as user:
         site.configure(ENTITY, dsn=site.url(user, "wrong"))
@@ -128,7 +117,7 @@ def test_a_table_that_the_account_may_not_read(site: MysqlSite) -> None:
     ],
 )
 def test_a_setting(site: MysqlSite, name: str, value: str, remedy: str) -> None:
-    with setting(site, name, value):
+    with site.setting(name, value):
         refusal = site.refused()
     assert f"{name} is {value}" in refusal
     assert f"SET {'GLOBAL' if site.server.flavour == 'mariadb' else 'PERSIST'} {remedy}" in refusal

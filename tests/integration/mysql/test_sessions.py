@@ -1,17 +1,31 @@
 """Sessions of the source on servers whose accounts and settings are not the usual ones."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from changelog.connectors import config
 from changelog.connectors.servers.mysql import Server
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.packets import Patience
+from changelog.connectors.sources.mysql.session.results import read_text_rows
+from changelog.connectors.sources.mysql.settings import Settings
+from changelog.connectors.sources.mysql.snapshot import cut
+from changelog.connectors.wiring.sources import database, read_entities
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.mysql.site import MysqlSite
+from tests.patience import PATIENCE_S
 from tests.servers.mysql import EVERY_VERSION
+
+ENTITY = '[entities.item]\ntable = "item"\n'
+
+NUMBERS = "WITH RECURSIVE n AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM n WHERE n < 199)"
 
 
 @pytest.fixture
@@ -52,3 +66,84 @@ def test_a_password_may_have_any_characters(site: MysqlSite, password: str) -> N
             for _ in range(2):  # the server then knows the password, and asks for less
                 with Connection(Address.parse(site.url(user, quote(password)))) as connection:
                     assert connection.query("SELECT DATABASE()") == [(site.database,)]
+
+
+@EVERY_VERSION
+@pytest.mark.parametrize("name", ["time", "max_join_size"])
+def test_the_limits_of_a_server_do_not_apply_to_the_service(site: MysqlSite, name: str) -> None:
+    time_limit = ("max_execution_time", "1") if site.server.flavour == "mysql" else ("max_statement_time", "0.001")
+    site.sql(
+        "CREATE TABLE item (id INT PRIMARY KEY, amount INT)",
+        f"INSERT INTO item {NUMBERS} SELECT a.n * 200 + b.n, 1 FROM n AS a, n AS b",
+    )
+    site.snapshot_rows = 20_000
+    site.configure(ENTITY)
+    settings = config.load(site.config, {})
+    with site.setting(*(time_limit if name == "time" else (name, "100"))):
+        with site.running() as service:
+            service.until(site.is_read)
+            assert not service.said("reconnecting")
+        opened = database(settings)
+        with opened.fence(read_entities(settings, opened), deadline=time.monotonic() + PATIENCE_S) as fence:
+            assert fence.is_of(site.checkpoint)
+        with Connection(Address.parse(site.dsn)) as connection:
+            assert connection.query("SELECT SLEEP(0.05)") == [(0,)]
+    assert len(site.state("item")) == 200 * 200
+
+
+@EVERY_VERSION
+def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite) -> None:
+    settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
+    with (
+        site.setting("wait_timeout", "1"),
+        settings.connect() as short,
+        settings.connect_reading(settings.stopping) as reading,
+    ):
+        reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        with site.server.connect() as other:  # it begins to wait after these two
+            other_id = other.thread_id()  # type: ignore[no-untyped-call]
+            deadline = time.monotonic() + PATIENCE_S
+            while other_id in {id_ for id_, *_ in site.sql("SHOW PROCESSLIST")}:
+                assert time.monotonic() < deadline, "the server did not end an idle session"
+                time.sleep(0.1)
+        assert short.query("SELECT DATABASE()") == reading.query("SELECT DATABASE()") == [(site.database,)]
+
+
+@EVERY_VERSION
+def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.sql("CREATE TABLE item (id INT PRIMARY KEY)")
+    settings = Settings(name=site.name, dsn=site.dsn, hmac_key=b"")
+    monkeypatch.setattr(cut, "LOST_S", 1)
+    with settings.connect() as asking:
+        with pytest.raises(ChangelogError) as raised, cut.read_lock(asking):
+            site.sql("SET SESSION lock_wait_timeout = 60", "INSERT INTO item VALUES (1)")
+        assert raised.value.kind is Kind.CONNECTION
+    with settings.connect() as asking:
+        [before] = asking.query("SELECT @@session.wait_timeout")
+        with cut.read_lock(asking):
+            assert asking.query("SELECT @@session.wait_timeout") == [(1,)]
+        assert asking.query("SELECT @@session.wait_timeout") == [before]
+        with pytest.raises(ZeroDivisionError), cut.read_lock(asking):
+            raise ZeroDivisionError
+        assert asking.query("SELECT @@session.wait_timeout") == [before]
+        site.sql("INSERT INTO item VALUES (2)")
+
+
+def test_a_read_without_an_answer_says_so(site: MysqlSite) -> None:
+    patience = Patience(silence_s=0.3)
+    with Connection(Address.parse(site.dsn), patience=patience) as reading:
+        with pytest.raises(ChangelogError, match=r"reading a table: .*no answer for 0\.3 s") as raised:
+            read_text_rows(reading, "SELECT SLEEP(60)", bytes_max=100)
+        assert raised.value.kind is Kind.CONNECTION
+        assert reading.closed
+
+
+def test_the_service_says_that_a_table_read_got_no_answer(site: MysqlSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_reading = Settings.connect_reading
+    monkeypatch.setattr(
+        Settings, "connect_reading", lambda self, stopping: connect_reading(replace(self, read_s=0.5), stopping)
+    )
+    site.sql("CREATE TABLE item (id INT PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    site.configure(f'{ENTITY}where = "SLEEP(600) = 0"\n')
+    with site.running() as service:
+        service.until(lambda: any("no answer for 0.5 s" in str(event) for event in service.events()))

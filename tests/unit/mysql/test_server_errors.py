@@ -24,6 +24,8 @@ AHEAD = "Error: connecting slave requested to start from GTID 0-1-999, which is 
         (1142, "SELECT command denied to user 'a'@'b' for table 't'", Kind.ACCESS, "--grants"),
         (2013, "Lost connection to MySQL server during query", Kind.CONNECTION, None),
         (1205, "Lock wait timeout exceeded", Kind.CONNECTION, None),
+        (1969, "Query execution was interrupted (max_statement_time exceeded)", Kind.CONNECTION, None),
+        (3024, "maximum statement execution time exceeded", Kind.CONNECTION, None),
         (1412, "Table definition has changed", Kind.ALTERED, None),
         (1064, "You have an error in your SQL syntax", Kind.USAGE, None),
         (9999, "something new", Kind.PRECONDITION, None),

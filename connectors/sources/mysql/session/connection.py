@@ -26,14 +26,22 @@ WRITE_TIMEOUT_S = 60.0
 COM_QUERY = 0x03
 
 _CHARSET = "utf8mb4"
+_LIMITS = (
+    "SET SESSION sql_big_selects = 1"
+    " /*!50708 , max_execution_time = 0 */"
+    " /*M! , max_statement_time = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0 */"
+)
+"""The server's own limits for a statement or a transaction may be too low for reading a table."""
+
 _ERROR = 0xFF
 
 
 class Connection:
     """A session in autocommit mode. Only one thread may use it; but any thread may call `abort`.
 
-    The session begins with these `statements`. Raises ChangelogError: ACCESS if the server refuses us, CONNECTION if it
-    cannot be reached now, PRECONDITION if the database does not exist.
+    The session begins with these `statements`. The server's limits for a statement are off. Raises
+    ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, PRECONDITION if the
+    database does not exist.
     """
 
     def __init__(self, address: Address, *, patience: Patience | None = None, statements: Sequence[str] = ()) -> None:
@@ -44,7 +52,7 @@ class Connection:
         self._link._rfile = self._reader
         self._link._read_timeout, self._link._write_timeout = LOOK_S, WRITE_TIMEOUT_S
         try:
-            for statement in statements:
+            for statement in (_LIMITS, *statements):
                 self.execute(statement)
             [(text, self.id)] = self.query("SELECT VERSION(), CONNECTION_ID()")
             self.version = ServerVersion.parse(text)
@@ -116,7 +124,7 @@ class Connection:
         try:
             yield
         except OSError as error:
-            self.abort()
+            self.close()
             raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:

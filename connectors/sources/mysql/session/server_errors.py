@@ -44,6 +44,8 @@ _KINDS: Mapping[int, tuple[Kind, str | None]] = {
     1820: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
     1862: (Kind.ACCESS, "ALTER USER … IDENTIFIED BY …"),
     1927: (Kind.CONNECTION, None),
+    1969: (Kind.CONNECTION, None),
+    3024: (Kind.CONNECTION, None),
     3118: (Kind.ACCESS, "ALTER USER … ACCOUNT UNLOCK"),
     3159: (Kind.ACCESS, _TLS),
     4031: (Kind.CONNECTION, None),

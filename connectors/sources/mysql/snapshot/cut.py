@@ -9,8 +9,9 @@ The definitions of the tables are protected from the moment before the snapshot 
 is renamed to the name of a published one just after the snapshot would be read in place of it.
 """
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.connectors.sources.fences import NoFenceError
@@ -18,11 +19,15 @@ from changelog.connectors.sources.mysql.admin.server_log import log_end, snapsho
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.server_errors import LOCK_TIMEOUT, number_of
+from changelog.connectors.sources.mysql.values.selected import IDLE_S
 from changelog.envelope.errors import ChangelogError, Kind
 
 _LOCK_WAIT_S = 1
 _PAUSE_S = 3.0
 """How long one attempt waits for a lock, and the pause before the next one, in seconds."""
+
+LOST_S = 10
+"""How long the server keeps writers stopped for a session that sends nothing, because its host has gone, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,26 @@ def _unlocked_cut(reading: Connection, asking: Connection, tables: Sequence[str]
 
 def _locked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut:
     """Takes a cut while nobody can commit."""
+    with read_lock(asking):
+        _begin(reading, tables)
+        end = log_end(asking.query, asking.version)
+    return Cut(end=end.coordinate, gtids=end.gtids.text)
+
+
+@contextlib.contextmanager
+def read_lock(asking: Connection) -> Iterator[None]:
+    """Stops all writers during the block. Raises NoFenceError if the account may not do that."""
+    asking.execute(f"SET SESSION wait_timeout = {LOST_S}")
+    try:
+        _lock(asking)
+        yield
+    finally:
+        if not asking.closed:
+            asking.execute("UNLOCK TABLES")
+            asking.execute(f"SET SESSION wait_timeout = {IDLE_S}")
+
+
+def _lock(asking: Connection) -> None:
     try:
         asking.execute("FLUSH TABLES WITH READ LOCK")
     except ChangelogError as error:
@@ -89,12 +114,6 @@ def _locked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) 
             hint="GRANT RELOAD ON *.* to the account in [source] dsn",
             later=False,
         ) from error
-    try:
-        _begin(reading, tables)
-        end = log_end(asking.query, asking.version)
-    finally:
-        asking.execute("UNLOCK TABLES")
-    return Cut(end=end.coordinate, gtids=end.gtids.text)
 
 
 def _begin(reading: Connection, tables: Sequence[str]) -> None:

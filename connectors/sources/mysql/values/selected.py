@@ -17,12 +17,15 @@ from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, DECLARED, STRINGS, declared_type, unsupported
 from changelog.envelope.errors import ChangelogError, Kind
 
+IDLE_S = 31_536_000
+"""After so many seconds without a query, the server ends a session. A server with a lower limit takes this limit."""
+
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00'",
     # Above all without PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. A key can be an invalid date, such as 2024-02-31.
     "SET sql_mode = 'ALLOW_INVALID_DATES'",
-    "SET sql_select_limit = 18446744073709551615",
+    f"SET sql_select_limit = 18446744073709551615, wait_timeout = {IDLE_S}",
 )
 """The statements that a session executes before it reads rows."""
 
