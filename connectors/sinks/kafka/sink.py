@@ -207,8 +207,9 @@ class KafkaSink:
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
         settings = self._settings
-        names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *(name for name, _ in self._parts)}
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
+        published = {name for name, _ in self._parts} or known.keys()  # a command changes the checkpoint, and no topic
+        names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *published}
         if self._over_gap:
             ids = read_ids(settings.client.admin(), known.keys())
             self._recreated |= {name for name, id_ in known.items() if ids.get(name) != id_}

@@ -163,6 +163,28 @@ def test_a_topic_that_was_created_again_while_the_service_was_stopped_is_a_gap(
     assert error.message.startswith(f"topic {settings.prefix}.{name} was deleted and created again")
 
 
+def change_checkpoint(settings: KafkaSettings) -> None:
+    """Stores the last checkpoint again, without the topics' entities, as `changelog accept` does."""
+    with closing(KafkaSink(settings, JsonValues())) as sink:
+        stored = sink.recover()
+        assert stored is not None
+        sink.commit(stored)
+
+
+def test_a_topic_that_was_created_again_before_or_after_a_command_changed_the_checkpoint_is_a_gap(
+    settings: KafkaSettings,
+) -> None:
+    with opened(settings) as sink:
+        store(sink, 1)
+    change_checkpoint(settings)
+    create_again(settings, "order")
+    assert refusal(settings).kind is Kind.GAP
+    with pytest.raises(ChangelogError, match=r"order was deleted and created again") as caught:
+        change_checkpoint(settings)
+    assert caught.value.kind is Kind.GAP
+    assert refusal(settings).kind is Kind.GAP
+
+
 def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(settings: KafkaSettings) -> None:
     """The broker accepts messages to the new topic. Only the topic's id shows that it is another one."""
     clock = Time()
