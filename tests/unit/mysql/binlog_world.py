@@ -102,11 +102,11 @@ class World:
         if self._prepared and random.random() < 0.3:
             self._complete(random.choice(list(self._prepared)), commit=random.random() < 0.7)
         elif random.random() < 0.25:
-            self.prepare(one_phase=random.random() < 0.2)
+            self.prepare(random.choice(_SIZES), one_phase=random.random() < 0.2)
         elif self._alters and random.random() < 0.4:
             self.execute(ALTERATION)
         else:
-            self.commit(self._random.choice(_SIZES))
+            self.commit(random.choice(_SIZES))
 
     def rotate(self) -> None:
         """Begins another file."""
@@ -120,11 +120,12 @@ class World:
         self._append(events)
         self._expect(commit, changes)
 
-    def prepare(self, *, one_phase: bool = False, statement: str = "") -> None:
-        """Appends an XA transaction, which is prepared, or committed in one phase. Its first change may be a statement
-        that is not logged as rows.
+    def prepare(self, count: int, *, one_phase: bool = False, statement: str = "") -> None:
+        """Appends an XA transaction with this number of changes, which is prepared, or committed in one phase.
+
+        Before its changes, it can have a statement that is not logged as rows.
         """
-        name, changes = self._number, self._changes(self._random.choice(_SIZES))
+        name, changes = self._number, self._changes(count)
         commit = self.end
         events: list[Event] = [
             self._gtid(),

@@ -48,7 +48,7 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
     """
     primary, replica = (World(Random(seed), file=file) for file in files)
     for world in primary, replica:
-        world.prepare()
+        world.prepare(5)
         world.commit(40)
         world.commit(1)
         world.execute(ALTERATION)

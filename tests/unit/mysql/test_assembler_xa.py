@@ -6,17 +6,19 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from changelog.connectors.sources.mysql.decode import cutting
+from changelog.connectors.sources.mysql.decode.prepared import Prepared
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.errors import Kind
 from changelog.envelope.position import Position
-from tests.unit.mysql.assembling import NEW, ORIGIN, Reads, assembler, check, read
+from tests.unit.mysql.assembling import NEW, NOTHING, ORIGIN, Reads, assembler, check, read
 from tests.unit.mysql.binlog_world import World
 
 
 @pytest.mark.parametrize("one_phase", [True, False])
 def test_a_statement_inside_an_xa_transaction_belongs_to_it(seed: int, *, one_phase: bool) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
-    world.prepare(one_phase=one_phase, statement="INSERT INTO other VALUES (1)")
+    world.prepare(5, one_phase=one_phase, statement="INSERT INTO other VALUES (1)")
     world.commit(1)
     world.settle()
     reader = assembler(NEW, Reads())
@@ -29,7 +31,7 @@ def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_ta
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.commit(1)
     prepared = Position(1, world.end, 0)
-    world.prepare(statement="INSERT INTO item VALUES (1)")
+    world.prepare(5, statement="INSERT INTO item VALUES (1)")
     world.settle()
     reader = assembler(NEW, Reads())
     stored = read(NEW, reader, world, rows, size=1000)
@@ -42,3 +44,22 @@ def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_ta
     read(stored, reader, world, rows, size=1000)
     assert reader.stop is None
     check(rows, world)
+
+
+@pytest.mark.parametrize("one_phase", [True, False])
+def test_rows_of_xa_transactions_are_refused_before_they_are_all_in_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch, *, one_phase: bool
+) -> None:
+    """The second transaction is not prepared yet; its rows count together with those of the first one."""
+    monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 1)
+    world = World(Random(seed))
+    world.prepare(5)
+    second = Position(1, world.end, 0)
+    world.prepare(40, one_phase=one_phase)
+    reader = assembler(NEW, Reads())
+    reader.state.prepared = Prepared(bytes_max=sum(map(len, world.log[0].packets)) + 500)
+    *packets, _, _ = world.sent(NOTHING)
+    for packet in packets:
+        reader.feed([packet])
+    assert reader.stop is not None
+    assert (reader.stop.kind, reader.stop.position) == (Kind.LIMIT, second)

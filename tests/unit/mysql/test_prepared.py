@@ -2,11 +2,13 @@
 
 import pytest
 
-from changelog.connectors.sources.mysql.decode.events.events import XaId
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, XaId
 from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared, Signed
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
+from tests.unit.mysql.reading import header
 
 
 def xa_id(name: bytes) -> XaId:
@@ -20,20 +22,43 @@ def held(nbytes: int) -> Held:
 def test_too_many_bytes_of_prepared_transactions_are_refused() -> None:
     prepared = Prepared(bytes_max=3 << 20)
     prepared.hold(xa_id(b"a"), held(2 << 20))
-    prepared.hold(xa_id(b"a"), held(2 << 20))  # the same transaction, delivered a second time
-    prepared.hold(xa_id(b"b"), held(1 << 20))
+    prepared.check(xa_id(b"a"), held(3 << 20))  # the same transaction, delivered a second time
+    prepared.check(xa_id(b"b"), held(1 << 20))
     with pytest.raises(ChangelogError, match="take more than 3 MiB") as caught:
-        prepared.hold(xa_id(b"c"), held(1))
+        prepared.check(xa_id(b"b"), held((1 << 20) + 1))
     assert caught.value.kind is Kind.LIMIT
-    assert "XA RECOVER" in str(caught.value)
+    assert "--over-gap" in str(caught.value)
 
 
 def test_a_transaction_that_ended_takes_no_memory() -> None:
     prepared = Prepared(bytes_max=3)
     for name in (b"a", b"b"):
+        prepared.hold(xa_id(name), held(2))
         prepared.hold(xa_id(name), held(3))
         assert prepared.take(xa_id(name)) is not None
     assert not prepared
+    prepared.check(xa_id(b"c"), held(3))
+
+
+def test_compressed_rows_count_with_the_size_that_they_have_in_memory() -> None:
+    transaction = held(0)
+    for size, body in (40, 10), (40, 1000):
+        transaction.add(
+            Rows(
+                header=header(EventType.WRITE_ROWS_COMPRESSED_V1)._replace(size=size),
+                table_id=1,
+                operation=Operation.INSERT,
+                flags=1,
+                width=1,
+                before=None,
+                after=b"\x01",
+                partial=False,
+                body=bytes(body),
+                offset=0,
+            )
+        )
+    assert transaction.nbytes == 1040
+    assert len(transaction.events) == 2
 
 
 def test_only_a_change_of_the_stamp_is_held() -> None:

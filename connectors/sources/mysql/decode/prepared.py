@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap, XaId
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
-from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Stamp
 
 HELD_BYTES_MAX = 256 << 20
@@ -42,6 +42,11 @@ class Held:
     nbytes: int = 0
     stamp: Stamp | None = None
 
+    def add(self, event: TableMap | Rows) -> None:
+        """Adds an event. It counts with the size that it has in memory: MariaDB can compress rows in the log."""
+        self.events.append(event)
+        self.nbytes += max(event.header.size, len(event.body))
+
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows."""
         if stamp != self.stamp:
@@ -66,18 +71,22 @@ class Prepared:
         return sorted(self._held.values(), key=lambda held: held.commit)
 
     def hold(self, xa_id: XaId, held: Held) -> None:
-        """Adds a transaction whose rows are complete. It replaces an earlier delivery of the same transaction.
-
-        Raises ChangelogError (LIMIT) if the rows of all prepared transactions take too much memory.
-        """
+        """Adds a transaction whose rows are complete. It replaces an earlier delivery of the same transaction."""
         self.take(xa_id)
         self._held[xa_id] = held
         self._nbytes += held.nbytes
-        if self._nbytes > self._bytes_max:
+
+    def check(self, xa_id: XaId, held: Held) -> None:
+        """Raises ChangelogError (LIMIT) if the rows of all transactions, with `held`, take too much memory.
+
+        `held` has the rows of `xa_id` that have arrived so far. They replace those of an earlier delivery.
+        """
+        earlier = self._held.get(xa_id)
+        if self._nbytes - (0 if earlier is None else earlier.nbytes) + held.nbytes > self._bytes_max:
             raise ChangelogError(
                 Kind.LIMIT,
                 f"the rows of prepared XA transactions take more than {self._bytes_max >> 20} MiB",
-                hint="XA RECOVER on the server lists them; commit them or roll them back",
+                hint=f"prepare smaller transactions, or fewer at a time; for these, {OVER_GAP}",
             )
 
     def forget_from(self, commit: int) -> None:

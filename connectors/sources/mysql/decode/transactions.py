@@ -196,15 +196,15 @@ class TransactionReader:
         state = self._state
         state.maps[event.table_id] = event
         if state.holding is not None and self._is_read(event):
-            state.holding[1].events.append(event)
+            state.holding[1].add(event)
 
     def _rows(self, event: log.Rows) -> None:
         state = self._state
         if state.holding is not None:
             if self._is_read(self._map(event)):
-                held = state.holding[1]
-                held.events.append(event)
-                held.nbytes += event.header.size
+                xa_id, held = state.holding
+                held.add(event)
+                state.prepared.check(xa_id, held)
             if event.ends_statement:
                 state.holding[1].sign(None)
         elif not self._begun().seen:
