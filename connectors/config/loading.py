@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, codec_problems
 from changelog.connectors.config.model import Config
+from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -44,10 +45,18 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         problems = {**dict(_cross_check(config)), **problems}
     if problems:
         raise_problems(str(path), [f"{_spell(loc, origins)}: {text}" for loc, text in problems.items()])
-    if isinstance(config.sink, FilesConfig):
-        sink = config.sink.model_copy(update={"path": path.parent / config.sink.path})
-        return config.model_copy(update={"sink": sink})
-    return config
+    return _beside(path.parent, config)
+
+
+def _beside(folder: Path, config: Config) -> Config:
+    """Returns the configuration with the folder of the file before its relative paths."""
+    source, sink = config.source, config.sink
+    if isinstance(sink, FilesConfig):
+        sink = sink.model_copy(update={"path": folder / sink.path})
+    if isinstance(source, MysqlConfig) and source.fence_folder is not None:
+        # Executors have other working directories.
+        source = source.model_copy(update={"fence_folder": (folder / source.fence_folder).absolute()})
+    return config.model_copy(update={"source": source, "sink": sink})
 
 
 def raise_problems(where: str, problems: list[str]) -> None:

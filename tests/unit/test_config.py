@@ -6,6 +6,7 @@ import pytest
 
 from changelog.connectors import config
 from changelog.connectors.config import FilesConfig, KafkaConfig
+from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.wiring.sources import postgres_settings
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -46,6 +47,22 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
         config.load(path, environ)
     assert caught.value.kind is Kind.USAGE
     return [line.strip() for line in str(caught.value).splitlines()]
+
+
+@pytest.mark.parametrize(("folder", "place"), [("copies", "etc/copies"), ("/mnt/copies", "/mnt/copies")])
+def test_a_folder_for_copies_is_absolute_and_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
+) -> None:
+    """Executors have other working directories than the driver."""
+    (tmp_path / "etc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    source = f'{{ kind = "mysql", dsn = "mysql://a@b/c", fence_folder = "{folder}" }}'
+    Path("etc/c.toml").write_text(
+        f'name = "a"\nsource = {source}\nsink = {{ path = "x" }}\ntables = {{ include = ["*"] }}'
+    )
+    loaded = config.load(Path("etc/c.toml"), {})
+    assert isinstance(loaded.source, MysqlConfig)
+    assert loaded.source.fence_folder == tmp_path / place
 
 
 def test_a_complete_file(file: Path) -> None:
