@@ -8,6 +8,7 @@ nullable value begins with its *branch*, the number of its type in the Avro unio
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from itertools import accumulate
 from typing import Final
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changelog.envelope.codec.avro_codec import encoded
-from changelog.envelope.codec.avro_values import NULL, Encode, long
+from changelog.envelope.codec.avro_values import DAY_US, NULL, Encode, long
 from changelog.envelope.columnar.avro_scan import Ints, Mask, ObjectScan, Tokens
 from changelog.envelope.columnar.splice import Offsets, Pool, Segment, splice
 from changelog.schemas.avro import Column, has_outside
@@ -164,12 +165,12 @@ def _booleans(values: ColumnValues) -> list[Segment]:
 
 
 def _moments(
-    type_: pa.DataType, blank: int, form: str, *, longer: int = 0, prefix: tuple[int, int] | None = None
+    type_: pa.DataType, blank: int, form: str, first: int, *, longer: int = 0, prefix: tuple[int, int] | None = None
 ) -> Callable[[ColumnValues], list[Segment]]:
     """Returns the shortcut for dates or times that look exactly like `form`, with up to `longer` more bytes after it.
 
-    Other values are encoded one by one. Arrow parses the texts, each with the prefix before it, as `type_`. In rows
-    without a usual value, Arrow parses the placeholder at `blank`.
+    Other values, and those whose number is below `first`, are encoded one by one. Arrow parses the texts, each with the
+    prefix before it, as `type_`. In rows without a usual value, Arrow parses the placeholder at `blank`.
     """
     marks = [(offset, ord(mark)) for offset, mark in enumerate(form) if not mark.isdigit()]
 
@@ -186,6 +187,7 @@ def _moments(
         if parsed is None:
             return values.one_by_one()
         numbers = parsed.cast(pa.int32() if type_ == pa.date32() else pa.int64()).to_numpy().astype(np.int64)
+        usual &= numbers >= first
         return values.finish(*values.longs(numbers), usual)
 
     return render
@@ -252,6 +254,11 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
         return None
 
 
+_FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
+"""The first day of the year 1, the first that a decoder returns. Arrow also parses the year 0, which MySQL has."""
+
+_FIRST_US = _FIRST_DAY * DAY_US
+
 _SHORTCUTS: Final = {
     Primitive.BOOLEAN: _booleans,
     Primitive.INT: _integers(pa.int32()),
@@ -261,10 +268,12 @@ _SHORTCUTS: Final = {
     Primitive.STRING: _strings,
     Primitive.BYTES: ColumnValues.one_by_one,
     Primitive.UUID: _uuids,
-    Primitive.DATE: _moments(pa.date32(), _MOMENT, "0000-00-00"),
-    Primitive.TIME: _moments(pa.timestamp("us"), _MIDNIGHT, "00:00:00", longer=7, prefix=(_MOMENT, len("1970-01-01T"))),
-    Primitive.TIMESTAMP: _moments(pa.timestamp("us"), _MOMENT, "0000-00-00T00:00:00.000000"),
-    Primitive.TIMESTAMP_TZ: _moments(pa.timestamp("us", "UTC"), _MOMENT, "0000-00-00T00:00:00.000000Z"),
+    Primitive.DATE: _moments(pa.date32(), _MOMENT, "0000-00-00", _FIRST_DAY),
+    Primitive.TIME: _moments(
+        pa.timestamp("us"), _MIDNIGHT, "00:00:00", 0, longer=7, prefix=(_MOMENT, len("1970-01-01T"))
+    ),
+    Primitive.TIMESTAMP: _moments(pa.timestamp("us"), _MOMENT, "0000-00-00T00:00:00.000000", _FIRST_US),
+    Primitive.TIMESTAMP_TZ: _moments(pa.timestamp("us", "UTC"), _MOMENT, "0000-00-00T00:00:00.000000Z", _FIRST_US),
     Primitive.JSON: _jsons,
 }
 

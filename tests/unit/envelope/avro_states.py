@@ -35,9 +35,9 @@ def _clock(micros: int) -> str:
     return text + (f".{fraction:06d}".rstrip("0") if fraction else "")
 
 
-dates = st.dates().map(str) | st.sampled_from(["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
+dates = st.dates().map(str) | st.sampled_from(["infinity", "-infinity", "0044-03-15 BC", "0000-01-01", "10000-01-01"])
 instants = st.datetimes().map(lambda at: at.isoformat(timespec="microseconds")) | st.sampled_from(
-    ["infinity", "0044-03-15 10:00:00 BC", "10000-01-01 00:00:00"]
+    ["infinity", "0044-03-15 10:00:00 BC", "0000-12-31T23:59:59.999999", "10000-01-01 00:00:00"]
 )
 singles = st.integers(0, 2**32 - 1).map(lambda bits: struct.unpack("<f", bits.to_bytes(4, "little"))[0])
 documents = values.map(msgspec.json.encode) | st.sampled_from(

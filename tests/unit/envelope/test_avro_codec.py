@@ -142,6 +142,17 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
     assert problems(new_schema, [("before", old_schema)], Mode.FULL_TRANSITIVE) == []
 
 
+def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
+    """MySQL has a year 0. Arrow parses it, but no decoder returns such a date, so it is text."""
+    shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
+    days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
+    states = [
+        f'{{"id":{n},"day":"{day}","seen":"{day}T23:59:59.999999","made":"{day}T00:00:00.000000Z"}}'
+        for n, day in enumerate(days)
+    ]
+    check(shape, [records.record(Op.CREATE, state, commit=n + 1) for n, state in enumerate(states)])
+
+
 @settings(few, max_examples=20)
 @given(st.data())
 def test_any_shape(data: st.DataObject) -> None:
