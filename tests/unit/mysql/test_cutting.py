@@ -1,9 +1,15 @@
 """A read of the stream is decoded in portions that are bounded in number and size."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.mysql.decode.cutting import BLOCK_BYTES_MAX, portion
+from changelog.connectors.sources.mysql.decode.cutting import BLOCK_BYTES_MAX, divided, portion
+from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
+from changelog.connectors.sources.mysql.decode.events.event_types import EventType
+from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, Xid
+from tests.unit.mysql.binlog_encoder import encode, payload
+from tests.unit.mysql.reading import format_description, header
 
 LARGE = bytes(BLOCK_BYTES_MAX // 3)
 
@@ -24,3 +30,45 @@ def large(event: bytes) -> int:
 def test_many_small_events_are_divided() -> None:
     events = [b"x"] * 100_000
     assert 0 < portion(events) < len(events)
+
+
+def rows(kind: EventType) -> Rows:
+    return Rows(
+        header=header(kind),
+        table_id=1,
+        operation=Operation.INSERT,
+        flags=1,
+        width=1,
+        before=None,
+        after=b"\x01",
+        partial=False,
+        body=bytes(BLOCK_BYTES_MAX // 20 + 1),
+        offset=0,
+    )
+
+
+IN_A_PAYLOAD = payload(header(EventType.TRANSACTION_PAYLOAD), [encode(rows(EventType.WRITE_ROWS), checksum=False)])
+
+
+@pytest.mark.parametrize(
+    "event", [IN_A_PAYLOAD, encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))], ids=["MySQL", "MariaDB"]
+)
+def test_a_block_of_small_compressed_events_is_divided(event: bytes) -> None:
+    block = [encode(format_description()), *[event] * 100]
+    assert portion(block) == len(block)
+    parts = [0]
+    for item in divided(EventReader(), block, lambda _: None):
+        if item is None:
+            parts.append(0)
+        elif isinstance(item, Rows):
+            parts[-1] += len(item.body)
+    assert sum(parts) == 100 * (BLOCK_BYTES_MAX // 20 + 1)
+    assert max(parts) < BLOCK_BYTES_MAX + BLOCK_BYTES_MAX // 20 + 1
+
+
+def test_a_transaction_is_not_divided_before_its_end() -> None:
+    xid = encode(Xid(header=header(EventType.XID), number=1))
+    compressed = encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))
+    block = [encode(format_description()), *[compressed] * 20, xid, xid]
+    _, *items = divided(EventReader(), block, lambda _: None)
+    assert [type(item) for item in items] == [*[Rows] * 20, Xid, Xid]

@@ -6,7 +6,7 @@ import numpy as np
 
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Event, Rows
+from changelog.connectors.sources.mysql.decode.events.events import Event, Rows, Xid
 from changelog.connectors.sources.mysql.decode.usual.runs import Run
 
 Item = Event | Run | None
@@ -23,6 +23,17 @@ _BYTES_WITHOUT_ROWS = 96
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
+_COMPRESSED = frozenset(
+    {
+        EventType.TRANSACTION_PAYLOAD,
+        EventType.WRITE_ROWS_COMPRESSED_V1,
+        EventType.UPDATE_ROWS_COMPRESSED_V1,
+        EventType.DELETE_ROWS_COMPRESSED_V1,
+        EventType.WRITE_ROWS_COMPRESSED,
+        EventType.UPDATE_ROWS_COMPRESSED,
+        EventType.DELETE_ROWS_COMPRESSED,
+    }
+)
 _OPENING = (b"BEGIN", b"XA START", b"XA END", b"SAVEPOINT", b"ROLLBACK TO")
 _BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROTATE, EventType.FORMAT_DESCRIPTION})
 
@@ -51,26 +62,28 @@ def cut(events: Sequence[bytes]) -> int:
 
 
 def divided(reader: EventReader, block: Sequence[bytes], find: Callable[[int], Run | None]) -> Iterator[Item]:
-    """Yields the decoded events of a block, and None where it must be divided, inside a large compressed transaction.
+    """Yields the decoded events of a block, and None where it must be divided, because it has many compressed rows.
 
-    Such a transaction is a single event of the stream, whatever its size. `find` takes the place of an event in the
-    block. If it returns a run of transactions that begins there, the run is yielded instead of its events. When an item
-    is asked for, those before it must have been read. Raises ChangelogError (MALFORMED).
+    Compressed events can become much larger, so only those without compression are bounded by `portion`. `find` takes
+    the place of an event in the block. If it returns a run of transactions that begins there, the run is yielded
+    instead of its events. When an item is asked for, those before it must have been read. Raises ChangelogError
+    (MALFORMED).
     """
-    at = 0
+    at = total = 0
     while at < len(block):
         run = find(at)
         if run is not None:
             yield run
             at = run.end
             continue
-        packet, at, total = block[at], at + 1, 0
+        packet, at = block[at], at + 1
+        is_compressed = len(packet) > _TYPE_OFFSET and packet[_TYPE_OFFSET] in _COMPRESSED
         for event in reader.read(packet):
-            if total >= BLOCK_BYTES_MAX:
+            if total >= BLOCK_BYTES_MAX and not isinstance(event, Xid):  # a transaction's end stays with its rows
                 total = 0
                 yield None
             yield event
-            total += len(event.body) if isinstance(event, Rows) else 0
+            total += len(event.body) if is_compressed and isinstance(event, Rows) else 0
 
 
 def _is_end(event: bytes) -> bool:
