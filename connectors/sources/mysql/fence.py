@@ -18,9 +18,9 @@ from changelog.connectors.sources.mysql.admin.signals import send_fence
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.scan import GROUP_PAGES, CopiedTable, MysqlScan
 from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.names import quoted
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.snapshot.cut import Cut, take_cut
-from changelog.connectors.sources.mysql.snapshot.key_columns import quoted
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable, read_table
 from changelog.connectors.sources.mysql.spool import copy_table
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text

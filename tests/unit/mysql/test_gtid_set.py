@@ -36,7 +36,6 @@ def made(pairs: Pairs) -> GtidSet:
 def test_sets_of_gtids_behave_like_sets_of_pairs(mine: Pairs, theirs: Pairs) -> None:
     one, other = made(mine), made(theirs)
     assert (one == other) == (mine == theirs)
-    assert one.union(other) == made(mine | theirs)
     assert one.minus(other) == other.missing(one) == made(mine - theirs)
     assert one.is_subset(other) == (mine <= theirs)
     assert bool(one) == bool(mine)

@@ -9,7 +9,6 @@ from changelog.connectors.sources.mysql.snapshot.key_columns import (
     KeyColumn,
     key_column,
     keys_condition,
-    quoted,
     range_condition,
 )
 
@@ -39,7 +38,6 @@ def test_every_row_is_in_exactly_one_of_consecutive_ranges() -> None:
 def test_keys_are_listed() -> None:
     key = [column("a", "int"), column("b`", "varchar", "latin1", "latin1_bin")]
     assert keys_condition(key, [("1", "'x'"), ("2", "'y'")]) == "(`a` = 1 AND `b``` = 'x') OR (`a` = 2 AND `b``` = 'y')"
-    assert quoted("my db", "t`") == "`my db`.`t```"
 
 
 def test_a_literal_has_the_character_set_and_the_collation_of_its_column() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from changelog.connectors.sources import Trait
 from changelog.connectors.sources.mysql.decode.transactions import SIGNAL_TABLE, STAMP_TABLE
+from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.names import quoted
 
 Query = Callable[[str, Sequence[object]], Sequence[tuple[Any, ...]]]
 """Runs SQL with `%s` parameters and returns the rows."""
@@ -137,7 +139,8 @@ def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bo
     columns = _by_table(query(_COLUMNS.format(condition), names))
     indexes = _by_table(query(_INDEXES.format(condition), names))
     cascades = _by_table(query(_CASCADES.format(condition.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")), names))
-    json = json_columns(query, named)
+    [(version,)] = query("SELECT VERSION()", ())
+    json = json_columns(query, ServerVersion.parse(version).flavour, named)
     rows_of_tables = query(_TABLES.format(condition), names)
     listed = {(schema, name) for schema, name, *_ in rows_of_tables}
     has_primary_key = {name for name, rows in columns.items() if any(key == _PRIMARY for *_, key in rows)}
@@ -192,17 +195,13 @@ def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
             yield UniqueIndex(name=name, columns=names, prefix=any(length is not None for _, length in columns))
 
 
-def json_columns(query: Query, named: TableName | None) -> Collection[tuple[str, str, str]]:
+def json_columns(query: Query, flavour: Flavour, named: TableName | None) -> Collection[tuple[str, str, str]]:
     """Returns the columns of MariaDB that were declared as `json`: their constraint is `json_valid` of the column."""
-    if not query("SELECT INSTR(VERSION(), 'MariaDB')", ())[0][0]:
+    if flavour is not Flavour.MARIADB:
         return ()
     schema, table = named or (None, None)
     rows = query(_JSON_CONSTRAINTS, (schema, schema, table))
-    return {(schema, table, name) for schema, table, name, clause in rows if clause == f"json_valid({_quoted(name)})"}
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return {(schema, table, name) for schema, table, name, clause in rows if clause == f"json_valid({quoted(name)})"}
 
 
 _TABLES = """

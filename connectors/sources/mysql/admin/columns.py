@@ -16,26 +16,26 @@ from changelog.envelope.entity import Entity
 class ColumnCatalog:
     """Reads columns from the catalogue, in the form in which the binary log describes them.
 
-    `collations` are the ids of the server's collations, by name.
+    `flavour` is that of the server, and `collations` are the ids of its collations, by name.
     """
 
-    def __init__(self, query: Query, collations: Mapping[str, int]) -> None:
-        self._query, self._collations = query, collations
+    def __init__(self, query: Query, flavour: Flavour, collations: Mapping[str, int]) -> None:
+        self._query, self._flavour, self._collations = query, flavour, collations
 
     @classmethod
     def of(cls, query: Query, flavour: Flavour) -> Self:
         """Returns the catalogue of the server that `query` asks."""
         collations = query(COLLATIONS[flavour], ())
-        return cls(query, {name: int(number) for name, number in collations if number is not None})
+        return cls(query, flavour, {name: int(number) for name, number in collations if number is not None})
 
     def through(self, query: Query) -> Self:
         """Returns the same catalogue, read through another session."""
-        return type(self)(query, self._collations)
+        return type(self)(query, self._flavour, self._collations)
 
     def rows(self, table: TableName) -> Sequence[CatalogColumn]:
         """Returns the columns that a table has now, in order; none if there is no such table."""
         rows = self._query(f"SELECT {FIELDS} {_OF_TABLE}", table)
-        json = json_columns(self._query, table)
+        json = json_columns(self._query, self._flavour, table)
         return [_declared(CatalogColumn(*row), is_json=(*table, row[0]) in json) for row in rows]
 
     def all_rows(self, tables: Sequence[TableName]) -> Mapping[TableName, Sequence[CatalogColumn]]:
@@ -44,7 +44,7 @@ class ColumnCatalog:
             return {}
         names = ", ".join(["(%s, %s)"] * len(tables))
         rows = self._query(_OF_TABLES.format(names), [name for table in tables for name in table])
-        json = json_columns(self._query, None)
+        json = json_columns(self._query, self._flavour, None)
         grouped = itertools.groupby(rows, key=lambda row: (row[0], row[1]))
         return {
             table: [_declared(CatalogColumn(*row[2:]), is_json=(*table, row[2]) in json) for row in group]

@@ -6,6 +6,7 @@ from changelog.connectors.sources.mysql.admin.catalog import TableName
 from changelog.connectors.sources.mysql.admin.signals import message_tables
 from changelog.connectors.sources.mysql.decode.transactions import SIGNAL_TABLE, STAMP_TABLE
 from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.session.names import quoted
 
 RUN = "'changelog_run'@'%'"
 APPLICATIONS = "'YOUR_APPLICATION'@'%'"
@@ -25,19 +26,15 @@ def _script(tables: Collection[TableName], flavour: Flavour, database: str) -> I
     yield f"CREATE USER {RUN};"
     yield f"GRANT {_RIGHTS[flavour]} ON *.* TO {RUN};"
     for schema, name in sorted(tables):
-        yield f"GRANT SELECT ON {_quoted(schema)}.{_quoted(name)} TO {RUN};"
+        yield f"GRANT SELECT ON {quoted(schema, name)} TO {RUN};"
     yield ""
     yield "-- Optional. Operators send signals (`changelog republish` and others) through one table, and applications"
     yield "-- write stamps (who makes the changes of a transaction) through another one."
-    yield f"USE {_quoted(database)};"
+    yield f"USE {quoted(database)};"
     yield message_tables().rstrip()
-    yield f"GRANT INSERT ON {_quoted(database)}.{SIGNAL_TABLE} TO {RUN};"
-    yield f"-- GRANT INSERT, DELETE ON {_quoted(database)}.{STAMP_TABLE} TO {APPLICATIONS};"
+    yield f"GRANT INSERT ON {quoted(database)}.{SIGNAL_TABLE} TO {RUN};"
+    yield f"-- GRANT INSERT, DELETE ON {quoted(database)}.{STAMP_TABLE} TO {APPLICATIONS};"
     yield ""
     yield "-- Optional. With RELOAD, `detect_drift` stops all writers for the moment in which it takes a snapshot. On"
     yield "-- MariaDB, it needs this right only while an XA transaction is prepared."
     yield f"-- GRANT RELOAD ON *.* TO {RUN};"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

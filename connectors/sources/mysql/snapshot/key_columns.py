@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from changelog.connectors.sources.mysql.session.names import quoted
+
 Literals = tuple[str, ...]
 """The value of each key column of one row, as SQL."""
 
@@ -51,11 +53,6 @@ def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyCo
         looked_up=family.looked_up.format(column=column),
         from_canonical=from_canonical,
     )
-
-
-def quoted(*names: str) -> str:
-    """Returns a name for SQL, such as the names of a database and a table in it."""
-    return ".".join(f"`{name.replace('`', '``')}`" for name in names)
 
 
 def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Literals | None) -> str:

@@ -10,8 +10,9 @@ from changelog.connectors.capture.tables.chunk_rows import ChunkRows
 from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder, needed
 from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.connectors.sources.mysql.session.names import quoted
 from changelog.connectors.sources.mysql.session.results import TextRows, read_portions, read_text_rows
-from changelog.connectors.sources.mysql.snapshot.key_columns import KeyColumn, key_column, quoted
+from changelog.connectors.sources.mysql.snapshot.key_columns import KeyColumn, key_column
 from changelog.connectors.sources.mysql.snapshot.text_rows import convert_columns, parse_rows
 from changelog.connectors.sources.mysql.values.catalog_columns import CatalogColumn
 from changelog.connectors.sources.mysql.values.selected import Selected, selected

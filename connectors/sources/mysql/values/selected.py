@@ -8,6 +8,7 @@ surrogate pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 lays 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from changelog.connectors.sources.mysql.session.names import quoted
 from changelog.connectors.sources.mysql.values import numbers, spatial
 from changelog.connectors.sources.mysql.values.batches import batch_selected
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
@@ -56,7 +57,7 @@ def selected(column: Column) -> Selected:
 
     Raises ChangelogError (PRECONDITION) if its type cannot be published.
     """
-    sql = f"`{column.name.replace('`', '``')}`"
+    sql = quoted(column.name)
     if column.type in _FLOATING:
         sql = _DOUBLE.format(sql)
     convert, convert_column = _conversion(column)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from changelog.connectors.sources.mysql.admin.catalog import Query
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.names import quoted_account
 from changelog.envelope.errors import ChangelogError, Kind
 
 _VARIABLES = (
@@ -64,8 +65,7 @@ def _is_replica(query: Query, flavour: Flavour) -> bool | None:
 
 
 def _privileges(query: Query, account: str) -> frozenset[str] | None:
-    user, _, host = account.rpartition("@")
-    grantee = "'{}'@'{}'".format(user.replace("'", "''"), host.replace("'", "''"))
-    rows = query("SELECT PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (grantee,))
+    sql = "SELECT PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s"
+    rows = query(sql, (quoted_account(account),))
     roles = query("SELECT CURRENT_ROLE()", ())[0][0]
     return None if roles not in (None, "NONE") else frozenset(name for (name,) in rows)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from changelog.connectors.findings import Finding, fail, ok, warn
 from changelog.connectors.sources.mysql.admin.check.facts import Facts
 from changelog.connectors.sources.mysql.session.flavour import Flavour
+from changelog.connectors.sources.mysql.session.names import quoted_account
 
 OLDEST: Mapping[Flavour, tuple[int, int, int]] = {Flavour.MYSQL: (8, 0, 1), Flavour.MARIADB: (10, 5, 0)}
 """The first versions whose table maps can name the columns (`binlog_row_metadata`)."""
@@ -127,10 +128,5 @@ def _rights(facts: Facts) -> Finding:
     missing = [name for name in needed if name not in facts.privileges]
     if not missing:
         return ok("rights", f"{facts.account} may read the binary log")
-    statement = f"GRANT {', '.join(missing)} ON *.* TO {_account(facts.account)}"
+    statement = f"GRANT {', '.join(missing)} ON *.* TO {quoted_account(facts.account)}"
     return fail("rights", f"{facts.account} lacks {' and '.join(missing)}", statement)
-
-
-def _account(account: str) -> str:
-    user, _, host = account.rpartition("@")
-    return "'{}'@'{}'".format(user.replace("'", "''"), host.replace("'", "''"))

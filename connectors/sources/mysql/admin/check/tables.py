@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from changelog.connectors.findings import Finding, fail, ok
 from changelog.connectors.sources.mysql.admin.catalog import ENGINE, Table
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
+from changelog.connectors.sources.mysql.session.names import quoted
 from changelog.connectors.sources.mysql.values.types import lacks_size
 from changelog.envelope.entity import Entity
 
@@ -24,13 +25,13 @@ def _engine(entity: Entity, table: Table) -> Iterator[Finding]:
         yield fail(
             entity.name,
             f"{text} is stored in {table.engine or 'no engine'}, whose changes cannot be rolled back",
-            f"ALTER TABLE {quoted(table)} ENGINE = {ENGINE}",
+            f"{_alter(table)} ENGINE = {ENGINE}",
         )
     if table.versioned:
         yield fail(
             entity.name,
             f"{text} has system versioning: the log shows old versions of a row as further rows with its key",
-            f"exclude it, or ALTER TABLE {quoted(table)} DROP SYSTEM VERSIONING, which deletes its history",
+            f"exclude it, or {_alter(table)} DROP SYSTEM VERSIONING, which deletes its history",
         )
 
 
@@ -40,7 +41,7 @@ def _layout(entity: Entity, table: Table) -> Iterator[Finding]:
         yield fail(
             entity.name,
             f"column {name} of {table.schema}.{table.name} has an old layout; the log lacks the size of its values",
-            f"SET GLOBAL mysql56_temporal_format = ON, then ALTER TABLE {quoted(table)} FORCE",
+            f"SET GLOBAL mysql56_temporal_format = ON, then {_alter(table)} FORCE",
         )
 
 
@@ -54,6 +55,5 @@ def _cascades(entity: Entity, table: Table, version: ServerVersion) -> Iterator[
         )
 
 
-def quoted(table: Table) -> str:
-    """Returns the table's name for SQL."""
-    return ".".join(f"`{name.replace('`', '``')}`" for name in (table.schema, table.name))
+def _alter(table: Table) -> str:
+    return f"ALTER TABLE {quoted(table.schema, table.name)}"

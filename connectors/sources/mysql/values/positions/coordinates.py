@@ -61,22 +61,6 @@ def parse_file_name(name: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def file_name(base: str, number: int) -> str:
-    """Returns the name of a file of the log. The server writes the number with at least six digits."""
-    return f"{base}.{number:06}"
-
-
 def coordinate_text(coordinate: int) -> str:
     """Returns a coordinate for people, as `000012:345`: the number of the file, and the offset."""
     return f"{file_number(coordinate):06}:{file_offset(coordinate)}"
-
-
-def parse_coordinate(text: str) -> int:
-    """Returns the coordinate that `coordinate_text` printed.
-
-    Raises ChangelogError: MALFORMED for any other text, LIMIT if a number is too large.
-    """
-    match = re.fullmatch("([0-9]{6,9}):([0-9]{1,11})", text)
-    if match is None:
-        raise ChangelogError(Kind.MALFORMED, f"{text!r} is not a place in the binary log, such as 000012:345")
-    return coordinate(int(match[1]), int(match[2]))

@@ -7,7 +7,7 @@ source, intervals of numbers. See "GTID Sets" in the MySQL manual, and `Gtid_set
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
@@ -75,11 +75,12 @@ class GtidSet:
 
     def minus(self, other: "GtidSet") -> "GtidSet":
         """Returns the GTIDs that this set has and `other` lacks, like the server's `GTID_SUBTRACT`."""
-        return self._combined(other, lambda mine, theirs: mine and not theirs)
-
-    def union(self, other: "GtidSet") -> "GtidSet":
-        """Returns the GTIDs that are in at least one of the two sets."""
-        return self._combined(other, lambda mine, theirs: mine or theirs)
+        intervals = {
+            source: rest
+            for source, bounds in self.intervals.items()
+            if (rest := _without(bounds, other.intervals.get(source, ())))
+        }
+        return GtidSet(intervals=intervals)
 
     def is_subset(self, other: "GtidSet") -> bool:
         """Returns whether `other` has all GTIDs of this set, like the server's `GTID_SUBSET`."""
@@ -88,15 +89,6 @@ class GtidSet:
     def builder(self) -> "GtidSetBuilder":
         """Returns a builder that begins with this set."""
         return GtidSetBuilder(self)
-
-    def _combined(self, other: "GtidSet", keep: Callable[[bool, bool], bool]) -> "GtidSet":
-        """Returns the GTIDs for which `keep(is in this set, is in other)` is true."""
-        intervals = {
-            source: bounds
-            for source in self.intervals.keys() | other.intervals.keys()
-            if (bounds := _merged(self.intervals.get(source, ()), other.intervals.get(source, ()), keep))
-        }
-        return GtidSet(intervals=intervals)
 
 
 class GtidSetBuilder:
@@ -190,10 +182,10 @@ def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
     return bisect_right(bounds, number) % 2 == 1
 
 
-def _merged(mine: Bounds, theirs: Bounds, keep: Callable[[bool, bool], bool]) -> Bounds:
+def _without(mine: Bounds, theirs: Bounds) -> Bounds:
     bounds: list[int] = []
     for point in sorted({*mine, *theirs}):
-        inside = keep(_is_inside(mine, point), _is_inside(theirs, point))
+        inside = _is_inside(mine, point) and not _is_inside(theirs, point)
         if inside != (len(bounds) % 2 == 1):
             bounds.append(point)
     return tuple(bounds)
