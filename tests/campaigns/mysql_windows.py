@@ -106,14 +106,11 @@ def _read(server: Server, database: str, seed: int, *, fails_marks: bool) -> tup
 
     source = MysqlSource(_settings(server, database), [_entity(database)], lambda: None, reach=reach)
     with contextlib.closing(source):
+        taking = _Taking(source, judge)
         with updated(server, database, random.Random(seed).getrandbits(32), judge.marks.chunks):
-            _take(
-                source,
-                judge,
-                lambda: bool(reached["reading:complete"] and (judge.marks.wrong or not fails_marks)),
-            )
+            taking.until(lambda: bool(reached["reading:complete"] and (judge.marks.wrong or not fails_marks)))
         end = source.end()
-        _take(source, judge, lambda: False, end=end)
+        taking.until(lambda: taking.through >= end)
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, version FROM hot")
         table: dict[int, int] = dict(cursor.fetchall())
@@ -121,16 +118,24 @@ def _read(server: Server, database: str, seed: int, *, fails_marks: bool) -> tup
     return judge, reached["window:marked"]
 
 
-def _take(source: MysqlSource, judge: HotJudge, is_over: Callable[[], bool], end: str | None = None) -> None:
-    """Judges what the source returns, until `is_over` is true or the log is read up to `end`."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_over():
-        piece = source.read(0.1)
-        for rows in () if piece is None else piece.rows:
-            judge.add(rows)
-        if piece is not None and end is not None and piece.checkpoint.through >= end:
-            return
-        assert time.monotonic() < deadline, "the table is not read to its end, or no chunk by marks is wrong"
+@dataclass(slots=True)
+class _Taking:
+    """Judges what a source returns. `through` is the place in the log up to which it has returned everything."""
+
+    source: MysqlSource
+    judge: HotJudge
+    through: str = ""
+
+    def until(self, is_over: Callable[[], bool]) -> None:
+        """Reads until `is_over` returns true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_over():
+            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk by marks is wrong"
+            piece = self.source.read(0.1)
+            if piece is not None:
+                for rows in piece.rows:
+                    self.judge.add(rows)
+                self.through = piece.checkpoint.through
 
 
 def _settings(server: Server, database: str) -> Settings:
