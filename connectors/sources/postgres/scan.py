@@ -48,7 +48,6 @@ _ORIGIN = Origin(connector="postgres", name="", database="")
 
 
 _SILENCE_S = 3600.0  # a task may read many pages before it finds a row
-_NO_TRANSACTION_LIMIT = 170000  # servers from this version on have transaction_timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +61,7 @@ class ScannedTable:
 
 def session(dsn: str) -> Connection:
     """Opens a session in which the server prints values as they are published, and which no server timeout ends."""
-    patience = Patience(silence_s=_SILENCE_S)
-    connection = connect(dsn, settings={**SETTINGS, "lock_timeout": "0"}, patience=patience)
-    if connection.info.server_version >= _NO_TRANSACTION_LIMIT:
-        with translated("setting up the session"):
-            connection.execute("SET transaction_timeout = 0")
-    return connection
+    return connect(dsn, settings=SETTINGS, patience=Patience(silence_s=_SILENCE_S))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,16 @@ _REMEDIES = libpq.Remedies(
         ("55006", Kind.IN_USE, "stop the other session first"),
         ("58P01", Kind.GAP, f"the server removed log that had not been read yet; {OVER_GAP}"),
         ("08", Kind.CONNECTION, None),
+        ("25P03", Kind.CONNECTION, None),  # idle_in_transaction_session_timeout
+        ("25P04", Kind.CONNECTION, None),  # transaction_timeout
         ("40", Kind.CONNECTION, None),
         ("53", Kind.CONNECTION, None),
         ("57", Kind.CONNECTION, None),
         ("55P03", Kind.CONNECTION, None),
     ),
 )
+
+_TRANSACTION_TIMEOUT = 170000  # servers from this version on have transaction_timeout
 
 
 def connect(
@@ -49,6 +53,8 @@ def connect(
     patience: Patience | None = None,
 ) -> PatientConnection:
     """Opens a connection in autocommit mode and applies `settings` to the session; `patience` limits its waits.
+
+    With `settings`, the session also has no `transaction_timeout`, which would end the replay of large transactions.
 
     Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses us, CONNECTION if
     the server cannot be reached now.
@@ -62,7 +68,8 @@ def connect(
         raise libpq.rejection(error, _REMEDIES) from error
     if settings:
         with translated("setting up the session"):
-            connection.execute(_set_all(settings))
+            limits = {"transaction_timeout": "0"} if connection.info.server_version >= _TRANSACTION_TIMEOUT else {}
+            connection.execute(_set_all({**limits, **settings}))
     return connection
 
 

@@ -28,9 +28,14 @@ SETTINGS: Mapping[str, str] = {
     "quote_all_identifiers": "off",
     "row_security": "off",  # raises an error instead of leaving rows out
     "statement_timeout": "0",
+    "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
 """Settings of every session that reads values. No value contains a space, so each fits `options='-c NAME=VALUE'`.
+
+The timeouts of the role, the database or the server do not apply to these sessions. `connect` turns off
+`transaction_timeout`, too, which servers before 17 do not know.
 
 `lc_monetary` keeps the database's own value: it decides how many digits of a stored `money` come after the point, so
 another value would print another amount.
