@@ -124,6 +124,9 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)
+    stored = _checkpoint(log)
+    versions = [] if stored is None else read_versions(log)
+    columns = {version.entity: version.columns for version in versions}
     _log.info(
         "continuing past the gap",
         why=gap.error.message,
@@ -133,21 +136,20 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
 
         def take_over() -> ChangelogEnd:
             sink.prepare(resolved)
-            stored = sink.recover()
-            epoch = max(log.epoch(), 0 if stored is None else stored.epoch)
+            last = sink.recover()
+            epoch = max(log.epoch(), 0 if last is None else last.epoch)
             lost = sink.lost([entity.name for entity in resolved])
-            return ChangelogEnd(checkpoint=stored, epoch=epoch, committed_at=_committed_at(log), lost=lost)
+            return ChangelogEnd(checkpoint=last, epoch=epoch, committed_at=_committed_at(log), lost=lost)
 
         with source.cross_gap(
             resolved,
-            _checkpoint(log),
+            stored,
             take_over,
             reason=gap.error.message,
             keep_hold=gap.hold_usable,
             accept_settings=accept_settings,
             reach=reach,
         ) as crossed:
-            columns = {version.entity: version.columns for version in read_versions(log)}
             sink.add([batch.with_shapes(batch.from_records(crossed.records), columns)])
             sink.commit(crossed.checkpoint)
             reach("gap:stored")

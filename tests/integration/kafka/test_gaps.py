@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from changelog.connectors import cli
 from changelog.connectors.servers.kafka import Broker
@@ -132,6 +133,12 @@ def drop_slot_and_checkpoint(world: World) -> None:
     assert cli.main(["drop", "--config", str(world.site.config), "--positions", "--yes"]) == 0
 
 
+def overwrite_checkpoint(world: World) -> None:
+    producer = Producer(world.client.config())
+    producer.produce(positions_topic(world.name), b"{", world.name.encode(), 0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
 def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     code = cli.main(["run", "--config", str(world.site.config), *words])
     captured = capsys.readouterr()
@@ -144,6 +151,7 @@ def run(world: World, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[
         ("json", drop_slot, "does not exist, and the changelog was begun with it", FAIL_POINTS[2:4]),
         ("avro", delete_topic, "does not exist, and the changelog was begun with it", ("gap:taken-over",)),
         ("json", delete_checkpoint, "has no checkpoint of", ("kafka:positioned",)),
+        ("json", overwrite_checkpoint, "is not a checkpoint", FAIL_POINTS[3:4]),
         ("json", drop_slot_and_checkpoint, "has no checkpoint of", ("gap:stored",)),
     ],
     indirect=["world"],
