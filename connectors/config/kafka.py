@@ -16,6 +16,11 @@ TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 REGISTRY_KEYS = frozenset({"registry", "registry_client", "auto_register"})
 """Settings of a Kafka sink that only apply to Avro."""
 
+_TIMEOUT_COMMITS_MIN = 2
+"""The least timeout of a transaction, as a multiple of `commit_seconds`.
+
+A transaction begins with the first row of a commit, so it lasts for `commit_seconds` and then for the commit itself."""
+
 
 class KafkaConfig(Section):
     """`[sink] kind = "kafka"`: topics whose names begin with one prefix.
@@ -42,10 +47,16 @@ class KafkaConfig(Section):
     commit_rows: CommitRows = 100_000
 
 
-def codec_problems(sink: KafkaConfig) -> Iterator[tuple[str, str]]:
-    """Yields each setting of `[sink]` that does not fit the codec, and a text with the problem and the correction."""
+def sink_problems(sink: KafkaConfig) -> Iterator[tuple[str, str]]:
+    """Yields each setting of `[sink]` that does not fit the others, and a text with the problem and the correction."""
     if sink.codec == "avro" and sink.registry is None:
         yield "registry", 'is missing, and codec = "avro" needs one; add registry = "http://HOST:8081"'
     if sink.codec == "json":
         for key in sorted(REGISTRY_KEYS & sink.model_fields_set):
             yield key, 'applies only to codec = "avro"; set that codec, or leave this key out'
+    if sink.transaction_timeout_seconds < _TIMEOUT_COMMITS_MIN * sink.commit_seconds:
+        text = (
+            f"is less than {_TIMEOUT_COMMITS_MIN} times commit_seconds ({sink.commit_seconds:g}), so the broker could "
+            "abort transactions before their commit; raise it, or lower commit_seconds"
+        )
+        yield "transaction_timeout_seconds", text

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from changelog.connectors.config.files import FilesConfig
-from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, codec_problems
+from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
@@ -180,7 +180,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
                 text = 'applies only to profile = "history"; set that profile, or leave this key out'
                 yield ("entities", name, key), text
     if isinstance(config.sink, KafkaConfig):
-        yield from ((("sink", key), text) for key, text in codec_problems(config.sink))
+        yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

@@ -193,6 +193,10 @@ def test_the_environment_can_choose_kafka_and_its_secrets_are_in_no_representati
             ],
         ),
         (
+            'kind = "kafka"\nbootstrap_servers = "a:1"\ncommit_seconds = 30.5',
+            ["sink.transaction_timeout_seconds: is less than 2 times commit_seconds (30.5), so the broker could "],
+        ),
+        (
             'path = "x"\n[entities.order]\nprofile = "history"\ntopic_settings = {}',
             [
                 "entities.order.profile: applies only to topics, and the sink is files; leave this key out",
@@ -217,6 +221,15 @@ def test_an_invalid_sink(kafka: Path, text: str, problems: list[str]) -> None:
     assert len(messages) == len(problems), messages
     for line, problem in zip(messages, problems, strict=True):
         assert line.startswith(problem)
+
+
+def test_the_timeout_of_a_transaction_covers_two_commits(kafka: Path) -> None:
+    sink = 'kind = "kafka"\nbootstrap_servers = "a:1"\ncommit_seconds = 30\n'
+    kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + sink + "transaction_timeout_seconds = 60")
+    assert config.load(kafka, {}).sink.commit_seconds == 30
+    kafka.write_text(KAFKA.partition('kind = "kafka"')[0] + sink + "transaction_timeout_seconds = 59")
+    [line] = refusal(kafka, {})
+    assert line.startswith(f"{kafka}: sink.transaction_timeout_seconds: is less than 2 times commit_seconds (30)")
 
 
 def test_all_errors_at_once(file: Path) -> None:
