@@ -3,11 +3,14 @@ partitioned table, so the service notices it when it reads the catalogue (a *loo
 """
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from changelog.connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres import watch
+from changelog.connectors.sources.postgres.admin import ddl, evidence
+from changelog.connectors.sources.postgres.snapshot.chunk_reader import signature
 from tests.integration.looks import Looks
 from tests.integration.site import Running, Site
 from tests.integration.test_unlogged import begin, warnings
@@ -210,3 +213,39 @@ def test_a_truncate_of_the_whole_table_is_in_the_log(site: Site) -> None:
         service.until(lambda: "2" in str(site.state("event")))
     assert not service.said("changes may be missing from the log")
     assert [op for op, _ in site.ops("event")[20:]] == ["truncate", "create", "create", "create"]
+
+
+def test_a_partition_that_is_dropped_during_a_look_is_noticed_by_the_next_look(
+    site: Site, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = evidence._probe
+
+    def probe_and_drop(connection: psycopg.Connection[Any], leaf: int) -> evidence._PartitionProbe | None:
+        found = probe(connection, leaf)
+        if found is not None and found.name == "event_1":
+            site.sql(*DROPPED)
+        return found
+
+    with site.running() as service:
+        service.until(site.is_read)
+        with looks.held():
+            monkeypatch.setattr(evidence, "_probe", probe_and_drop)
+            site.sql("VACUUM FULL event_1", "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+        until_repaired(site, service)
+
+
+def test_a_look_that_loses_its_connection_while_it_describes_a_table_is_repeated(
+    site: Site, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signature_or_lost(connection: psycopg.Connection[Any], table: tuple[str, str]) -> str:
+        monkeypatch.setattr(watch, "signature", signature)
+        site.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 60000)")
+        return signature(connection, table)
+
+    with site.running() as service:
+        service.until(site.is_read)
+        with looks.held():
+            monkeypatch.setattr(watch, "signature", signature_or_lost)
+            site.sql(*ATTACHED, "INSERT INTO event VALUES (99, 40, 'its description asks for a look')")
+        service.until(lambda: service.said("connection lost"))
+        until_repaired(site, service)

@@ -165,15 +165,15 @@ class Watch:
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
         """Compares the catalogue with the last look.
 
-        If an ALTER TABLE makes a wait for a lock time out, returns a result without changes. The next look is then
-        compared with the same earlier look.
+        If an ALTER TABLE makes a wait for a lock time out, or a partition is dropped during the look, returns a result
+        without changes. The next look is then compared with the same earlier look.
         """
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
         try:
             look = self._compared(connection, before, now)
         except ChangelogError as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            if not isinstance(error.__cause__, (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)):
                 raise
             return CatalogLook(evidence=before)
         self._before = now
@@ -185,8 +185,8 @@ class Watch:
         try:
             tables = refuse(connection, self._requirements, before)
         except ChangelogError as error:
-            if error.kind not in (Kind.GAP, Kind.PRECONDITION):
-                raise
+            if error.kind not in (Kind.GAP, Kind.PRECONDITION) or isinstance(error.__cause__, psycopg.Error):
+                raise  # an error of the server says nothing about the tables
             return Refusal(error=error, until=_mark(connection))
         changes = list(evidence.unlogged(evidence.prove(connection, before, now), now))
         until = _mark(connection) if changes else 0
@@ -250,7 +250,9 @@ def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[
         for leaf in table.leaves
         if leaf.oid not in leaves
     }
-    return {"signature": signature(connection, (table.schema, table.name)), "leaves": read_leaves}
+    with translated("reading the catalogue"):
+        table_signature = signature(connection, (table.schema, table.name))
+    return {"signature": table_signature, "leaves": read_leaves}
 
 
 def _no_publication(name: str) -> ChangelogError:
