@@ -80,11 +80,12 @@ def resumed(
 class Checkpointing:
     """The checkpoint of one opening of a source, and the repairs in it.
 
-    `name` is the name of this service; signals that name another service are ignored. `signing` takes a transaction id
-    and returns how a signal in that transaction must be signed, None if it need not be signed. Columns are *restated*
-    if a change of the table gave them new values, which older rows of the changelog lack. Then the table is read again.
-    The tables of entities in `asking` are not read again: the checkpoint only lists the columns. `stretch` says which
-    epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can crash there.
+    `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
+    signal's signature must cover, and returns how the signal must be signed, None if it need not be. Columns are
+    *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table is
+    read again. The tables of entities in `asking` are not read again: the checkpoint only lists the columns. `stretch`
+    says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can crash
+    there.
     """
 
     def __init__(
@@ -161,8 +162,8 @@ class Checkpointing:
             )
         for announced in assembled.announced:
             self.announce(announced)
-        for content, change in assembled.signals:
-            self.obey(content, change)
+        for content, change, number in assembled.signals:
+            self.obey(content, change, number)
 
     def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
         """Records the progress of table reads and repairs.
@@ -202,13 +203,14 @@ class Checkpointing:
         stored = restated(windows[version.entity], version.restated, read=read)
         self._put({**windows, version.entity: stored})
 
-    def obey(self, content: bytes, change: Change) -> None:
+    def obey(self, content: bytes, change: Change, number: int) -> None:
         """Obeys a message if it is a valid signal to this service.
 
-        Anybody may write such a message, so an invalid one is counted and never stops the service.
+        A signature must cover `number`. Anybody may write such a message, so an invalid one is counted and never stops
+        the service.
         """
         try:
-            signal = parse(content, self._signing(change.transaction.xid))
+            signal = parse(content, self._signing(number))
             if signal.service not in (None, self._name):
                 return
             repairs, windows = obey(self._repairs, self.checkpoint.windows, signal, change.position())

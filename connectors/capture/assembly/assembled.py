@@ -85,7 +85,8 @@ class Assembled:
     - `altered`: the changes that tables made to their columns. `announced`: the new versions of columns.
     - `unstamped`: as in `EncodedRows`.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
-    - `signals`: the messages that may be signals (requests to the service), and the place of each.
+    - `signals`: the messages that may be signals (requests to the service), the place of each, and the number that its
+      signature must cover.
     - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
     - `statements`: the texts of statements that change tables, and the commit of each.
     - `described`: the commit of the last transaction in which the log described an entity's table; 0 if there is none.
@@ -101,7 +102,7 @@ class Assembled:
     announced: list[Announced] = field(default_factory=list)
     unstamped: Counter[str] = field(default_factory=Counter)
     invalid_stamps: list[tuple[str, int]] = field(default_factory=list)
-    signals: list[tuple[bytes, Change]] = field(default_factory=list)
+    signals: list[tuple[bytes, Change, int]] = field(default_factory=list)
     fenced: bool = False
     statements: list[tuple[bytes, int]] = field(default_factory=list)
     described: int = 0

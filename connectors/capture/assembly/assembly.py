@@ -32,7 +32,7 @@ is put before the first row with the new columns, in a batch of its own (`announ
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,7 @@ from changelog.connectors.capture.assembly.assembled import (
     Ints,
     Listener,
 )
+from changelog.connectors.capture.assembly.open_transaction import OpenTransaction, check_ordinal
 from changelog.connectors.capture.rows.render_rows import Span, parted
 from changelog.connectors.capture.rows.row_records import Change, Transaction
 from changelog.envelope.columnar import batch
@@ -59,27 +60,8 @@ from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.stamp import parse
 from changelog.envelope.versions import Look, Versions
 
-ORDINALS_MAX = 1 << 31
-"""The most rows and messages of one transaction, because a position has 32 bits for twice the ordinal."""
-
 _EVERYTHING = 1 << 62
 """Greater than every position ordinal."""
-
-
-@dataclass(slots=True)
-class _OpenTransaction:
-    """The transaction that is being delivered.
-
-    `stamp` is that of the last message that is a stamp, and `fallback` the one that applies without such a message.
-    `ordinal` is the ordinal of the next row or message. `published` is the last position ordinal of the transaction
-    that the changelog holds already, or -1; rows up to there are dropped.
-    """
-
-    transaction: Transaction
-    stamp: Stamp | None = None
-    fallback: Stamp | None = None
-    ordinal: int = 0
-    published: int = -1
 
 
 class Assembly:
@@ -101,7 +83,7 @@ class Assembly:
     ) -> None:
         self.entities, self.listener = entities, listener
         self.announcer = Announcer(versions)
-        self.open: _OpenTransaction | None = None
+        self.open: OpenTransaction | None = None
         self.stop: ChangelogError | None = None
         """The error that stops the changelog after the rows that were returned; None without a stop."""
         self._published, self._partial = published, partial
@@ -158,7 +140,7 @@ class AssemblyRun:
         assembly = self._assembly
         if assembly.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
-        assembly.open = _OpenTransaction(transaction, published=assembly.published(transaction))
+        assembly.open = OpenTransaction(transaction, published=assembly.published(transaction))
         self._assembled.first = self._assembled.first or transaction
 
     def commit(self, end: int) -> None:
@@ -195,7 +177,7 @@ class AssemblyRun:
                     published=opened.published,
                 )
             )
-        _check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
+        check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
 
     def take_all(
         self,
@@ -219,7 +201,7 @@ class AssemblyRun:
         ]
         self._taken += sum(rows)
         self._ended += zip(transactions, ends, strict=True)
-        _check_ordinal(max(rows))
+        check_ordinal(max(rows))
 
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.
@@ -229,14 +211,21 @@ class AssemblyRun:
         self._opened().fallback = stamp
 
     def message(
-        self, prefix: str, content: bytes, *, place: int = 0, settle: Callable[[], None] = lambda: None
+        self,
+        prefix: str,
+        content: bytes,
+        *,
+        place: int = 0,
+        number: int | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
         A stamp applies to the rows after it. Rows that were taken just before the message, and whose record is at
         `place`, come after the message in the log, so a stamp applies to them too. The sender of a fence waits until
-        the checkpoint is stored. `settle` is called before the rows of a table read are published, so that a decoder
-        whose log does not report every change of tables can first describe the tables as they are at this place.
+        the checkpoint is stored. The signature of a signal must cover `number`, or else the transaction's id. `settle`
+        is called before the rows of a table read are published, so that a decoder whose log does not report every
+        change of tables can first describe the tables as they are at this place.
 
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.
@@ -252,7 +241,7 @@ class AssemblyRun:
             change = Change(transaction=opened.transaction, ordinal=ordinal, stamp=None)
             if prefix != SIGNAL_PREFIX:
                 return change
-            self._signal(content, change, settle)
+            self._signal(content, change, settle, number)
         return None
 
     def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
@@ -272,7 +261,7 @@ class AssemblyRun:
         if len(self._batches) > batches:
             rows, _ = self._batches[-1]
             ordinal = Position.parse(rows.column("position")[-1].as_py()).ordinal // 2 + 1
-        _check_ordinal(ordinal)
+        check_ordinal(ordinal)
         self.commit(end)
         return replace(change, ordinal=ordinal)
 
@@ -372,12 +361,12 @@ class AssemblyRun:
             assembled.last, assembled.partial = opened.transaction, True
         return assembled
 
-    def _opened(self) -> _OpenTransaction:
+    def _opened(self) -> OpenTransaction:
         if self._assembly.open is None:
             raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
         return self._assembly.open
 
-    def _stamp(self, content: bytes, opened: _OpenTransaction, place: int) -> None:
+    def _stamp(self, content: bytes, opened: OpenTransaction, place: int) -> None:
         """Applies a stamp to the next rows, and to the last rows that were taken if their record is at `place`.
 
         An invalid stamp is counted; then the previous stamp continues to apply.
@@ -397,11 +386,12 @@ class AssemblyRun:
             before, [late_span] = parted([span], late)
             self._spans[-1:] = [*before, replace(late_span, stamp=parsed.stamp)]
 
-    def _signal(self, content: bytes, change: Change, settle: Callable[[], None]) -> None:
+    def _signal(self, content: bytes, change: Change, settle: Callable[[], None], number: int | None = None) -> None:
         """Records a signal to the service. If the content is the nonce of a table read, publishes its rows instead."""
         listener = self._assembly.listener
         if not is_nonce(content):
-            self._assembled.signals.append((content, change))
+            signed = change.transaction.xid if number is None else number
+            self._assembled.signals.append((content, change, signed))
         elif listener is not None and self._opened().published < 0:
             self.flush()
             settle()
@@ -439,10 +429,3 @@ class AssemblyRun:
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._batches.append((rows.slice(begin), commits[begin:]))
-
-
-def _check_ordinal(ordinal: int) -> None:
-    if ordinal > ORDINALS_MAX:
-        raise ChangelogError(
-            Kind.LIMIT, f"a transaction has more than {ORDINALS_MAX} changes", hint="a position cannot count more"
-        )

@@ -222,11 +222,10 @@ class MysqlSource:
         accepted = {entity: Position.parse(text) for entity, text in self._state.checkpoint.accepted.items()}
         return Versions(self._known(), accepted=accepted, filled=partial(filled_columns, self._asking.query))
 
-    def _signing(self, transaction: int) -> Signing | None:
+    def _signing(self, number: int) -> Signing | None:
         secret = self._settings.signals_secret
         if secret is None:
             return None
-        number = self._log_state.signal_numbers.get(transaction, 0)
         return Signing(secret=secret, cluster=self._settings.address.database, transaction=number)
 
     def _start(self, dump: Connection) -> None:

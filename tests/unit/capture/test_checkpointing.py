@@ -46,7 +46,7 @@ def signal(do: Do, entity: str | None = "order", *, service: str | None = None) 
 
 def test_a_source_opens_again_only_once_the_signal_is_durable() -> None:
     state = checkpointing()
-    state.obey(signal("rebuild"), AT)
+    state.obey(signal("rebuild"), AT, 8)
     assert not state.is_outdated(sweeping=False)
     state.confirm(STORED)
     assert not state.is_outdated(sweeping=False)
@@ -57,10 +57,10 @@ def test_a_source_opens_again_only_once_the_signal_is_durable() -> None:
 
 def test_a_sweep_finishes_first_unless_a_signal_interrupts_it() -> None:
     state = checkpointing()
-    state.obey(signal("rebuild"), AT)
+    state.obey(signal("rebuild"), AT, 8)
     state.confirm(state.checkpoint)
     assert not state.is_outdated(sweeping=True)
-    state.obey(signal("pause"), AT)
+    state.obey(signal("pause"), AT, 8)
     state.confirm(state.checkpoint)
     assert state.is_outdated(sweeping=True)
 
@@ -69,7 +69,7 @@ def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None
     state = checkpointing()
     state.progress({"guest": {"complete": False, "part": 2}}, Reached(revision=0))
     assert state.checkpoint.windows["guest"] == {"complete": False, "part": 2}
-    state.obey(signal("rebuild", "guest"), AT)
+    state.obey(signal("rebuild", "guest"), AT, 8)
     planned = state.checkpoint.windows["guest"]
     state.progress({"guest": COMPLETE}, Reached(revision=0))
     assert state.checkpoint.windows["guest"] == planned
@@ -88,7 +88,7 @@ def test_progress_of_the_old_plan_counts_except_for_replanned_entities() -> None
 def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: bytes | None, ignored: int) -> None:
     passed: list[str] = []
     state = checkpointing(secret=secret, reached=passed)
-    state.obey(content, AT)
+    state.obey(content, AT, 8)
     assert (state.checkpoint, state.replanned, passed) == (STORED, set(), [])
     assert state.signals.take() == ignored
 
@@ -179,3 +179,21 @@ def test_a_new_changelog_reads_every_table() -> None:
     assert checkpoint == Checkpoint(
         position=None, through=commit_text(3), epoch=1, windows={"order": {"complete": False}}
     )
+
+
+def test_each_signal_of_a_transaction_has_a_number_of_its_own() -> None:
+    state = checkpointing(secret=b"secret")
+    signals = [
+        (
+            encode(
+                Signal(do="pause", id=entity, entity=entity), Signing(secret=b"secret", cluster="7", transaction=number)
+            ),
+            AT,
+            number,
+        )
+        for number, entity in enumerate(["order", "guest"])
+    ]
+    state.hear(Assembled(signals=signals))
+    assert state.repairs.paused == {"order", "guest"}
+    state.hear(Assembled(signals=[(content, change, number + 1) for content, change, number in signals]))
+    assert state.signals.take() == 2

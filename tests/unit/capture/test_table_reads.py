@@ -99,7 +99,7 @@ def test_the_threads_end_once_every_table_is_read() -> None:
 def test_a_changed_plan_ends_the_opening_once_it_is_durable() -> None:
     state = checkpointing()
     reads = table_reads(state)
-    state.obey(signal("rebuild"), AT)
+    state.obey(signal("rebuild"), AT, 8)
     reads.check(state)
     state.confirm(state.checkpoint)
     with pytest.raises(ChangelogError) as refused:
@@ -116,7 +116,7 @@ def test_progress_is_recorded_only_if_it_has_changed() -> None:
     assert recorded.windows["guest"] == task.to_json()
     reads.record(state)
     assert state.checkpoint is recorded
-    state.obey(signal("rebuild", "guest"), AT)
+    state.obey(signal("rebuild", "guest"), AT, 8)
     changed = state.checkpoint
     assert changed is not recorded
     reads.record(state)

@@ -47,6 +47,11 @@ ITEM = Table(
     listed=False,
 )
 OTHER = replace(ITEM, name="other")
+SIGNALS = replace(
+    ITEM,
+    name="changelog_signal",
+    kinds=(ITEM.kinds[0], replace(ITEM.kinds[1], column=replace(ITEM.kinds[1].column, name="content"))),
+)
 
 ALTERATION = "ALTER TABLE item COMMENT 'goods'"
 """A statement that alters the published table."""
@@ -144,6 +149,11 @@ class World:
     def execute(self, sql: str) -> None:
         """Appends a statement that is a transaction of its own."""
         self._append([self._gtid(), _query(sql)])
+
+    def signal(self, *rows: tuple[int, str]) -> None:
+        """Appends a transaction that inserts rows, each with its number and its content, into the table of signals."""
+        events = [_rows_event(Operation.INSERT, _row(number, content)) for number, content in rows]
+        self._append([self._gtid(), _query("BEGIN"), _table_map(SIGNALS), *events, _xid()])
 
     def settle(self) -> None:
         """Commits all prepared transactions."""

@@ -103,3 +103,12 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
     with pytest.raises(ChangelogError, match="inside another") as caught:
         reader.feed([*head, *last[:-1], *last])
     assert caught.value.kind is Kind.MALFORMED
+
+
+def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
+    """The signature of a signal covers this number, and a transaction can have several signals."""
+    world = World(Random(seed))
+    world.commit(1)
+    world.signal((11, "one"), (12, "two"))
+    assembled = assembler(Stored(NOTHING, NOTHING), Reads()).feed(list(world.sent(NOTHING)))
+    assert [(content, number) for content, _, number in assembled.signals] == [(b"one", 11), (b"two", 12)]

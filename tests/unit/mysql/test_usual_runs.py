@@ -84,7 +84,7 @@ class Reader:
         return [
             parts, None if stop is None else (str(stop), stop.position, stop.hint), assembler.through,
             assembler.between, state.gtids.text, state.resume.text, state.begun, state.maps, state.unlogged,
-            state.signal_numbers, vars(state.place), self.delivered, self.reads.discarded,
+            vars(state.place), self.delivered, self.reads.discarded,
         ]  # fmt: skip
 
 

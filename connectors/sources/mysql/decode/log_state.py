@@ -87,8 +87,6 @@ class LogState:
         self.holding: tuple[log.XaId, Held] | None = None
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
-        self.signal_numbers: dict[int, int] = {}
-        """Maps the commit of a transaction to the number of its row that is a signal; the signature covers it."""
         self.unlogged: list[tuple[str, str]] = []
         """The entities whose rows have changed without being in the log, each with the reason: their tables must be
         read. The source empties the list.

@@ -285,14 +285,12 @@ class TransactionReader:
         )
 
     def _messages(self, prefix: str, table_map: log.TableMap, event: log.Rows) -> None:
-        """Passes the texts of inserted rows on. Keeps the number of a signal's row, because its signature covers it."""
+        """Passes the texts of inserted rows on, with the numbers of the rows, which the signatures of signals cover."""
         for number, content in message_rows(table_map, event):
             if prefix == SIGNAL_PREFIX and not content:
                 self._run.message(FENCE_PREFIX, b"")
-                continue
-            if prefix == SIGNAL_PREFIX:
-                self._state.signal_numbers[self._begun().commit] = number
-            self._run.message(prefix, content)
+            else:
+                self._run.message(prefix, content, number=number)
 
     # Statements
 
