@@ -25,6 +25,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+import msgspec
+
 from changelog.connectors.capture.tables.table_progress import ALL_COLUMNS, COMPLETE, is_complete, was_complete
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -69,8 +71,8 @@ class Repair:
 
     @property
     def nbytes(self) -> int:
-        """Returns the size of all keys of this repair in UTF-8, in bytes."""
-        return sum(len(key.encode()) for key in (*self.keys, *self.absent))
+        """Returns the size of all keys of this repair in the checkpoint's JSON, without quotes, in bytes."""
+        return sum(len(msgspec.json.encode(key)) - len('""') for key in (*self.keys, *self.absent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,7 @@ class KafkaSink:
 
     def _config(self) -> dict[str, object]:
         timeout_ms = self._settings.transaction_timeout_s * 1000
-        largest = max(self._limits.values(), default=topics.MESSAGE_BYTES_DEFAULT)
+        largest = max(self._limits.values(), default=topics.CHECKPOINT_BYTES_MAX)
         return self._settings.client.config(
             {
                 **_DEFAULTS,

@@ -7,13 +7,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from changelog.connectors.servers.kafka import temporary_broker
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
-from changelog.connectors.sinks.kafka.admin.topics import AHEAD, Topic, TopicSettings, ensure, topics_of
+from changelog.connectors.sinks.kafka.admin.topics import (
+    AHEAD,
+    CHECKPOINT_BYTES_MAX,
+    Topic,
+    TopicSettings,
+    ensure,
+    topics_of,
+)
+from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from tests.integration.kafka.topics import alter, delete, entity, grow, opened, read, store
+from tests.servers import kafka_lib
 from tests.unit.records import BEGIN, checkpoint, record
 
 
@@ -33,6 +43,35 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
     }
     assert created[f"{configured.prefix}.event"].settings["retention.ms"] == str(5 * 86_400_000)
     assert all(finding.status == "ok" for finding in findings(configured.client, expected, create=False))
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
+    """With a guess, `on_too_large = "dead-letter"` would set messages aside for good that the topic accepts."""
+    with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
+        client = Client(bootstrap_servers=broker.bootstrap_servers)
+        expected = topics_of("app", [entity(partitions=4)], {})
+        created = ensure(client, expected, create=True, replication_factor=None)
+        assert created["app.order"].message_bytes == 3_000_000
+        assert created["app.order"].partitions == 4
+        assert created["app.positions"].message_bytes == CHECKPOINT_BYTES_MAX
+        read_again = ensure(client, expected, create=False, replication_factor=None)
+        assert {name: state.settings for name, state in created.items()} == {
+            name: state.settings for name, state in read_again.items()
+        }
+
+
+def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSettings) -> None:
+    """Also by `changelog accept` and other commands, which do not prepare the sink."""
+    many = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
+    with opened(settings) as app_sink:
+        app_sink.commit(replace(checkpoint(1), settings=many))
+    for _ in range(2):
+        with closing(KafkaSink(settings, JsonValues())) as command_sink:
+            stored = command_sink.recover()
+            assert stored is not None
+            assert stored.settings == many
+            command_sink.commit(stored)
 
 
 def test_another_number_of_partitions_is_refused(settings: KafkaSettings) -> None:

@@ -142,6 +142,13 @@ def test_keys_that_are_too_many_or_too_large_have_the_table_read() -> None:
         assert not second[1]["order"]["complete"]
 
 
+def test_keys_are_as_large_as_the_checkpoint_writes_them() -> None:
+    """A checkpoint is JSON, where a control character takes six bytes."""
+    [plain, escaped] = [after_signal("republish", keys=(char * 50_000,)) for char in ("x", "\x01")]
+    assert plain[0].open["order"].keys == ("x" * 50_000,)
+    assert escaped[0].open["order"] == Repair(ids=("s",), start=str(AT), table=True, sweep=True)
+
+
 def test_a_signal_that_comes_twice_is_one() -> None:
     rebuilt = after_signal("rebuild")
     assert after_signal("rebuild", to=rebuilt) == rebuilt

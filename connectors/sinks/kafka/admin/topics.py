@@ -4,6 +4,7 @@ The module `topic_check` compares the topics on the broker with the configuratio
 """
 
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from changelog.connectors.sinks.kafka.admin.names import (
 from changelog.connectors.sinks.kafka.admin.names import (
     topic as topic_name,
 )
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
+from changelog.connectors.sinks.kafka.client import TIMEOUT_S, UNKNOWN_TOPIC, Admin, Client, error_of
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
@@ -40,6 +41,9 @@ _RECORDS_MAX = 5_000
 
 The controller is the broker that stores the metadata. It writes one record for each topic, each partition and each
 setting, and accepts at most 10,000 records at once."""
+
+_NEW_WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""The seconds to wait before each attempt to read the state of new topics."""
 
 Profile = Literal["changelog", "aggressive", "history"]
 
@@ -89,7 +93,12 @@ _PROFILES: Mapping[Profile, Mapping[str, str]] = {
         "segment.ms": str(_DAY_MS // 4),
     },
 }
-_POSITIONS = _PROFILES["aggressive"]
+CHECKPOINT_BYTES_MAX = 8 << 20
+"""The largest checkpoint, in bytes. A checkpoint grows with the number of tables: 3,000 of them make more than 1 MiB.
+
+A higher limit would be refused by some managed clusters."""
+
+_POSITIONS = {**_PROFILES["aggressive"], "max.message.bytes": str(CHECKPOINT_BYTES_MAX)}
 _DELTA_BYTES = 4
 """The largest size of a delta, as a multiple of the largest size of a message of the changelog.
 
@@ -223,7 +232,7 @@ def ensure(
     if absent:
         for request in _requests(absent):
             _create(admin, request, replication_factor)
-        states |= {topic.name: TopicState(partitions=topic.partitions, settings=topic.settings) for topic in absent}
+        states |= _read_new(admin, absent)
     for topic in topics:
         refuse_resized(topic, states[topic.name])
     return states
@@ -273,6 +282,29 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
         )
         for name in existing
     }
+
+
+def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
+    """Returns the state of topics that were just created, which also has the broker's defaults.
+
+    A broker may show a new topic only after a moment. A topic that stays invisible counts as configured.
+    """
+    states = {topic.name: TopicState(partitions=topic.partitions, settings=topic.settings) for topic in created}
+    hidden = list(created)
+    for wait_s in _NEW_WAITS_S:
+        time.sleep(wait_s)
+        try:
+            shown = {name: state for name, state in read(admin, hidden).items() if state.partitions}
+        except ChangelogError as error:
+            refusal = _refusal(error)
+            if refusal is None or refusal.code() not in UNKNOWN_TOPIC:
+                raise
+            continue  # one broker shows a topic that another one does not know yet
+        states |= shown
+        hidden = [topic for topic in hidden if topic.name not in shown]
+        if not hidden:
+            break
+    return states
 
 
 def _fewest_in_sync(topic: TopicMetadata) -> tuple[int, int] | tuple[None, None]:
