@@ -3,6 +3,7 @@
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
+from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.envelope.position import Position
 
 SENT_BEFORE = GtidPosition.parse("0-1-4")
@@ -80,3 +81,20 @@ def test_what_the_server_sends_again_stays_delivered() -> None:
     commit_prepared(log_state, 11, b"early")
     log_state.end_block(None)
     assert places(log_state) == ("0-1-11", "0-1-6")
+
+
+def test_a_prepared_transaction_of_mysql_copies_no_set() -> None:
+    server = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    gtids = GtidSet.parse(f"{server}:1-4")
+    log_state = LogState(epoch=1, received=gtids, resume=gtids, database="shop")
+    for number in 5, 6:
+        begun = Begun(gtid=f"{server}:{number}", commit=10 * number, committed_at=0, seen=False)
+        log_state.begin(begun)
+        if number == 5:
+            log_state.hold(xa_id(b"early"), begun)
+            assert log_state.holding is not None
+            assert log_state.holding[1].before is None
+            log_state.prepared.hold(*log_state.holding)
+        log_state.end(begun)
+    log_state.end_block(None)
+    assert places(log_state) == (f"{server}:1-6", f"{server}:1-4:6")

@@ -119,13 +119,14 @@ class LogState:
         held = self.prepared.held
         if not held:
             return self.gtids
-        gtids = self.gtids
+        gtids, before = self.gtids, held[0].before
         if isinstance(gtids, GtidSet):
             prepared = GtidSet(intervals={}).builder()
             for transaction in held:
                 prepared.add(transaction.gtid)
             return gtids.minus(prepared.build())
-        return held[0].before
+        assert before is not None
+        return before
 
     @property
     def here(self) -> int:
@@ -171,13 +172,18 @@ class LogState:
 
     def hold(self, xa_id: log.XaId, begun: Begun) -> None:
         """Begins to hold the rows of an XA transaction. `begun` is the transaction of its PREPARE."""
-        before = self._sent.build().builder()
+        before = None if isinstance(self._received, GtidSet) else self._all_sent()
+        self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before)
+
+    def _all_sent(self) -> Gtids:
+        """Returns the transactions that the server has sent, up to this place."""
+        sent = self._sent.build().builder()
         for ended in self._ended:
             if isinstance(ended, Series):
-                before.add_all(ended.head, ended.numbers)
+                sent.add_all(ended.head, ended.numbers)
             else:
-                before.add(ended.gtid)
-        self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before.build())
+                sent.add(ended.gtid)
+        return sent.build()
 
     def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
         """Returns the rows of the prepared transaction `xa_id`, None if it is unknown.

@@ -32,12 +32,12 @@ class Held:
     """The rows of one prepared transaction.
 
     `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` are the transactions that the
-    server had sent before it.
+    server had sent before it; None for MySQL, whose sets of GTIDs can leave a transaction out.
     """
 
     gtid: str
     commit: int
-    before: Gtids
+    before: Gtids | None
     events: list[HeldEvent] = field(default_factory=list)
     nbytes: int = 0
     stamp: Stamp | None = None
