@@ -42,6 +42,7 @@ _BLOCK_BYTES_MAX = 8 << 20
 """Blocks of larger events have few events for each row, and are not searched."""
 
 _XID_BYTES = 8
+_QUERY, _TABLE_MAP = int(EventType.QUERY), int(EventType.TABLE_MAP)
 _SHAPE = re.compile(rb"\x21\x02(?:\x1d?\x13[\x1e-\x20])+\x10|\xa2(?:\xa0?\x13[\x17-\x19])+\x10", re.DOTALL)
 
 
@@ -200,7 +201,7 @@ class _Collector:
     def _add(self, at: int, end: int) -> bool:
         block, types, forms = self._block, self._found.types, self._forms
         at += 1
-        if types[at] == EventType.QUERY:
+        if types[at] == _QUERY:
             if not forms.is_begin(block[at]):
                 return False
             at += 1
@@ -208,7 +209,7 @@ class _Collector:
         stamp: Stamp | None = None
         while at < end - 1:
             own = None
-            if types[at] != EventType.TABLE_MAP:
+            if types[at] != _TABLE_MAP:
                 own, at = forms.stamp(block[at]), at + 1
             form = forms.rows(block[at], block[at + 1])
             if form is None or (events and own != stamp):

@@ -4,7 +4,7 @@ The events of many transactions begin with the same bytes after their headers: o
 first event with new bytes is decoded as any other event is. Further events with the same bytes have the same meaning.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from changelog.connectors.sources.mysql.decode.events import events as log
@@ -23,7 +23,7 @@ _BEGIN = b"BEGIN"
 _QUERY_AT = HEADER_BYTES + 8
 """Where the bytes of a BEGIN start that are the same in all sessions with the same settings."""
 
-_SQL_AT = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.ANNOTATE_ROWS: HEADER_BYTES}
+_SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.ANNOTATE_ROWS: HEADER_BYTES}
 _COMMENT_BEGINS = b" \t\n\r\f\v/"
 _TYPE_OFFSET = 4
 
@@ -73,7 +73,7 @@ class StatementForms:
 
     def stamp(self, packet: bytes) -> Stamp | None:
         """Returns the stamp in the text of a statement."""
-        begin = _SQL_AT[EventType(packet[_TYPE_OFFSET])]
+        begin = _SQL_AT[packet[_TYPE_OFFSET]]
         end = len(packet) - self.checksum_bytes
         return comment_stamp(packet[begin:end]) if begin < end and packet[begin] in _COMMENT_BEGINS else None
 
