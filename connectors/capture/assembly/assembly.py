@@ -179,29 +179,22 @@ class AssemblyRun:
             )
         check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
 
-    def take_all(
-        self,
-        transactions: Sequence[Transaction],
-        stamps: Sequence[Stamp | None],
-        rows: Sequence[int],
-        ends: Sequence[int],
-    ) -> None:
-        """Takes whole transactions that consist of rows: the same as `begin`, `sign`, `take` and `commit` for each.
+    def take_all(self, spans: Sequence[Span], ends: Sequence[int]) -> None:
+        """Takes whole transactions, in the order of the log: the same as `begin`, `sign`, `take` and `commit` for each.
 
-        They are in the order of the log. Raises ChangelogError (MALFORMED) if a transaction is open.
+        Each has one span, maybe without rows. `ends` are the places at which they end. If the ordinal of a span is not
+        0, stamps come before its rows. Raises ChangelogError (MALFORMED) if a transaction is open.
         """
         assembly = self._assembly
         if assembly.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
-        self._assembled.first = self._assembled.first or transactions[0]
-        self._spans += [
-            Span(transaction=transaction, stamp=stamp, ordinal=0, rows=count, published=assembly.published(transaction))
-            for transaction, stamp, count in zip(transactions, stamps, rows, strict=True)
-            if count
-        ]
-        self._taken += sum(rows)
-        self._ended += zip(transactions, ends, strict=True)
-        check_ordinal(max(rows))
+        self._assembled.first = self._assembled.first or spans[0].transaction
+        for span in spans:
+            span.published = assembly.published(span.transaction)
+        self._spans += [span for span in spans if span.rows]
+        self._taken += sum(span.rows for span in spans)
+        self._ended += zip([span.transaction for span in spans], ends, strict=True)
+        check_ordinal(max(span.ordinal + span.rows for span in spans))
 
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.

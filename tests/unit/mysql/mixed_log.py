@@ -70,6 +70,7 @@ class MixedLog:
         self._item = ITEM
         self._has_checksums = True
         self._quiet = random.choice([0, 30])
+        self._stamps = random.choice([0, 0.8])
 
     def gtid(self, number: int) -> str:
         """Returns the text of the GTID of a transaction."""
@@ -139,6 +140,8 @@ class MixedLog:
                 self._committed_by_query, self._empty, self._foreign, self._strange_flags, self._two_maps,
             ]  # fmt: skip
             return random.choice(kinds)()
+        if random.random() < self._stamps:
+            return self._stamped()
         return self._whole(
             [statement for _ in range(random.choice([1, 1, 1, 2, 4])) for statement in self._statement()]
         )
@@ -226,7 +229,17 @@ class MixedLog:
         return self._alone("TRUNCATE TABLE item")
 
     def _stamped(self) -> Sequence[Event]:
-        return self._whole([*self._inserted(STAMPS, _STAMP), *self._statement()])
+        """Inserts stamps, usually a single one before all changes, and deletes them."""
+        random = self._random
+        content = random.choice([_STAMP] * 6 + [b"{}", b"none", b""])
+        row = encode_row(STAMPS, (struct.pack("<i", 5), content))
+        rows = [row] * random.choice([1, 1, 1, 2])
+        events = [self._map(STAMPS), self._rows(STAMPS, Operation.INSERT, rows), *self._statement()]
+        if random.random() < 0.2:
+            events = [*self._statement(), *events]
+        if random.random() < 0.7:
+            events += [self._map(STAMPS), self._rows(STAMPS, Operation.DELETE, rows)]
+        return self._whole(events)
 
     def _signal(self) -> Sequence[Event]:
         return self._whole([*self._inserted(SIGNALS, self._random.choice([b"", b'{"do":"x"}'])), *self._statement()])

@@ -21,6 +21,7 @@ from itertools import repeat
 import numpy as np
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
+from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Transaction
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
@@ -51,7 +52,8 @@ class Run:
     """Consecutive transactions of the usual form, with one element for each in the sequences.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
-    which the transactions end; `end_log_pos` is that of the last event. `rows` are the numbers of published changes.
+    which the transactions end; `end_log_pos` is that of the last event. `rows` are the numbers of published changes;
+    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0.
     """
 
     end: int
@@ -60,6 +62,7 @@ class Run:
     committed_at: Sequence[int]
     ends: Sequence[int]
     stamps: Sequence[Stamp | None]
+    ordinals: Sequence[int]
     rows: Sequence[int]
     groups: Sequence[Statements]
 
@@ -71,9 +74,13 @@ def deliver(run: Run, state: LogState, assembly_run: AssemblyRun, texts: RowText
     for commit, name in zip(commits, names, strict=True):
         state.delivered(commit, name)
     members = zip(commits, names, repeat(state.epoch), commits, run.committed_at, strict=False)
-    transactions = [*map(Transaction._make, members)]
+    contents = zip(map(Transaction._make, members), run.stamps, run.ordinals, run.rows, strict=True)
+    spans = [
+        Span(transaction=transaction, stamp=stamp, ordinal=ordinal, rows=rows)
+        for transaction, stamp, ordinal, rows in contents
+    ]
     texts.add_statements(run.groups, sum(run.rows))
-    assembly_run.take_all(transactions, run.stamps, run.rows, run.ends)
+    assembly_run.take_all(spans, run.ends)
     state.place.pass_to(run.end_log_pos)
     state.pass_all(run.series)
 
@@ -188,6 +195,7 @@ class _Collector:
     def __init__(self, block: Sequence[bytes], found: _Found, forms: StatementForms) -> None:
         self._block, self._found, self._forms = block, found, forms
         self._stamps: list[Stamp | None] = []
+        self._ordinals: list[int] = []
         self._first_statements: list[int] = []
         self._count = 0
 
@@ -206,17 +214,25 @@ class _Collector:
                 return False
             at += 1
         events: list[tuple[RowsForm, bytes]] = []
+        message: Stamp | None = None
         stamp: Stamp | None = None
         while at < end - 1:
             own = None
             if types[at] != _TABLE_MAP:
                 own, at = forms.stamp(block[at]), at + 1
-            form = forms.rows(block[at], block[at + 1])
-            if form is None or (events and own != stamp):
+            form, packet, at = forms.rows(block[at], block[at + 1]), block[at + 1], at + 2
+            if form is None:
                 return False
-            events.append((form, block[at + 1]))
-            stamp, at = own, at + 2
-        self._stamps.append(stamp)
+            if form.is_stamp:
+                message = None if events else forms.message(packet)
+                if message is None:
+                    return False
+            elif events and own != stamp and message is None:
+                return False
+            events.append((form, packet))
+            stamp = own
+        self._stamps.append(message or stamp)
+        self._ordinals.append(0 if message is None else 1)
         self._first_statements.append(self._count)
         for form, packet in events:
             if form.statements is not None:
@@ -247,6 +263,7 @@ class _Collector:
             committed_at=found.gtids.committed_at[first:end],
             ends=(base + found.ends[first:end]).tolist(),
             stamps=self._stamps,
+            ordinals=self._ordinals,
             rows=np.add.reduceat(counts, self._first_statements).tolist(),
             groups=groups,
         )

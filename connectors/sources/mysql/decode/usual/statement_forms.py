@@ -12,12 +12,14 @@ from changelog.connectors.sources.mysql.decode.events.event_reader import EventR
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
+from changelog.connectors.sources.mysql.decode.rows.message_rows import message_rows
 from changelog.connectors.sources.mysql.decode.rows.row_batches import Statements, is_whole
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.statements.statement_stamps import comment_stamp
 from changelog.connectors.sources.mysql.decode.transactions import OPS, SIGNAL_TABLE, STAMP_TABLE
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Stamp
+from changelog.envelope.stamp import parse
 
 _BEGIN = b"BEGIN"
 _QUERY_AT = HEADER_BYTES + 8
@@ -32,17 +34,22 @@ _TYPE_OFFSET = 4
 class RowsForm:
     """How events with rows begin: with `head` after the header. The rows begin at `offset`.
 
-    `statements` collects them; it is None for rows that nobody publishes.
+    `statements` collects them; it is None for rows that nobody publishes. `is_stamp` says that the rows are messages,
+    which say who makes the changes that follow in the transaction.
     """
 
     head: bytes
     offset: int
     statements: Statements | None
+    is_stamp: bool
 
 
 @dataclass(slots=True)
 class MapForm:
-    """A table map, and the forms of the events with rows after it, by their type."""
+    """A table map, and the forms of the events with rows after it, by their type.
+
+    `table` is None if nobody publishes the table.
+    """
 
     event: log.TableMap
     table: BoundTable | None
@@ -92,12 +99,24 @@ class StatementForms:
             form = self._rows(described, packet)
         return form if form is not None and form.offset <= len(packet) - self.checksum_bytes else None
 
+    def message(self, packet: bytes) -> Stamp | None:
+        """Returns the stamp in the rows for which `rows` has just returned a form; None unless it is a single one."""
+        event, described = self._decoded(packet), self._last_form
+        assert isinstance(event, log.Rows)
+        assert described is not None
+        try:
+            contents = [content for _, content in message_rows(described.event, event)]
+        except ChangelogError:
+            return None
+        parsed = [parse(content) for content in contents]
+        return parsed[0].stamp if len(parsed) == 1 and parsed[0].problem is None else None
+
     def _map(self, packet: bytes) -> MapForm | None:
         event = self._decoded(packet)
         if not isinstance(event, log.TableMap):
             return None
         table = self._tables.present(event)
-        if table is None and (self._tables.entity(event) is not None or event.table in (STAMP_TABLE, SIGNAL_TABLE)):
+        if table is None and (self._tables.entity(event) is not None or event.table == SIGNAL_TABLE):
             return None
         return MapForm(event, table)
 
@@ -108,7 +127,8 @@ class StatementForms:
         if table is not None and not is_whole(table, event):
             return None
         statements = None if table is None else self._statements(table, OPS[event.operation])
-        form = RowsForm(packet[HEADER_BYTES : event.offset], event.offset, statements)
+        is_stamp = table is None and described.event.table == STAMP_TABLE and event.operation is log.Operation.INSERT
+        form = RowsForm(packet[HEADER_BYTES : event.offset], event.offset, statements, is_stamp)
         described.rows[packet[_TYPE_OFFSET]] = form
         return form
 
