@@ -71,7 +71,7 @@ def divided(reader: EventReader, block: Sequence[bytes], find: Callable[[int], R
     """
     at = total = 0
     while at < len(block):
-        run = find(at)
+        run = find(at) if total < BLOCK_BYTES_MAX else None
         if run is not None:
             yield run
             at = run.end
