@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.sources.postgres.admin import ddl
+from changelog.connectors.sources.postgres.noticed import Noticed
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.looks import Looks
 from tests.integration.site import Running, Site
 
@@ -151,6 +155,24 @@ def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
         site.sql("INSERT INTO item VALUES (51, 'seen')")
         service.until(lambda: "51" in site.state("item"))
         assert warnings(service) == []  # the ignored edit is not reported again
+
+
+def test_rows_that_were_read_before_the_service_stops_are_published(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.running() as service:
+        service.until(site.is_read)
+        before = site.checkpoint.position
+
+        def stop_after_the_row(_: Noticed, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
+            if checkpoint.position != before:
+                raise ChangelogError(Kind.GAP, "changes made meanwhile may be missing")
+            return checkpoint, repairs
+
+        monkeypatch.setattr(Noticed, "settle", stop_after_the_row)
+        site.sql("INSERT INTO item VALUES (50, 'seen')")
+        assert "may be missing" in str(service.ended())
+    assert is_same(site)
 
 
 def test_edits_that_hide_no_change_are_not_reported(site: Site) -> None:

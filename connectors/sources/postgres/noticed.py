@@ -89,6 +89,9 @@ class Noticed:
         notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece with or after a
         description is held back until a look has covered this position. A block of the stream may describe a table
         without yielding a piece (None); then the next piece is held back.
+
+        If the look refuses the table, the whole piece is dropped, with its rows from before the description. After the
+        next start, the stream has them again.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):

@@ -47,7 +47,7 @@ from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.connectors.sources.postgres.watch import refuse_unpublished
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import RETRIED, ChangelogError
 from changelog.envelope.position import Position
 from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
@@ -86,6 +86,7 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._noticed: Noticed | None = None
+        self._unsettled: ChangelogError | None = None  # raised once the piece before it was returned
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -287,6 +288,8 @@ class PostgresSource:
         assert self._noticed is not None
         if self._noticed.withholds:
             return self._noticed.release(timeout_s)
+        if self._unsettled is not None:
+            raise self._unsettled
         if self._assembler.stop is not None:
             raise self._assembler.stop
         assert self._reading is not None
@@ -327,13 +330,19 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
+        """Returns a block as a piece. If an unlogged change stops the service after it, the next `read` raises this."""
         before = self._state.checkpoint
         self._state.deliver(assembled)
         if assembled.last is not None:
             self._state.remember(HISTORY, last_transaction(assembled.last, self._settings.publication))
         self._progress()
         self._state.hear(assembled)
-        self._settle()
+        try:
+            self._settle()
+        except ChangelogError as error:
+            if error.kind in RETRIED:
+                raise
+            self._unsettled = error
         if self._state.checkpoint == before:
             return None
         return self._as_piece(before, assembled.rows, urgent=assembled.fenced)
