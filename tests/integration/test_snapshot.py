@@ -33,14 +33,15 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
     raise AssertionError(f"{entity} was bound, although its only leaf has disappeared")
 
 
-def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str) -> None:
+@pytest.mark.parametrize("schema", ["public", "gone"])
+def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
     """A leaf is a partition, or a table without partitions. Here it was dropped or renamed, so only the catalogue says
-    where its rows are now.
+    where its rows are now. It may have gone with its schema.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
     leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
-    table = TableProgress(entity="place", signature="", leaves={'"public"."place_2025"': leaf})
+    table = TableProgress(entity="place", signature="", leaves={f'"{schema}"."place_2025"': leaf})
     windows = Windows({"place": table}, horizon=0, nonces=nonce)
     reader = ChunkReader(
         windows,

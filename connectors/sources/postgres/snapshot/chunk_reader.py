@@ -171,7 +171,7 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     try:
         with reading.transaction():
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
-    except psycopg.errors.UndefinedTable as error:
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise ChangelogError(
             Kind.ALTERED, f"{leaf} disappeared while it was being read; the reading of its table is planned again"
         ) from error
