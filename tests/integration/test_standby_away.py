@@ -9,6 +9,10 @@ import structlog
 
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.service import service
+from changelog.connectors.sources.postgres.admin.signals import send
+from changelog.connectors.sources.postgres.session.connection import connect
+from changelog.connectors.sources.postgres.session.patience import Patience
+from changelog.envelope.signal import Signal
 from tests.integration.site import Running, Site
 from tests.patience import until
 from tests.servers import SETTINGS, postgres_bin, reload
@@ -56,6 +60,13 @@ def site(server: Server, tmp_path: Path) -> Site:
         new_site.config.read_text("utf-8").replace('kind = "postgres"', 'kind = "postgres", failover = true')
     )
     return new_site
+
+
+def test_a_signal_does_not_wait_for_a_synchronous_standby(site: Site) -> None:
+    site.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{AWAY}'")
+    reload(site.dsn)
+    with connect(site.dsn, patience=Patience(silence_s=2.0)) as connection:
+        assert send(connection, Signal(do="rebuild", id="sent", entity="guest"), b"sixteen characters") > 0
 
 
 def hold_back_for(site: Site, slot: str) -> None:

@@ -15,6 +15,7 @@ def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
     ChangelogError.
     """
     with translated("sending a signal"), connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = local")  # the service does not wait for standbys, either
         content = encode(signal, None if secret is None else _signing(connection, secret))
         row = connection.execute(
             "SELECT pg_logical_emit_message(true, %s, %s) - '0/0'::pg_lsn", [PREFIX, content]
