@@ -10,7 +10,7 @@ from psycopg.conninfo import make_conninfo
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import ChangelogError, Kind
-from tests.integration.stream.streams import ask, connected, execute, stream, wait_for
+from tests.integration.stream.streams import ask, connected, execute, stream, take_until, wait_for
 from tests.servers import SETTINGS, postgres_bin, reload
 
 
@@ -74,6 +74,27 @@ def test_a_slot_that_lost_its_log() -> None:
             execute(server.dsn(), "CHECKPOINT")
             with pytest.raises(ChangelogError, match="slot s has lost its log") as raised:
                 stream(server.dsn(), "s")
+            assert raised.value.kind is Kind.GAP
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_log_that_the_server_lacks_is_a_gap_and_any_other_missing_file_is_not() -> None:
+    for programs in (None, postgres_bin(15)):
+        with temporary_server(programs, settings=SETTINGS) as server:
+            execute(server.dsn(), "CREATE TABLE t (id int)", "CREATE PUBLICATION p FOR TABLE t")
+            with connected(server.dsn()) as connection:
+                connection.create_slot("s")
+                with pytest.raises(ChangelogError, match="No such file") as raised:
+                    connection.query("SELECT pg_read_file('absent')")
+                assert raised.value.kind is Kind.PRECONDITION
+            oldest = ask(server.dsn(), "SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots")
+            execute(server.dsn(), "SELECT pg_switch_wal()", "INSERT INTO t VALUES (1)")
+            (server.data_dir / "pg_wal" / str(oldest)).unlink()
+            with (
+                pytest.raises(ChangelogError, match="has already been removed") as raised,
+                stream(server.dsn(), "s") as open_stream,
+            ):
+                take_until(open_stream, lambda _: False)
             assert raised.value.kind is Kind.GAP
 
 

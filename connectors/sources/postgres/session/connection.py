@@ -9,7 +9,7 @@ import psycopg
 from changelog.connectors import libpq
 from changelog.connectors.sources.postgres.session.patience import Patience, PatientConnection
 from changelog.connectors.sources.postgres.session.quoting import literal
-from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 """A session whose rows are tuples: one that `connect` returned, or any other connection of psycopg."""
@@ -31,7 +31,6 @@ _REMEDIES = libpq.Remedies(
         ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
         ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop unused slots"),
         ("55006", Kind.IN_USE, "stop the other session first"),
-        ("58P01", Kind.GAP, f"the server removed log that had not been read yet; {OVER_GAP}"),
         ("08", Kind.CONNECTION, None),
         ("25P03", Kind.CONNECTION, None),  # idle_in_transaction_session_timeout
         ("25P04", Kind.CONNECTION, None),  # transaction_timeout

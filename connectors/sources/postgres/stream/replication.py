@@ -27,6 +27,7 @@ _POSTGRES_EPOCH_S = 946_684_800  # 2000-01-01
 _DRAIN_S = 2.0
 _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
+_NO_FILE = b"58P01"
 _PREREQUISITE = "55000"  # from version 18 on, the server only warns with this code and leaves the rows out
 _STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, with the same code
 
@@ -273,7 +274,11 @@ def parse_history(content: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def _explain_result(result: pq.abc.PGresult, doing: str) -> ChangelogError:
+    """Returns our error for a failed START_REPLICATION, or for the end of its stream."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
+    if state == _NO_FILE:
+        hint = f"the server removed log that had not been read yet; {OVER_GAP}"
+        return ChangelogError(Kind.GAP, f"{doing}: {_message(result)}", hint=hint)
     return explain(state.decode() if state else None, _message(result), doing)
 
 
