@@ -31,6 +31,10 @@ _DEFAULTS: Final[Mapping[str, str | int]] = {
 # libpq adds this advice to a refused connection; our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
+# A URI, cut as libpq cuts it: the first @ ends user and password, unless a / comes earlier.
+_URI: Final = re.compile(r"postgres(ql)?://([^@/]*@)?(?P<rest>[^?]*).*", re.DOTALL)
+_PORT: Final = re.compile(r"\s*[0-9]*\s*")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
@@ -51,13 +55,33 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
     try:
         from_dsn = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        raise ChangelogError(
-            Kind.USAGE,
-            f"{remedies.dsn} is not a PostgreSQL connection string",  # libpq's own message may quote a password
-            hint="write it as postgresql://user:password@host:5432/database and percent-encode special characters",
-        ) from error
+        raise malformed(remedies) from error
+    if _is_misread(dsn, from_dsn):
+        raise malformed(remedies)
     # The replication protocol has no prepared statements.
     return {**_DEFAULTS, **from_dsn, "client_encoding": "UTF8", "autocommit": True, "prepare_threshold": None}
+
+
+def malformed(remedies: Remedies) -> ChangelogError:
+    """Returns the error for a connection string that is none. It quotes nothing, because that may be a password."""
+    return ChangelogError(
+        Kind.USAGE,
+        f"{remedies.dsn} is not a PostgreSQL connection string",
+        hint="write it as postgresql://user:password@host:5432/database and percent-encode special characters",
+    )
+
+
+def _is_misread(dsn: str, from_dsn: Mapping[str, Any]) -> bool:
+    """Returns whether libpq takes a part of a password for a host, a port or a database.
+
+    This happens if a password has an `@` or a `/` that is not percent-encoded. Hosts may be folders of sockets (`/…`)
+    or abstract sockets (`@…`).
+    """
+    uri = _URI.fullmatch(dsn)
+    if uri is not None and "@" in uri["rest"]:
+        return True
+    hosts, ports = (str(from_dsn.get(name, "")).split(",") for name in ("host", "port"))
+    return any("@" in host[1:] and not host.startswith("/") for host in hosts) or not all(map(_PORT.fullmatch, ports))
 
 
 def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogError:

@@ -51,6 +51,8 @@ def connected(dsn: str, doing: str) -> Iterator[Connection]:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))
     except psycopg.OperationalError as error:
         raise libpq.rejection(error, _REMEDIES) from error
+    except UnicodeError as error:  # no host can have this name
+        raise libpq.malformed(_REMEDIES) from error
     with contextlib.closing(connection):
         try:
             yield connection

@@ -65,6 +65,8 @@ def connect(
         connection = PatientConnection.open(parameters, patience or Patience())
     except psycopg.OperationalError as error:
         raise libpq.rejection(error, _REMEDIES) from error
+    except UnicodeError as error:  # no host can have this name
+        raise libpq.malformed(_REMEDIES) from error
     if settings:
         with translated("setting up the session"):
             limits = {"transaction_timeout": "0"} if connection.info.server_version >= _TRANSACTION_TIMEOUT else {}
