@@ -104,8 +104,8 @@ class PostgresStage:
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float
     ) -> Iterator["PostgresRehearsal"]:
-        """See `Stage.rehearse`."""
-        with self.connection.transaction(force_rollback=True):
+        """See `Stage.rehearse`. An error of the server in the block becomes a ChangelogError, too."""
+        with translated("rehearsing"), self.connection.transaction(force_rollback=True):
             self.connection.execute(f"SET LOCAL lock_timeout = {round(lock_timeout_s * 1000)}".encode())
             yield PostgresRehearsal(
                 self.connection,

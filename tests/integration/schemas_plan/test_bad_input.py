@@ -5,8 +5,14 @@ import re
 import psycopg
 import pytest
 
+from changelog.connectors.sources.postgres import planning
+from changelog.connectors.sources.postgres.admin.catalog import read_tables
+from changelog.connectors.sources.postgres.session.connection import Connection, connect
+from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
+from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.schemas_plan.planner import CONFIG, Planner
 from tests.integration.site import Site
+from tests.unit.postgres.messages import entity
 
 BAD = {
     "1: syntax": ("ALTER TABEL orders;", 3, '1: syntax error at or near "TABEL"'),
@@ -132,6 +138,28 @@ def test_the_wait_for_a_lock_has_a_timeout(site: Site, planner: Planner, stateme
         )
         other.execute("UPDATE orders SET nights = 4")
         assert planner.entity("ALTER TABLE orders DROP note", "--embedded")["alterations"]
+
+
+@pytest.mark.parametrize("step", ["read_tables", "bind_table", "findings", "read_states", "shared", "rehearse"])
+def test_a_server_that_ends_the_session(
+    site: Site, planner: Planner, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    function = getattr(planning, step)
+
+    def end_and_call(connection: Connection, *values: object, **named: object) -> object:
+        site.sql(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 60000)")
+        return function(connection, *values, **named)
+
+    monkeypatch.setattr(planning, step, end_and_call)
+    assert re.search("terminating connection|the connection is closed", planner.refused("SELECT 1"))
+
+
+def test_a_session_that_has_ended_is_lost_to_whoever_describes_a_table(site: Site) -> None:
+    with connect(site.dsn) as connection:
+        [table] = read_tables(connection, named=("public", "orders"))
+    with pytest.raises(ChangelogError, match="the connection is closed") as raised:
+        bind_table(connection, entity("orders", "orders"), table, b"")
+    assert raised.value.kind is Kind.CONNECTION
 
 
 @pytest.mark.parametrize("before", ["", "SET statement_timeout = 0;", "RESET ALL; "])

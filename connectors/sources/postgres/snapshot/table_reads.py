@@ -160,4 +160,8 @@ def _bound(types: TypeCatalog, entity: Entity, table: Table, hmac_key: bytes) ->
 
 
 def _types(connection: Connection) -> TypeCatalog:
-    return TypeCatalog(lambda query, values: connection.execute(query.encode(), values).fetchall())
+    def ask(query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with translated("asking the catalogue"):
+            return connection.execute(query.encode(), values).fetchall()
+
+    return TypeCatalog(ask)
