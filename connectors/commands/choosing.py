@@ -47,7 +47,10 @@ def choice_of(arguments: argparse.Namespace) -> Choice | None:
 def when(text: str) -> Position | datetime:
     """Parses a position, a time with a zone, or an age such as 15m."""
     if text[-1:] in _UNITS and text[:-1].isdecimal():
-        return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
+        try:
+            return datetime.now(UTC) - int(text[:-1]) * _UNITS[text[-1]]
+        except OverflowError:
+            raise argparse.ArgumentTypeError(f"{text!r} is before the year 1") from None
     parsed = moment(text)
     if parsed is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a position, a time with a zone, or an age such as 15m")

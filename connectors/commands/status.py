@@ -1,6 +1,7 @@
 """`changelog status`: prints how far the changelog is, and what the service waits for."""
 
 import argparse
+import http.client
 import json
 import os
 import re
@@ -148,6 +149,8 @@ def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
 def probe(settings: Config) -> dict[str, Any]:
     """Asks the running service for its state, over HTTP. Returns an empty mapping if it does not answer.
 
+    Another program may listen at the address, so an answer that is not a service's counts as none.
+
     The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
     `lag_seconds`; `waits_for`, with the ids of the transactions that must end before a table can be read; and
     `waiting`, the reason why the database server sends nothing.
@@ -158,9 +161,9 @@ def probe(settings: Config) -> dict[str, Any]:
             live = json.load(answer)
         with direct.open(f"http://{settings.service.listen}/metrics", timeout=PROBE_TIMEOUT_S) as answer:
             lags = dict(_LAG.findall(answer.read().decode()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return {}
-    if live.get("name") != settings.name:
+    if not isinstance(live, dict) or live.get("name") != settings.name:
         return {}
     waits = {name: live[name] for name in ("waits_for", "waiting") if name in live}
     return {"phase": live["phase"], **waits, **{name: float(value) for name, value in lags.items()}}

@@ -22,8 +22,9 @@ from changelog.connectors.config.views import ViewConfig
 
 def _listen(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ValueError('should be "HOST:PORT", as in "127.0.0.1:9464"')
+    is_bare_ipv6 = ":" in host and (host[0], host[-1]) != ("[", "]")
+    if not host or is_bare_ipv6 or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ValueError('should be "HOST:PORT", as in "127.0.0.1:9464" or "[::1]:9464"')
     return text
 
 

@@ -1,6 +1,8 @@
 """Serves `GET /live`, `/ready` and `/metrics` over HTTP, for programs that monitor the service."""
 
 import json
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -9,12 +11,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from changelog.envelope.errors import ChangelogError, Kind
 
 LIVE_WITHIN_S = 120.0
 """A publish loop counts as stuck if it has completed no turn for this long."""
 
 REQUEST_TIMEOUT_S = 10.0
+
+_log = structlog.get_logger("health")
 
 
 class HealthState:
@@ -49,22 +55,40 @@ class HealthState:
         return self._clock() - self._beat_s < LIVE_WITHIN_S
 
 
+class _Server(ThreadingHTTPServer):
+    """Listens on an IPv4 or IPv6 address. It logs failed requests, which the base class prints to stderr."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002, the base class has it
+        """See `socketserver.BaseServer`. Probes may break their connections at any time, so these are no errors."""
+        if isinstance(sys.exception(), OSError):
+            _log.debug("a probe broke its connection", client=str(client_address), exc_info=True)
+        else:
+            _log.exception("a probe was not answered", client=str(client_address))
+
+
 class HealthServer:
     """Serves `state` and the text from `metrics` on `address`, in a thread. It is a context manager.
 
-    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port.
+    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port,
+    and `listen` is its text.
     """
 
     def __init__(self, address: tuple[str, int], state: HealthState, metrics: Callable[[], bytes]) -> None:
         try:
-            self._server = ThreadingHTTPServer(address, _handler(state, metrics))
+            self._server = _Server(address, _handler(state, metrics))
         except OSError as error:
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"cannot listen on {address[0]}:{address[1]} ({error.strerror})",
+                f"cannot listen on {_text(address)} ({error.strerror})",
                 hint="set another address in [service] listen",
             ) from error
         self.address: tuple[str, int] = self._server.server_address[0], self._server.server_address[1]  # type: ignore[assignment]
+        self.listen = _text(self.address)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True)
 
     def __enter__(self) -> Self:
@@ -77,6 +101,11 @@ class HealthServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _handler(state: HealthState, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:

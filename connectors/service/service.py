@@ -77,7 +77,7 @@ class Service:
             self._health() as health,
             nullcontext() if self._manager is None else self._manager.watching(lambda: self._state.live),
         ):
-            _log.info("service started", name=config.name, listen=f"{health.address[0]}:{health.address[1]}")
+            _log.info("service started", name=config.name, listen=health.listen)
             sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)
             sampler.start()
             try:
@@ -153,16 +153,18 @@ class Service:
         """Updates, every `SAMPLE_S`, the metrics for which the server has to be queried."""
         lag = Lag()
         while not self._stop.wait(SAMPLE_S):
+            through = self._watch.through
             try:
-                status = self._database.status(self._watch.through)
+                status = self._database.status(through)
             except ChangelogError:
                 self._watch.waits(None)
                 continue  # the loop reports a lost database and waits for it
             self._watch.waits(status.waits_for)
             if status.retained is not None:
                 self._metrics.slot_retained_bytes.set(status.retained.nbytes)
-            self._metrics.lag_bytes.set(status.lag_bytes)
-            self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, self._watch.through))
+            if through:  # before the first turn, the whole log would count
+                self._metrics.lag_bytes.set(status.lag_bytes)
+            self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, through))
 
     def _log_retained(self) -> None:
         """Logs how much of its log the database retains for the stopped service, unless the database is lost."""

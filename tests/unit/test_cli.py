@@ -307,6 +307,16 @@ def test_tail_shows_the_selected_changes(
     test_tail_begins_with_the_last_changes(words, expected, config_file, log, capsys)
 
 
+@pytest.mark.parametrize("age", ["99999999999d", "800000d"])
+def test_an_age_of_before_the_year_1_is_refused(
+    age: str, config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(config_file, "tail", "--since", age)
+    assert caught.value.code == 2
+    assert f"argument --since: '{age}' is before the year 1" in capsys.readouterr().err
+
+
 def test_history_shows_the_selected_changes(config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(config_file, "history", "order", "42", "--json", "--service", "payments") == 0
     [line] = capsys.readouterr().out.splitlines()

@@ -232,6 +232,18 @@ def test_the_timeout_of_a_transaction_covers_two_commits(kafka: Path) -> None:
     assert line.startswith(f"{kafka}: sink.transaction_timeout_seconds: is less than 2 times commit_seconds (30)")
 
 
+@pytest.mark.parametrize(("listen", "host"), [("[::1]:9464", "::1"), ("localhost:0", "localhost")])
+def test_the_address_of_the_service(kafka: Path, listen: str, host: str) -> None:
+    kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
+    assert config.load(kafka, {}).service.address[0] == host
+
+
+@pytest.mark.parametrize("listen", ["::1:9464", "[::1:9464", ":9464", "host:99999"])
+def test_an_invalid_address_of_the_service(kafka: Path, listen: str) -> None:
+    kafka.write_text(f'{KAFKA}\n[service]\nlisten = "{listen}"')
+    assert refusal(kafka, {})[0].startswith(f'{kafka}: service.listen: should be "HOST:PORT"')
+
+
 def test_all_errors_at_once(file: Path) -> None:
     file.write_text(
         """
@@ -269,7 +281,7 @@ def test_all_errors_at_once(file: Path) -> None:
         "entities.dead.mask.email: should be 'drop', 'null' or 'sha256'",
         "entities.order.partitions: should be a valid integer",
         "mask.key: should have 16 characters or more",
-        'service.listen: should be "HOST:PORT", as in "127.0.0.1:9464"',
+        'service.listen: should be "HOST:PORT", as in "127.0.0.1:9464" or "[::1]:9464"',
     ]
 
 

@@ -1,22 +1,40 @@
 """Logs, metrics and health of a running service."""
 
+import http.client
 import io
 import json
+import re
 import socket
+import socketserver
+import struct
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
-from changelog.connectors import logs
+from changelog.connectors import config, logs
+from changelog.connectors.commands.status import probe
+from changelog.connectors.service import service
 from changelog.connectors.service.health import LIVE_WITHIN_S, HealthServer, HealthState
 from changelog.connectors.service.metrics import Metrics
 from changelog.connectors.service.service import Lag
 from changelog.connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
+from changelog.connectors.sources import SourceStatus
 from changelog.envelope.errors import ChangelogError, Kind
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
+
+CONFIG = """
+name = "booking"
+source = { kind = "postgres", dsn = "dbname=app" }
+sink = { path = "log" }
+tables = { include = ["*"] }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +100,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def get(server: HealthServer, path: str) -> tuple[int, str]:
     try:
-        with DIRECT.open(f"http://{server.address[0]}:{server.address[1]}{path}", timeout=PATIENCE_S) as answer:
+        with DIRECT.open(f"http://{server.listen}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -105,6 +123,88 @@ def test_health_follows_the_loop() -> None:
         assert get(server, "/live?probe=1")[0] == 200
         assert "changelog_lag_bytes 0.0" in get(server, "/metrics")[1]
         assert get(server, "/")[0] == 404
+
+
+def test_a_probe_that_breaks_its_connection_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with HealthServer(("127.0.0.1", 0), HealthState("booking"), bytes) as server, capture_logs() as events:
+        with socket.create_connection(server.address) as probe_connection:
+            probe_connection.send(b"GET /live HTTP/1.1\r\n")
+            probe_connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close sends RST
+        until(lambda: bool(events), "the broken connection is not logged")
+        assert get(server, "/live")[0] == 200
+    assert [(event["event"], event["log_level"]) for event in events] == [("a probe broke its connection", "debug")]
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_the_metrics_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    def metrics() -> bytes:
+        raise RuntimeError("no metrics")
+
+    with HealthServer(("127.0.0.1", 0), HealthState("booking"), metrics) as server, capture_logs() as events:
+        with pytest.raises(http.client.RemoteDisconnected):
+            get(server, "/metrics")
+        until(lambda: bool(events), "the error is not logged")
+    assert [(event["event"], event["log_level"]) for event in events] == [("a probe was not answered", "error")]
+    assert capsys.readouterr().err == ""
+
+
+def test_health_is_served_on_an_ipv6_address() -> None:
+    with HealthServer(("::1", 0), HealthState("booking"), bytes) as server:
+        assert server.listen == f"[::1]:{server.address[1]}"
+        assert get(server, "/live")[0] == 200
+
+
+def answering(answer: bytes) -> socketserver.ThreadingTCPServer:
+    """A program that is not our service, and that gives this answer to every request."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    return socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"ok"',
+        b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"name": "other"}',
+    ],
+)
+def test_another_program_at_the_address_is_no_running_service(answer: bytes, tmp_path: Path) -> None:
+    with answering(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        file = tmp_path / "changelog.toml"
+        listen = f"127.0.0.1:{server.server_address[1]}"
+        file.write_text(CONFIG + f'service = {{ listen = "{listen}" }}')
+        assert probe(config.load(file, {})) == {}
+        server.shutdown()
+        thread.join()
+
+
+def test_the_lag_is_unknown_until_the_loop_has_turned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "changelog.toml").write_text(CONFIG)
+    running = service.Service(config.load(tmp_path / "changelog.toml", {}))
+    shown: list[str] = []
+
+    def status(through: str) -> SourceStatus:
+        shown.extend(re.findall(r"^changelog_lag_bytes (.+)$", running._metrics.text().decode(), re.MULTILINE))
+        if len(shown) == 2:
+            running._watch.turned("8")
+        if len(shown) == 4:
+            running.stop()
+        return SourceStatus(end="9", lag_bytes=5 if through else 1 << 50, waits_for=None, hold=None, retained=None)
+
+    monkeypatch.setattr(service, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(running, "_database", SimpleNamespace(status=status))
+    running._sample()
+    assert shown == ["0.0", "0.0", "0.0", "5.0"]
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:

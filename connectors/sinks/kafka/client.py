@@ -106,7 +106,7 @@ def translated(doing: str) -> Iterator[None]:
 class Client:
     """How to reach the cluster. `options` are the user's options for librdkafka, which may hold secrets.
 
-    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`.
+    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`, or if a message's size is no number.
     """
 
     bootstrap_servers: str
@@ -115,6 +115,11 @@ class Client:
     def __post_init__(self) -> None:
         for name in sorted(OURS & self.options.keys()):
             raise ChangelogError(Kind.USAGE, f"[sink] client: {name} is managed by the service", hint="remove it")
+        try:
+            _ = self.message_bytes
+        except ValueError:
+            text = "[sink] client: message.max.bytes is not a number of bytes"
+            raise ChangelogError(Kind.USAGE, text, hint='write it as in "2097152"') from None
 
     @property
     def message_bytes(self) -> int | None:
