@@ -10,7 +10,7 @@ from changelog.connectors.sources import TableInfo, TableName
 from changelog.connectors.sources.migrations import Rehearsal
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import RETRIED, ChangelogError
 from changelog.schemas.types import Struct
 
 
@@ -61,6 +61,8 @@ def read_state(
         try:
             shapes[name] = rehearsal.shape(resolved_now[name])
         except ChangelogError as error:
+            if error.kind in RETRIED:  # a lost connection says nothing about the table
+                raise
             refused.setdefault(name, error)
         findings[name] = _findings(rehearsal, resolved_now[name])
     return DatabaseState(
@@ -97,5 +99,7 @@ def _findings(rehearsal: Rehearsal, entity: Entity) -> list[Finding]:
     try:
         findings = rehearsal.findings(entity)
     except ChangelogError as error:
+        if error.kind in RETRIED:
+            raise
         return [fail(entity.name, error.message, error.hint or SEE_CHECK)]
     return [finding for finding in findings if finding.name in (entity.name, "publication") and finding.status != "ok"]
