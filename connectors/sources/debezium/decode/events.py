@@ -1,0 +1,128 @@
+"""The input and the result of the translation of change events.
+
+A `Message` is what arrives, whichever way it took: a record of a Kafka topic, or a record of an engine that runs beside
+the service. `changelog.connectors.sources.debezium.decode.translate` turns it into one of the events below.
+
+A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
+token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
+
+https://debezium.io/documentation/reference/stable/connectors/index.html
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from changelog.connectors.capture.rows.codec import Codec
+from changelog.connectors.capture.rows.row_change import Value
+
+Row = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A record as it arrived.
+
+    `key` and `value` are the bytes of the record, None for a null. `timestamp_ms` is the record's own time, in
+    milliseconds since 1970, UTC.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table, as the schema of an event describes it. `optional` says that it may be null."""
+
+    name: str
+    codec: Codec
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table, as the schema of an event describes it.
+
+    `number` identifies the description within the process: events with the same schema have the same `Table` object.
+    `key` are the names of the columns in the key of the event, in order; empty if the event has no key.
+    """
+
+    name: tuple[str, str]
+    number: int
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the event says of its source.
+
+    `transaction` identifies the transaction that made the change, as the connector prints it; it is empty if the
+    connector does not say. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
+    `snapshot` says that the event is a row of a snapshot; the `last` one of it ends the snapshot.
+    """
+
+    connector: str
+    database: str
+    transaction: str
+    committed_at: int
+    snapshot: Literal["", "true", "last"] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """One changed row: Debezium's `c`, `u`, `d` or `r`.
+
+    `before` is None if the event has no old row, although an update or a delete has one in the database. Then
+    `key_before` has the key's values in the order of `Table.key`, if the message's key or its headers tell them. For a
+    delete that a later create follows because the row's key changed, `moves` is `to`; for that create it is `from`.
+    """
+
+    table: Table
+    op: Literal["c", "u", "d", "r"]
+    before: Row | None
+    after: Row | None
+    key: tuple[Value, ...]
+    facts: Facts
+    moves: Literal["", "to", "from"] = ""
+    other_key: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncated:
+    """All rows of a table were deleted at once: Debezium's `t`."""
+
+    name: tuple[str, str]
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """A logical message that an application wrote into the log (Debezium's `m`), such as a stamp."""
+
+    prefix: str
+    content: bytes
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """A transaction begins or ends (`provide.transaction.metadata`); `events` is the number of its changes at its end."""
+
+    transaction: str
+    ends: bool
+    events: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ignored:
+    """A record that changes no row, with the reason: `tombstone`, `heartbeat`, `schema change` or `other table`."""
+
+    reason: Literal["tombstone", "heartbeat", "schema change", "other table"]
+
+
+Event = Changed | Truncated | Emitted | Boundary | Ignored
