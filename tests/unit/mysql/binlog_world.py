@@ -113,6 +113,10 @@ class World:
         else:
             self.commit(random.choice(_SIZES))
 
+    def number_from(self, number: int) -> None:
+        """Gives the next transactions GTIDs with this number and those after it."""
+        self._number = number - 1
+
     def rotate(self) -> None:
         """Begins another file."""
         self._file, self._offset = self._file + 1, FILE_BEGIN

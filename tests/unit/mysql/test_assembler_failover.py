@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
+from changelog.envelope.errors import Kind
 from tests.unit.mysql.assembling import CATALOGUE, NEW, Catalogue, Reads, assembler, check, read
 from tests.unit.mysql.binlog_world import ALTERATION, World
 
@@ -64,3 +65,29 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
         stored = read(stored, reader, replica, rows, size=1000)
     assert next(questions) == failing + 1
     check(rows, primary)
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_transaction_that_overtook_a_published_part_is_refused(
+    size: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica committed the third transaction before the second one, of which a part is published."""
+    primary, replica = World(Random(seed)), World(Random(seed), file=80)
+    for world in primary, replica:
+        world.commit(1)
+    primary.commit(40)
+    replica.number_from(3)
+    for _ in range(5):
+        replica.commit(1)
+    replica.number_from(2)
+    replica.commit(40)
+    monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
+    rows = list[pa.RecordBatch]()
+    stored = read(NEW, assembler(NEW, Reads()), primary, rows, size=1, crashes=lambda stored: stored.partial)
+    reader = assembler(replace(stored, through=0), Reads(), epoch=2)
+    before = len(rows)
+    read(stored, reader, replica, rows, size=size)
+    assert reader.stop is not None
+    assert reader.stop.kind is Kind.DIVERGED
+    assert "before 3e11fa47-71ca-11e1-9e33-c80aa9429562:2, of which a part is already published" in reader.stop.message
+    assert len(rows) == before

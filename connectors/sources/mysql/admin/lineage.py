@@ -84,8 +84,8 @@ class Lineage:
                 hint=f"connect to the server that it was made from; or {OVER_GAP}",
             )
         received = parse_gtids(version.flavour, stored.source["gtids"])
-        resume = _resume(version.flavour, stored)
-        missing = _logged(query, version, end.gtids).missing(received)
+        resume, half = _resume(version.flavour, stored), _half(stored)
+        missing = _logged(query, version, end.gtids).missing(_published(received, half))
         if missing and accept:
             return cls._at_end(server, version.flavour, end, stored.epoch + 1)
         if missing:
@@ -107,7 +107,7 @@ class Lineage:
             received=received,
             resume=resume,
             joined=True,
-            half=_half(stored),
+            half=half,
         )
 
     @classmethod
@@ -151,6 +151,15 @@ def _half(stored: Checkpoint) -> tuple[str, int, int] | None:
     if not stored.partial or stored.position is None or "half" not in stored.source:
         return None
     return stored.source["half"], stored.position.epoch, stored.position.commit
+
+
+def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
+    """Returns the transactions of which the changelog has rows, including the one of which it has only a part."""
+    if half is None:
+        return received
+    builder = received.builder()
+    builder.add(half[0])
+    return builder.build()
 
 
 def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:

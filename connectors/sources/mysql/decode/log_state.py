@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.decode.log_place import LogPlace
 from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Stamp
 from changelog.envelope.position import Position
 
@@ -69,6 +69,10 @@ class LogState:
         """The last transaction of which a part was published: its GTID, and the epoch and the commit of that part.
 
         Its other rows get the same epoch and commit, even if another server sends them.
+        """
+        self._awaits_half = half is not None
+        """Whether the rest of `half` was not read yet in this opening. The server must send it before all other rows,
+        because they have later positions.
         """
         self.leaves_epoch = False
         """Whether the block must end, because a transaction has ended whose rows have the epoch of another server.
@@ -153,22 +157,33 @@ class LogState:
         self._ended.append(begun)
         self._ended_before = begun.commit + 1
         if self.half is not None and begun.gtid == self.half[0]:
-            self.leaves_epoch = self.half[1] != self.epoch
+            self.leaves_epoch, self._awaits_half = self.half[1] != self.epoch, False
         self.begun, self.holding, self.opened = None, None, False
         self.maps.clear()
 
     def can_pass(self, head: str, numbers: Sequence[int]) -> bool:
-        """Returns whether no transaction is open, and these, the next ones, are all new."""
-        half = None if self.half is None else self.half[0]
-        if self.begun is not None or self._received.contains_any(head, numbers):
+        """Returns whether no transaction is open, and these, the next ones, are all new and unpublished."""
+        if self.begun is not None or self._awaits_half:
             return False
-        return half is None or not any(half == f"{head}{number}" for number in numbers)
+        return not self._received.contains_any(head, numbers)
 
     def pass_all(self, series: Series) -> None:
         """Records transactions for which `can_pass` was asked, from their begin to their end."""
         self._resume = None
         self._ended.append(series)
         self._ended_before = series.commits[-1] + 1
+
+    def check_order(self) -> None:
+        """Raises ChangelogError (DIVERGED) if the open transaction has overtaken one of which a part is published.
+
+        A replica that was promoted may have committed two transactions in another order than its primary did.
+        """
+        if self._awaits_half and self.half is not None and self.begun is not None and self.begun.gtid != self.half[0]:
+            raise ChangelogError(
+                Kind.DIVERGED,
+                f"the server committed {self.begun.gtid} before {self.half[0]}, of which a part is already published",
+                hint=f"connect to the server that it was read from; or {OVER_GAP}",
+            )
 
     def hold(self, xa_id: log.XaId, begun: Begun) -> None:
         """Begins to hold the rows of an XA transaction. `begun` is the transaction of its PREPARE."""

@@ -58,6 +58,7 @@ class TableEffects:
     def _truncate(self, table: TableName) -> None:
         entity = self._tables.named(table)
         if entity is not None:
+            self._state.check_order()
             self._altered(table)
             self._texts.truncate(self._tables.bound(entity))
             self._run.take(1)

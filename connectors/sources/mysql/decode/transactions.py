@@ -259,6 +259,7 @@ class TransactionReader:
         return table
 
     def _take(self, table: BoundTable, table_map: log.TableMap, event: log.Rows) -> None:
+        self._state.check_order()
         op, texts, taken = OPS[event.operation], self._texts, 0
         usual = texts.add_event(table, op, event)
         if usual:

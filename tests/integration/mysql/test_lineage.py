@@ -1,0 +1,42 @@
+"""Whether a server's log continues a changelog, as real servers answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from changelog.connectors.servers.mysql import Server
+from changelog.connectors.sources.mysql.admin.lineage import Lineage
+from changelog.connectors.sources.mysql.session.address import Address
+from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+
+
+def test_a_server_without_the_transaction_of_which_a_part_is_published_is_refused(
+    mysql_server: Server, mysql_database: str
+) -> None:
+    """A replica may be promoted before it has received a transaction that the service was reading."""
+    address = Address(host=mysql_server.host, port=mysql_server.port, user="root", password="", database=mysql_database)
+    with Connection(address) as server:
+        new = Lineage.trace(server.query, server.version, None, accept=False)
+        stored = Checkpoint(
+            position=Position(new.epoch, new.through, 6),
+            through=new.through_text,
+            epoch=new.epoch,
+            partial=True,
+            source=new.source,
+        )
+        newest = new.received.text.rpartition(",")[2]
+        head, separator, _ = newest.rpartition(":" if ":" in newest else "-")
+        lost, present = (
+            head + separator + number for number in (str(1 << 40), newest.replace("-", ":").rpartition(":")[2])
+        )
+        lacking = replace(stored, source={**new.source, "half": lost})
+        with pytest.raises(ChangelogError, match=f"lacks transactions that are published: {lost}") as refused:
+            Lineage.trace(server.query, server.version, lacking, accept=False)
+        assert refused.value.kind is Kind.DIVERGED
+        traced = Lineage.trace(
+            server.query, server.version, replace(stored, source={**new.source, "half": present}), accept=False
+        )
+        assert traced.half == (present, new.epoch, new.through)
