@@ -28,7 +28,7 @@ def apply(kind: MaskKind, value: bytes, hmac_key: bytes) -> bytes:
 
 
 def mask_id(masks: Mapping[str, MaskKind], hmac_key: bytes = b"") -> str | None:
-    """Returns the value of `source.mask`: 16 hex digits that differ for other masks or another key.
+    """Returns the value of `source.mask`: 16 hex digits that change whenever a mask or the HMAC key changes.
 
     Returns None if there are no masks.
     """

@@ -1,4 +1,4 @@
-"""Reports the progress of reading tables in metrics and in the log. On a terminal, `show.SnapshotBar` shows it."""
+"""Reports by metrics and log lines how far the tables are read. On a terminal, `show.SnapshotBar` shows it."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
-"""Maps the type of a column to Debezium's semantic type, and its published JSON values to values of that type.
+"""Maps column types to Debezium's semantic types, and converts published JSON values to values of these types.
 
-docs/reference/debezium.md has the table. The module `schema` spells the semantic types.
+docs/reference/debezium.md has the table. The module `schema` writes semantic types as schemas of Kafka Connect.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-data-types
 """
 
@@ -23,7 +23,9 @@ PLACEHOLDER: Final = "__debezium_unavailable_value"
 """What Debezium publishes in place of a value that the database's log did not send."""
 
 Convert = Callable[[bytes], Any]
-"""Converts a JSON token that is not null to a value of the semantic type. Raises ValueError if there is none for it."""
+"""Converts a JSON token that is not null to a value of the semantic type. Raises ValueError if the semantic type cannot
+represent the token.
+"""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")
@@ -87,7 +89,8 @@ def connect_schema(type_: ColumnType, *, optional: bool) -> ConnectSchema:
 def converter(type_: ColumnType, *, as_json: bool) -> Convert:
     """Returns the converter for values of a column of this type.
 
-    With `as_json`, the values go into JSON, which has no NaN, and spells infinity as a number that is too large.
+    With `as_json`, the values go into JSON. JSON has no NaN, so a NaN raises ValueError. Infinity becomes 1e999, which
+    readers turn into infinity because a double cannot hold it.
     """
     match type_:
         case Primitive.FLOAT | Primitive.DOUBLE:
@@ -103,7 +106,7 @@ def converter(type_: ColumnType, *, as_json: bool) -> Convert:
 
 
 def placeholder(type_: ColumnType) -> Any:
-    """Returns the value in place of one that the database's log did not send; None if the type has none."""
+    """Returns the placeholder for a value that the database's log did not send; None if the type has no placeholder."""
     if type_ is Primitive.BYTES:
         return PLACEHOLDER.encode()
     is_text = type_ in (Primitive.STRING, Primitive.JSON) or connect_schema(type_, optional=True).name == _JSON.name
@@ -111,7 +114,7 @@ def placeholder(type_: ColumnType) -> Any:
 
 
 def key_token(type_: ColumnType, text: str) -> bytes:
-    """Returns the JSON of a key's value from its canonical text, of which docs/reference/types.md says more."""
+    """Converts the canonical text of a key column (docs/reference/types.md) to a JSON token."""
     match type_:
         case Primitive.BOOLEAN | Primitive.INT | Primitive.LONG | Primitive.JSON:
             return text.encode()
@@ -160,7 +163,7 @@ def _days(text: str) -> int:
     if not (year and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError("a day with a part that is zero")
     year = 1 - year if match[4] else year
-    # Python knows the years 1 to 9999. Days repeat every 400 years, which have 146,097 days.
+    # Python knows the years 1 to 9999. The calendar repeats every 400 years, which have 146,097 days.
     cycles, year_in_cycle = divmod(year, 400)
     return date(year_in_cycle + 400, month, day).toordinal() - _EPOCH_DAY + (cycles - 1) * 146_097
 
@@ -181,7 +184,7 @@ def _clock(text: str) -> int:
 def _timestamp(token: bytes) -> int:
     match = _TIMESTAMP.fullmatch(_strings.decode(token))
     if match is None:
-        raise ValueError("not a time of a day")
+        raise ValueError("not a timestamp")
     us = _days(match[1] + (match[3] or "")) * DAY_US + _clock(match[2])
     if us not in _INT64:
         raise ValueError("more microseconds than 64 bits hold")

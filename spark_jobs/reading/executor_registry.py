@@ -65,7 +65,8 @@ class ExecutorRegistry:
         )
 
     def schema(self, id_: int) -> Schema:
-        """Returns the schema with this id. Each process asks for an id once, because its schema never changes.
+        """Returns the schema with this id. Each process fetches the schema of an id only once, because the schema of an
+        id never changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
         the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or fails.

@@ -30,7 +30,7 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Selects the changes that count, by service and API version. By default, all changes count.
+    """Says which changes to include, by service and API version. By default, all changes count.
 
     All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """
@@ -149,7 +149,9 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
 
 
 def _newest(changes: DataFrame) -> DataFrame:
-    """Returns the newest changes of each key, back to the last one without unavailable values: usually one change."""
+    """Returns each key's changes from the newest back to the most recent one that has all its values. Usually that is
+    one change.
+    """
     gaps = _gaps(F.col("provenance"))
     lacks = gaps.isNotNull() & source_text().contains(_UNAVAILABLE) & (F.col("op") != Op.DELETE.value)
     by_key = Window.partitionBy("key").orderBy(F.desc("position"))
@@ -167,8 +169,8 @@ def _newest(changes: DataFrame) -> DataFrame:
 def _gaps(provenance: Expression) -> Expression:
     """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    Nearly all provenances end with the commit time, which shows in their last bytes. They name no such values, so only
-    the other provenances are searched.
+    A provenance that ends with the commit time names no such values. Nearly all do, so the last bytes are compared
+    first, and only the other provenances are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
@@ -176,7 +178,7 @@ def _gaps(provenance: Expression) -> Expression:
 
 
 def _merged(name: str) -> Expression:
-    """Returns a value of the new state. If there is none, or if it lacks the value, returns the old state's value."""
+    """Returns a value of the new state, or of the old state if there is no new state or it lacks the value."""
     old_value, new_value = _column("was", name), _column("now", name)
     is_new = F.col("now._key").isNotNull()
     continues = is_new & F.col("was._key").isNotNull() & ~F.col(f"now.{fold.BEGUN}")

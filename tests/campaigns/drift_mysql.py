@@ -24,7 +24,9 @@ from tests.campaigns.drift import session
 from tests.servers.mysql import FLAVOURS, fresh_mysql_database, mysql_server
 
 ROUNDS = 5
-"""How many rounds of a soak share one database and its log. The next rounds use a new database of the other server."""
+"""How many rounds of a soak share one database and one changelog. The next rounds use a new database of the other
+server.
+"""
 
 STATIC = 200
 MADE_UP = 1_000_000
@@ -36,7 +38,7 @@ STATIC_TABLE = (
     "CREATE TABLE odd (id INT PRIMARY KEY, note TEXT, price DECIMAL(9,2), ratio FLOAT, doc JSON, touched INT)",
     f"INSERT INTO odd VALUES {', '.join(map(STATIC_ROW.format, range(STATIC)))}",
 )
-"""Only the campaign itself writes to this table, so the drift that it plants there stays."""
+"""No writer touches this table, so nothing overwrites the drift that is planted in the changelog for its rows."""
 
 CONFIG = """
 name = "drift"
@@ -123,7 +125,7 @@ class _Block:
             self._heal()
 
     def _plant(self) -> Drifted:
-        """Falsifies rows of `odd` in the log's files. Returns the drift to be found."""
+        """Falsifies rows of `odd` in the changelog's files. Returns the drift to be found."""
         rows = {key: row for key, row in latest(self._log, "odd").items() if int(key[1]) < STATIC}
         edits: dict[tuple[str, str], Edit] = {}
         planted: dict[tuple[str, str], tuple[str, ...]] = {}

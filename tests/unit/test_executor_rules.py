@@ -1,4 +1,4 @@
-"""Tests the check of which functions are shipped to Spark's workers, and which modules the workers import."""
+"""Tests `.ci/check_executors.py`, which checks what is shipped to Spark's workers, and what the workers import."""
 
 import importlib.util
 import subprocess

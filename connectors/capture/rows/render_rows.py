@@ -1,12 +1,13 @@
 """Completes the rows of a block with their position, transaction and provenance, and puts them in the order of the log.
 
-A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. Rows
-arrive here as `Texts`: rows of one relation and op, with their keys and JSON objects. The columns that are added here
-follow from a row's transaction, its stamp (who made the change), and its ordinal.
+A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
+rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a relation and
+an op. The columns that are added here follow from a row's transaction, its stamp (who made the change), and its
+ordinal.
 
-The ordinal of a row is the number of rows and messages before it in its transaction. The position of its record has a
-position ordinal, which is twice the ordinal. A row that moves to another key or partition has two records; the position
-ordinal of the second one is 1 greater.
+The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
+The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another
+key or partition has two records; the position ordinal of the second one is 1 greater.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,9 @@ class Span:
 
     The assembly adds rows to its last span until the span is encoded.
 
-    The first row has the ordinal `ordinal`, and each further row has the next one. `published` is the last position
-    ordinal of the transaction that the changelog holds already; it is -1 if the changelog holds none.
+    The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
+    transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing
+    was published.
     """
 
     transaction: Transaction
@@ -73,7 +75,7 @@ class Meta:
 
     - `spans`: the number of the row's span in `span_list`; `span` returns the span with that number.
     - `ordinals`: the row's ordinal.
-    - `published`: the last position ordinal of the row's transaction that the changelog holds already; -1 if none.
+    - `published`: the position ordinal of the last record of the row's transaction that was published already, or -1.
     - `commits`: the commit of the row's transaction.
     - `stamped`: whether the row has a stamp.
     """
@@ -94,7 +96,7 @@ class Meta:
         return np.array(values, np.int64)[self.spans]
 
     def span(self, number: int) -> Span:
-        """Returns the span with this number, as `spans` has it."""
+        """Returns the span for a number that `spans` contains."""
         return self.span_list[number]
 
     def change(self, place: int) -> Change:
@@ -302,7 +304,9 @@ def _provenance(
 
 
 def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """Adds the texts to the pool. Returns, for each row, the slice of the text whose index is the row's code."""
+    """Adds the texts to the pool. Returns where the text of each row is in the pool. The row's code is the index of its
+    text in `texts`.
+    """
     start = pool.add(b"".join(texts))
     if len(texts) == 1:
         return start, len(texts[0])

@@ -15,7 +15,7 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
     ("collation", "text", "utf8"),
     [
         (8, b"a\xe4\x80\x81", "aä€\x81"),  # latin1
-        (1032, b"\xe4", "ä"),  # latin1, of MariaDB, without padding
+        (1032, b"\xe4", "ä"),  # latin1, a NOPAD collation of MariaDB
         (10, b"[\x80", "Ä?"),  # swe7
         (63, "größer".encode(), "größer"),  # binary
         (35, b"\xd8\x3d\xde\x00\x00a", "??a"),  # ucs2
@@ -24,7 +24,7 @@ NAMES = (*SINGLE_BYTE, *MULTI_BYTE, "binary", "ucs2", "utf16", "utf16le", "utf32
         (45, b"\xed\xa0\x80a", "?a"),  # utf8mb4
         (2304, "😀".encode(), "😀"),  # utf8mb4 with a collation of Unicode 14, of MariaDB
         (1, b"\xf9\xd6\xa4\x40a", "碁一a"),  # big5; Python does not know the first character
-        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python converts the character otherwise
+        (1, b"\xa2\xcca", "\ufffda"),  # big5; Python maps this character differently
         (1, b"\xf9\xfe\xa4\x40", "?一"),  # big5; Unicode does not have the first character
         (13, b"\x81\x5f\xb1", "\\ｱ"),  # sjis
         (13, b"\xfc\xfc\xb1a", "?ｱa"),

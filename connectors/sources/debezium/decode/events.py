@@ -111,7 +111,7 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """A transaction begins or ends (`provide.transaction.metadata`); `events` is the number of its changes at its end."""
+    """A transaction begins or ends (`provide.transaction.metadata`). `events` is the number of changes at its end."""
 
     transaction: str
     ends: bool

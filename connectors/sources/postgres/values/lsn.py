@@ -1,4 +1,4 @@
-"""Log sequence numbers (LSNs) as numbers, as PostgreSQL prints them, and as a checkpoint's `through`.
+"""Converts log sequence numbers (LSNs) between an integer, PostgreSQL's text, and a checkpoint's `through`.
 
 An LSN counts the bytes of the log. PostgreSQL prints it as two hexadecimal numbers without leading zeros. These texts
 do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore a checkpoint holds an

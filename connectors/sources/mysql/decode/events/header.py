@@ -9,7 +9,7 @@ HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
 
 WHOLE_CHECKSUM = 0x2144DF1C
-"""The CRC32 of an event with its checksum, if the checksum is right: the same for every content."""
+"""If an event's checksum is correct, the CRC32 of the whole event, including the checksum, is always this number."""
 
 EVENT_BYTES_MAX = 1 << 30
 """The size of the largest event: no server sends or accepts a larger packet (`max_allowed_packet`)."""
@@ -28,8 +28,8 @@ class Header(NamedTuple):
     - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.
     - `size`: its bytes, with the header and the checksum.
     - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
-      at their beginning and end. MySQL stores a compressed transaction in one event (`TRANSACTION_PAYLOAD`); all
-      events in it have the `end_log_pos` of this one.
+      at their beginning and end. MySQL packs a compressed transaction into one `TRANSACTION_PAYLOAD` event; the events
+      inside have the `end_log_pos` of that event.
     - `flags`: see the properties, and the constants above.
     """
 

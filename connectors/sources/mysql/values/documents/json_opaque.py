@@ -1,4 +1,5 @@
-"""Converts the values of other SQL types that a JSON document can contain, as MySQL prints them.
+"""Converts values that JSON does not have, such as DECIMAL and DATETIME, to the texts that MySQL prints. MySQL's JSON
+documents can contain such values.
 
 A document holds such a value as the code of its type, and bytes that depend on the type: see `Json_decimal` and
 `Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and times.
@@ -14,7 +15,7 @@ from changelog.envelope.errors import ChangelogError
 
 _PRECISION_MAX: Final = 81
 _LINE: Final = 76
-"""The characters of base64 in a line, as the server divides them."""
+"""The server breaks base64 texts into lines of this many characters."""
 _TEMPORAL: Final = frozenset({TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP})
 
 
@@ -59,7 +60,9 @@ def _time(packed: int) -> str | None:
 
 
 def _datetime(kind: int, packed: int) -> str | None:
-    """Above the 24 bits of the fraction are 17 bits of the time, 5 of the day, and 13 times the year plus the month."""
+    """From the lowest bit up, there are 24 bits for the fraction of a second, 17 for the time and 5 for the day. The
+    other bits hold `13 * year + month`.
+    """
     seconds, microseconds = divmod(packed, 1 << 24)
     day, clock = divmod(seconds, 1 << 17)
     year, month = divmod(day >> 5, 13)
