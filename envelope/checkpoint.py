@@ -1,9 +1,9 @@
 """Defines the checkpoint, which a sink stores with each commit, atomically with the rows. In files and topics, the
 checkpoint is a JSON object, which is called the *recovery record*.
 
-Format 2 is the same for all databases; everything that only one kind of database has is in its member `source`. Format
-1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its members. A
-checkpoint of format 1 can still be read, and is converted to format 2.
+Format 2 has the same members for all databases. Its member `source` holds everything that only one kind of database
+has. Format 1 was for PostgreSQL only: it had a log sequence number, a system identifier and a timeline among its
+members. A checkpoint of format 1 can still be read, and is converted to format 2.
 """
 
 import re
@@ -33,7 +33,7 @@ class Stop:
 
     @classmethod
     def of(cls, error: ChangelogError) -> "Stop | None":
-        """Returns the stop that an error causes; None if an operator cannot make the service pass the error."""
+        """Returns the stop that an error causes; None if no decision of an operator can make the service pass it."""
         if error.kind is not Kind.STOP or error.position is None:
             return None
         return cls(
@@ -114,17 +114,17 @@ class Checkpoint:
     `position` is the position of the last published row, None before the first row. `through` is the position in the
     source's log up to which the changelog is complete: every transaction of `epoch` that was committed before `through`
     is stored, or had nothing to publish. Each kind of source has its own form of `through`, but all forms sort as text
-    and begin with a commit as positions write it (`changelog.envelope.position.commit_text`). So `through` can be
-    compared with positions without the source.
+    and begin with a commit, which is written as in the text of a position (`changelog.envelope.position.commit_text`).
+    So `through` can be compared with positions without the source.
 
     `partial` says that `position` is inside a transaction, and that the rest of it is not published yet. `windows`
     holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings that shape the
     order or content of messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to a
     position (as text), at which an operator accepted a change of the entity's columns. `repairs` holds the unfinished
-    repairs that signals requested, and the outcomes of the last signals. `source` and `sink` hold values, such as the
-    database's identifier, that the source and the sink compare when they are opened again. Only the source and the sink
-    read these values. Older checkpoints lack some of them; a missing value counts as equal. `stop` is the service's
-    last stop; it is None again after the service has passed that stop.
+    repairs that signals requested, and the outcomes of the last signals. `source` and `sink` hold values such as the
+    database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
+    stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `stop` is
+    the service's last stop; it is None again after the service has passed that stop.
     """
 
     position: Position | None

@@ -24,7 +24,7 @@ OF_CHANGELOG = frozenset({GAPS, SCHEMAS})
 these rows."""
 
 RESERVED = frozenset({DEAD, GAPS, "positions", SCHEMAS})
-"""Entity names that are taken, because a topic of that name has another purpose."""
+"""Names that no table's entity may have, because the topic of that name has another purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

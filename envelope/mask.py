@@ -1,4 +1,4 @@
-"""Masks: replacements for values that must not be published."""
+"""Masks values that must not be published: replaces them by null or by a hash."""
 
 import hmac
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The parts of a message: `<provenance, current, original>`.
+"""Defines the parts of a message: `<provenance, current, original>`.
 
 A *state* is the JSON of a row: `current` after a change, `original` before it.
 """
@@ -24,7 +24,7 @@ class Op(StrEnum):
 
 
 class Missing(Enum):
-    """The type of `MISSING`. It is not null, and not the value of a column that the database's log did not send."""
+    """The type of `MISSING`, which is neither null nor a value that the database's log did not send."""
 
     MISSING = "missing"
 
@@ -38,8 +38,8 @@ MISSING: Final = Missing.MISSING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who made a change. An application writes a stamp inside its own transaction. A change without one gets a default
-    from the configuration.
+    """Who made a change. An application writes a stamp inside its own transaction. A change without a stamp gets the
+    default stamp of the configuration.
 
     `context` is a JSON object as the application wrote it, or None. `changelog.envelope.stamp` has its size limits.
     """
@@ -59,8 +59,8 @@ class Source:
     and `json_null_original` say the same of `original`. `mask` identifies the masks of the entity's columns
     (`changelog.envelope.mask.mask_id`).
 
-    An event that a service published itself (`changelog.connectors.producer`) was not read from any source. It has an
-    `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
+    An event that an application published itself (`changelog.connectors.producer`) was not read from any source. It has
+    an `id`. Its position is `UNPLACED` until a reader gives it a position from its Kafka offset.
     """
 
     connector: str

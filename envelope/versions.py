@@ -25,7 +25,7 @@ PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
 """The stamp of versions and gaps. It names the service, because the database's log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Returns those of the given columns that have a value in rows older than the column itself."""
+"""Returns those of the given columns that were added with a value for the rows that already existed."""
 
 _NAMESPACE = "changelog"
 
@@ -110,7 +110,7 @@ def settings_id(shape: Mapping[str, Any]) -> str:
 
 
 class Versions:
-    """The versions of each entity's columns in the changelog, oldest first, to which new ones are added.
+    """Holds the versions of each entity's columns in the changelog, oldest first, and adds new versions.
 
     `accepted` maps an entity to the position of a change that an operator accepted. Each position is used once.
     `cluster` identifies the database cluster, because relation numbers are valid only within one cluster.
@@ -172,7 +172,8 @@ class Versions:
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
         """Returns why the columns are not compatible with earlier versions.
 
-        If an incompatible version was published, only the last such version and later ones count.
+        If incompatible versions were published, the columns are compared only with the last of these and the versions
+        after it.
         """
         versions = self._known.get(entity.name, [])
         begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
@@ -236,7 +237,7 @@ def _incompatible(entity: Entity, breaks: Sequence[Problem], position: Position)
 
 
 def _record(first: Provenance, before: Version | None, version: Version) -> Record:
-    """Returns the row that publishes a version. `first` is the provenance of the first row with these columns."""
+    """Returns the row that publishes `version`. `first` is the provenance of the first row with its columns."""
     op = Op.CREATE if before is None else Op.UPDATE
     source = replace(
         first.source, op=op, mask=None, unavailable=(), unavailable_original=(), json_null=(), json_null_original=()

@@ -32,7 +32,7 @@ from changelog.envelope.position import Position
 from changelog.schemas import avro
 
 PRESENT: Final = long(1)
-"""The union branch of a state or a text that is not null."""
+"""The bytes before a state or a text that is not null: the number of its branch in the union with null."""
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,8 +40,8 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 class AvroCodec:
     """Encodes envelopes of one entity under `schema`, and decodes envelopes that were encoded under it.
 
-    If the schema was made by an older version, without `context` in the provenance, the codec can only decode. Raises
-    ValueError for a schema that `changelog.schemas.avro.value_schema` did not make.
+    Older versions of the program made schemas without `context` in the provenance; with such a schema, the codec can
+    only decode. Raises ValueError for a schema that `changelog.schemas.avro.value_schema` did not make.
     """
 
     def __init__(self, schema: avro.Schema) -> None:
@@ -66,7 +66,7 @@ class AvroCodec:
         )
 
     def value(self, provenance: Provenance, current: bytes | None, original: bytes | None) -> bytes:
-        """Returns what `encode` returns, from the parts of an envelope. The states are JSON."""
+        """Encodes an envelope, as `encode` does, but from its parts. The states are JSON."""
         source = provenance.source
         return b"".join(
             (
@@ -77,7 +77,7 @@ class AvroCodec:
         )
 
     def decode(self, body: bytes) -> Envelope:
-        """Decodes an envelope. Raises ChangelogError of kind *malformed*, also if bytes remain after the envelope."""
+        """Decodes an envelope. Raises ChangelogError of kind *malformed* if `body` is not exactly one envelope."""
         try:
             datum = _read(body, self._plain)
             provenance = _provenance(datum["provenance"])

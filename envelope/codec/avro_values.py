@@ -1,8 +1,8 @@
 """Converts values between JSON tokens and Avro's binary encoding (Avro 1.12, *Binary Encoding*, *Logical Types*).
 
-A value is encoded as its logical type only if decoding gives the same JSON again. Some types (`docs/reference/types.md`
-lists them) are a union with one more branch, a string, for all other values. This branch holds the value's JSON string
-without its quotes and escapes. For arrays and composites, it holds the value's JSON text.
+A value is encoded as its logical type only if decoding gives the same JSON again. For all other values, the unions of
+some types (`docs/reference/types.md` lists them) have one more branch, a string. This branch holds the value's JSON
+string without its quotes and escapes. For arrays and composites, it holds the value's JSON text.
 """
 
 import base64
@@ -25,8 +25,9 @@ Encode = Callable[[bytes], bytes]
 """Encodes a JSON token in Avro. Raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""Turns a datum, as fastavro reads it without logical types, into a JSON token. Raises ValueError if the datum is out
-of range."""
+"""Turns a datum into a JSON token. fastavro read the datum under a schema without logical types. Raises ValueError if
+the datum is out of range.
+"""
 
 NULL: Final = b"\x00"
 """The union branch of null. In a union with null, null is always the first branch."""

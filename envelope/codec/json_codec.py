@@ -72,7 +72,7 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing | None) -> bytes:
-    """Returns what `encode` returns, from the parts of an envelope, each in JSON."""
+    """Encodes an envelope, as `encode` does, but from its parts. Each part is JSON."""
     before = b"" if original is MISSING else b',"original":%b' % (b"null" if original is None else original)
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 
@@ -276,7 +276,9 @@ def _position_text(source: Source) -> str:
 
 
 def _position(source: _Source) -> Position:
-    """Returns the position. Only an event with an id may lack a position; then the position is `UNPLACED`."""
+    """Returns the position. Only events that an application published itself, which have an id, may lack a position.
+    Their position is `UNPLACED`.
+    """
     return UNPLACED if source.position == _UNPLACED and source.id is not None else Position.parse(source.position)
 
 

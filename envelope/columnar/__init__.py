@@ -1,1 +1,1 @@
-"""Many messages at once: batches of Arrow columns, and code that reads and writes JSON and Avro column by column."""
+"""Handles many messages at once, as batches of Arrow columns. Reads and writes JSON and Avro column by column."""

@@ -1,4 +1,5 @@
-"""Encodes a whole batch in Avro, column by column: the same bytes as `AvroCodec`, without an object for each value.
+"""Encodes a whole batch in Avro, column by column. Makes the same bytes as `AvroCodec`, without an object for each
+value.
 
 A *state* is the JSON object in `current` or `original`. Sources write the states of an entity without white space, and
 with the columns in the order of the entity's schema. So the offsets of the quotes show where each value begins and

@@ -25,7 +25,7 @@ _DEPTHS[list(_BRACKETS)] = list(_BRACKETS.values())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Where one column's JSON token begins and ends in each row, as offsets in the data of a scan, and its kind.
+    """One column's JSON token in each row: its kind, and where it begins and ends, as offsets in the data of a scan.
 
     `starts` and `ends` have no meaning in rows whose token is null or absent. `null` includes absent tokens.
     """

@@ -62,7 +62,9 @@ class ColumnValues:
         return splice(self.scan.buffer, self.rows, segments)
 
     def longs(self, values: Ints) -> tuple[Unsigned, Offsets]:
-        """Returns a matrix, and the length of each row in it. A row has space for the branch, and then a long."""
+        """Encodes the numbers as longs. Returns a matrix with one row of bytes for each number, and how many bytes each
+        row uses. A row begins with space for the branch, and the long follows.
+        """
         return _longs(values, len(self.step.lead))
 
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
@@ -104,7 +106,7 @@ def _strings(values: ColumnValues) -> list[Segment]:
 
 
 def _uuids(values: ColumnValues) -> list[Segment]:
-    """Encodes UUIDs in the one form that servers print. Any other text goes to the codec, which refuses it."""
+    """Encodes UUIDs in the one form that servers print. Any other text goes to `avro_values`, which refuses it."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)
@@ -169,8 +171,9 @@ def _moments(
 ) -> Callable[[ColumnValues], list[Segment]]:
     """Returns the shortcut for dates or times that look exactly like `form`, with up to `longer` more bytes after it.
 
-    Other values, and those whose number is below `first`, are encoded one by one. Arrow parses the texts, each with the
-    prefix before it, as `type_`. In rows without a usual value, Arrow parses the placeholder at `blank`.
+    Values of another form, and those whose number (of days or microseconds) is below `first`, are encoded one by one.
+    Arrow parses the texts, each with the prefix before it, as `type_`. In rows without a usual value, Arrow parses the
+    placeholder at `blank`.
     """
     marks = [(offset, ord(mark)) for offset, mark in enumerate(form) if not mark.isdigit()]
 
@@ -228,9 +231,9 @@ def _decimals(type_: Decimal) -> Callable[[ColumnValues], list[Segment]]:
 
 
 def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offsets]:
-    """Returns a matrix, and the length of each row in it.
-
-    A row has space for the branch, then the number's length, and then the number as the shortest two's complement.
+    """Encodes the numbers as Avro decimals. Returns a matrix with one row of bytes for each number, and how many bytes
+    each row uses. A row has space for the branch, then the number's length, and then the number as the shortest two's
+    complement.
     """
     lead = len(values.step.lead)
     magnitude = np.where(numbers < 0, ~numbers, numbers)
@@ -318,7 +321,8 @@ def _shortcut(column: Column) -> Callable[[ColumnValues], list[Segment]]:
 def _longs(values: Ints, lead: int = 0) -> tuple[Unsigned, Offsets]:
     """Encodes each value as an Avro long (zigzag, 7 bits a byte).
 
-    Returns a matrix, and the length of each row in it. A row has `lead` bytes that the caller fills, and then the long.
+    Returns a matrix with one row of bytes for each value, and how many bytes each row uses. A row has `lead` bytes that
+    the caller fills, and then the long.
     """
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max(1, (int(zigzag.max()).bit_length() + 6) // 7)

@@ -102,8 +102,8 @@ def records(batch: pa.RecordBatch) -> Iterator[Record]:
 
 
 def is_stored(schema: pa.Schema) -> bool:
-    """Returns whether a stored batch can have this schema: `SCHEMA`, or, from an older version, the same without
-    `context`.
+    """Returns whether a stored batch can have this schema. It can be `SCHEMA`, or `SCHEMA` without `context`, which
+    older versions of the program stored.
     """
     return bool(schema.equals(SCHEMA) or schema.equals(_WITHOUT_CONTEXT))
 
@@ -162,7 +162,9 @@ def encode_shape(entity: str, shape: Struct) -> bytes:
 
 
 def join_shapes(encoded: Iterable[bytes]) -> bytes:
-    """Joins the results of `encode_shape`, one for each entity, to what `encode_shapes` returns for all of them."""
+    """Joins the results of `encode_shape`, one for each entity. The result is what `encode_shapes` returns for all of
+    them.
+    """
     return b"{" + b",".join(encoded) + b"}"
 
 

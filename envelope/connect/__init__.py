@@ -1,1 +1,1 @@
-"""Renders rows as consumers of Debezium read them: typed by Kafka Connect's schemas, in JSON or Avro."""
+"""Renders rows in the form that consumers of Debezium expect: with Kafka Connect's schemas, in JSON or Avro."""

@@ -1,4 +1,4 @@
-"""Encodes values of Connect's schemas as messages, in JSON with the schema inside, or in Avro."""
+"""Encodes values that have a Kafka Connect schema as messages: in JSON with the schema in each message, or in Avro."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,13 +12,13 @@ from changelog.envelope.connect.schema import ConnectSchema, to_avro, to_json
 Encode = Callable[[Any], bytes]
 
 NULL_IN_JSON: Final = b'{"schema":null,"payload":null}'
-"""How the JsonConverter writes null. Unlike a missing key, it is accepted by a compacted topic."""
+"""How the JsonConverter writes null. A compacted topic accepts this as a key, but does not accept a missing key."""
 
 _encoder = msgspec.json.Encoder()
 
 
 def json_encoder(schema: ConnectSchema) -> Encode:
-    """Returns the encoder that the JsonConverter of Kafka Connect understands, with `schemas.enable = true`."""
+    """Returns an encoder for JSON, whose messages Kafka Connect's JsonConverter can read if `schemas.enable = true`."""
     before = b'{"schema":%b,"payload":' % _encoder.encode(to_json(schema))
 
     def encode(value: Any) -> bytes:

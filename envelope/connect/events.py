@@ -1,8 +1,8 @@
-"""Renders the rows of one entity: as events of Debezium, or *flat*, which is the row after the change alone.
+"""Renders the rows of one entity, either as events of Debezium or *flat*, which means only the row after the change.
 
 The results are values of the schemas in `event_schema`, made of dicts, lists and scalars. An encoder of JSON or Avro
-turns them into messages. In JSON, a state whose members already have the form of their semantic types stays as it is,
-as `msgspec.Raw`; so most rows are not taken apart.
+turns them into messages. In JSON, if all members of a state already have the form of their semantic types, the state is
+passed on unchanged, as `msgspec.Raw`. So most rows are not parsed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +23,7 @@ from changelog.schemas.avro import safe
 from changelog.schemas.types import Primitive, Struct
 
 VERSION: Final = "1"
-"""The version of our form of the block `source`."""
+"""The member `version` of the block `source`: the version of this program's form of the block."""
 
 OPS: Final[Mapping[str, str]] = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCATE: "t"}
 """Debezium's code of each operation."""
@@ -58,7 +58,7 @@ _provenances = msgspec.json.Decoder(_Provenance)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column. `label` is its name in the result. `instead` takes the place of a value that the log did not send."""
+    """One column. `label` is its name in the result. `instead` replaces a value that the database's log lacks."""
 
     name: str
     label: str
@@ -97,8 +97,8 @@ class Rendering:
     """Renders rows of `entity`, whose columns are `shape`.
 
     `as_json` says that the results will become JSON; otherwise they become Avro, where names of columns are escaped by
-    `changelog.schemas.avro.safe`. `without_form` collects the names of columns that had a value of which the semantic
-    type has no form; such a value is rendered as null.
+    `changelog.schemas.avro.safe`. A value that the semantic type of its column cannot represent is rendered as null,
+    and `without_form` collects the names of the columns that had such a value.
     """
 
     def __init__(self, entity: Entity, shape: Struct, *, as_json: bool) -> None:
@@ -115,9 +115,9 @@ class Rendering:
         self.without_form: set[str] = set()
 
     def flat(self, rows: pa.RecordBatch) -> list[Rendered]:
-        """Renders each row as the row after the change; a delete has no value. There must be no truncate among them.
+        """Renders each row as the row after the change; a delete has no value. `rows` must not contain a truncate.
 
-        Raises ChangelogError (STOP), as `events` does, if a key has no form.
+        Raises ChangelogError (STOP), as `events` does, if Debezium's types cannot represent a key.
         """
         return [Rendered(key=row.key, value=self._after(row), source_name=row.source.name) for row in self._rows(rows)]
 
@@ -140,7 +140,7 @@ class Rendering:
         return self._state(row.current, row.source.unavailable, row.source.json_null, row.key)
 
     def _before(self, row: _Row) -> Any:
-        """Renders the original. In a delete, a consumer can rely on the key, even if no original is known."""
+        """Renders the original. Consumers need the key of a delete, so it has a value even if no original is known."""
         original = _NOTHING if row.op == Op.DELETE and row.original is None else row.original
         if original is None:
             return None
@@ -191,7 +191,9 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. Columns that it lacks have the key's value, a placeholder (in `after`), or null."""
+        """Renders a state. A column that the state lacks gets its value from the key, else a placeholder (only in
+        `after`, if the value is unavailable), else null.
+        """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)
         tokens, state = json_codec.members(text.encode()), {}
@@ -225,7 +227,7 @@ class Rendering:
         except (ValueError, KeyError):
             raise ChangelogError(
                 Kind.STOP,
-                f"a key of {self._entity.name} has no form in the types of Debezium",
+                f"a key of {self._entity.name} cannot be represented in Debezium's types",
                 hint='set another key, or publish with [sink] envelope = "changelog"; docs/reference/debezium.md lists '
                 "the types",
                 position=Position.parse(position),

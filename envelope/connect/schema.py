@@ -1,4 +1,4 @@
-"""Kafka Connect's schemas, and their two spellings: that of Connect's JsonConverter, and that of its Avro converters.
+"""Defines Kafka Connect's schemas, and writes them in two forms: for Connect's JsonConverter and its Avro converters.
 
 In a message of the JsonConverter, the schema comes before the value: `{"schema": …, "payload": …}`. An Avro converter
 maps each schema to an Avro schema, in which the properties `connect.*` keep what Avro has no place for.
@@ -28,7 +28,7 @@ _AVRO: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectSchema:
-    """One schema. `type` is Connect's type as the JsonConverter spells it, such as `int64`.
+    """One schema. `type` is Connect's type as the JsonConverter writes it, such as `int64`.
 
     `name` is the semantic type, if there is one, or the name of a struct. `fields` are those of a struct, in order, and
     `items` is the type of an array's elements.

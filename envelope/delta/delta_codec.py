@@ -1,4 +1,4 @@
-"""Encodes deltas as the values of messages, in JSON or in Avro (by `schemas/delta.avsc`), and decodes JSON."""
+"""Encodes deltas as values of messages, in JSON or in Avro (schema `schemas/delta.avsc`). Decodes deltas in JSON."""
 
 from collections.abc import Sequence
 

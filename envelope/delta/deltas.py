@@ -110,8 +110,8 @@ def _without(state: Value, names: Iterable[str]) -> Value:
 
 
 def _once(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    """Yields each delta once. All events that services published themselves are yielded, because they have no position
-    that shows a repeat.
+    """Yields each delta once. Events that applications published themselves are all yielded, because they have no
+    position that could show a repeat.
     """
     last = None
     for delta in deltas:

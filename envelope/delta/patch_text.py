@@ -2,8 +2,9 @@
 parts of the states that did not change are not parsed.
 
 Most states are flat objects in which a few columns changed. Their texts are cut at `,"`, and the pieces are compared as
-text. If pieces do not show the difference for certain, the objects are cut into their members. If two members differ
-and one of them is an object, an array or a text with an escape, `changelog.envelope.delta.patch` compares them.
+text. If the pieces cannot show for certain which members differ, the objects are cut into their members instead. If two
+members differ and one of them is an object, an array or a text with an escape, `changelog.envelope.delta.patch`
+compares them.
 """
 
 import re
@@ -66,12 +67,13 @@ def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozense
 
 
 def _of_pieces(original: bytes, current: bytes) -> bytes | None:
-    """Returns the patch between two flat objects that have the same columns; None if the texts may be something else.
+    """Returns the patch between two flat objects that have the same columns; None if the texts may not be such objects.
 
     Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
     elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. Both texts
-    are equal before the first pair of pieces that differ. If the pieces of this pair are whole members of the same
-    column, then the rests of both texts begin with members as well, and the same holds for the next pair that differs.
+    are equal before the first pair of pieces that differ. If both pieces of this pair are whole members of the same
+    column, then a new member begins after them in both texts. So the same reasoning applies to the next pair that
+    differs.
     """
     if original.find(b"{", 1) > 0 or current.find(b"{", 1) > 0 or b"[" in original or b"[" in current:
         return None
