@@ -18,7 +18,7 @@ from changelog.envelope.versions import Announced, Look, Versions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """The first row of an entity in a batch, if the changelog has no version with the row's look yet.
+    """A row before which a version must be announced: an entity's first row with a look that is new to the changelog.
 
     `row` is the number of the row in the batch.
     """

@@ -56,9 +56,9 @@ def resumed(
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
     windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
     changelog was made; if it does not, a table that is not complete is read from its start. `held` returns the entities
-    of which the changelog has rows, including those that are no longer configured; `held` is called only if entities
-    were added. An added entity of which the changelog has rows was configured earlier, and its table may have lost rows
-    since then. So a sweep searches the changelog for keys that the table lacks.
+    that have rows in the changelog, including entities that are no longer configured; `held` is called only if entities
+    were added. If an added entity has rows in the changelog, it was configured earlier, and its table may have lost
+    rows since then. So a sweep searches the changelog for keys that the table lacks.
     """
     windows = {} if stored is None else stored.windows
     if not joined:

@@ -1,4 +1,4 @@
-"""The table reads of one opening of a source, from their plan to their end; the same for every database.
+"""Runs the table reads of one opening of a source, from their plan to their end, for every kind of database.
 
     plan ──▶ windows ──▶ threads that read chunks ──▶ rows, between those of the stream
                  └─────▶ a thread that sweeps the changelog
@@ -47,8 +47,8 @@ _log = structlog.get_logger("source")
 class TableReads:
     """Holds the windows of one opening, and the threads that read for them.
 
-    `tables` has the progress of each table that `plan` leaves to be read, by entity. `horizon` and `nonces` are those
-    of `Windows`. `reach` is called at each of `FAIL_POINTS`.
+    `tables` has, by entity, the progress of each table that has to be read by the plan. `Windows` explains `horizon`
+    and `nonces`. `reach` is called at each of `FAIL_POINTS`.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class Stamps:
     def __init__(self) -> None:
         self._invalid = 0
         self._unlogged_problems: dict[str, tuple[int, int]] = {}
-        """For each problem, the number of stamps with it and the last transaction that had one."""
+        """For each problem, the number of stamps that have it, and the last transaction that had such a stamp."""
         self._unlogged_changes: Counter[str] = Counter()
         self._log_at = 0.0
 

@@ -1,4 +1,4 @@
-"""The types that a decoder, the assembly and its listener use to talk to each other, and the result of a block.
+"""Defines the types that a decoder, the assembly and its listener exchange, and the result of a block.
 
 A block is a stretch of the database's log that is decoded at once. The assembly (`assembly`) turns the rows of a block
 into a part of the changelog.
@@ -42,9 +42,9 @@ class Listener(Protocol):
 class EncodedRows:
     """Rows of the changelog in the log's order, and the commit and the transaction id of each.
 
-    The metadata of `rows` has the columns of their entities. A stamp says who made a change: `unstamped` counts, by
-    entity, the changes that have none, if the entity's policy is to warn about them. If a policy stops the changelog at
-    a row, `stop` is the error, and later rows may be missing.
+    The metadata of `rows` has the columns of their entities. `unstamped` counts, by entity, the changes without a stamp
+    (which says who made a change). It covers only entities whose policy is to warn about such changes. If a policy
+    stops the changelog at a row, `stop` is the error, and later rows may be missing.
     """
 
     rows: pa.RecordBatch

@@ -89,9 +89,9 @@ class Assembly:
         self._published, self._partial = published, partial
 
     def published(self, transaction: Transaction) -> int:
-        """Returns the last position ordinal of the transaction that the changelog holds; -1 if it holds none.
+        """Returns how much of the transaction was published: its last published position ordinal; -1 if nothing was.
 
-        If it holds the whole transaction, the result is greater than every position ordinal.
+        If the whole transaction was published, the result is greater than every position ordinal.
         """
         last = self._published
         if last is None or (transaction.epoch, transaction.commit) > (last.epoch, last.commit):
@@ -177,13 +177,14 @@ class AssemblyRun:
                     published=opened.published,
                 )
             )
-        check_ordinal(opened.ordinal)  # last, because `fail` then encodes the rows that were taken
+        check_ordinal(opened.ordinal)  # checked last, so that `fail` encodes the rows that were taken
 
     def take_all(self, spans: Sequence[Span], ends: Sequence[int]) -> None:
         """Takes whole transactions, in the order of the log: the same as `begin`, `sign`, `take` and `commit` for each.
 
-        Each has one span, maybe without rows. `ends` are the places at which they end. If the ordinal of a span is not
-        0, stamps come before its rows. Raises ChangelogError (MALFORMED) if a transaction is open.
+        Each transaction has one span, maybe without rows. `ends` are the places at which the transactions end. If the
+        ordinal of a span is not 0, messages with stamps come before its rows. Raises ChangelogError (MALFORMED) if a
+        transaction is open.
         """
         assembly = self._assembly
         if assembly.open is not None:
@@ -197,7 +198,8 @@ class AssemblyRun:
         check_ordinal(max(span.ordinal + span.rows for span in spans))
 
     def sign(self, stamp: Stamp | None) -> None:
-        """Sets the stamp of the next rows of the open transaction, unless a message has set or sets one.
+        """Sets the stamp of the next rows of the open transaction. A stamp from a message, earlier or later, overrides
+        it.
 
         This is for logs in which stamps have no place of their own, and so no ordinal. None ends the stamp.
         """
@@ -216,9 +218,9 @@ class AssemblyRun:
 
         A stamp applies to the rows after it. Rows that were taken just before the message, and whose record is at
         `place`, come after the message in the log, so a stamp applies to them too. The sender of a fence waits until
-        the checkpoint is stored. The signature of a signal must cover `number`, or else the transaction's id. `settle`
-        is called before the rows of a table read are published, so that a decoder whose log does not report every
-        change of tables can first describe the tables as they are at this place.
+        the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
+        None. `settle` is called before the rows of a table read are published, so that a decoder whose log does not
+        report every change of tables can first describe the tables as they are at this place.
 
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.
@@ -238,7 +240,8 @@ class AssemblyRun:
         return None
 
     def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
-        """Publishes at `change`, between two transactions of the log, the rows of the table read with this nonce.
+        """Publishes the rows of the table read with this nonce at `change`, a place between two transactions of the
+        log.
 
         This is for logs into which the service writes no messages. The transaction of `change` is not in the log: its
         commit lies between the commits of two transactions of the log, and the later one begins at `end` or after it.

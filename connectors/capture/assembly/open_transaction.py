@@ -1,4 +1,4 @@
-"""The transaction that the assembly is delivering."""
+"""Defines the state of the transaction that the assembly is delivering."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ ORDINALS_MAX = 1 << 31
 class OpenTransaction:
     """The transaction that is being delivered.
 
-    `stamp` is that of the last message that is a stamp, and `fallback` the one that applies without such a message.
-    `ordinal` is the ordinal of the next row or message. `published` is the last position ordinal of the transaction
-    that the changelog holds already, or -1; rows up to there are dropped.
+    `stamp` is the stamp in the transaction's last stamp message. `fallback` is the stamp that applies if there was no
+    such message. `ordinal` is the ordinal of the next row or message. `published` is the position ordinal of the
+    transaction's last record that was published already, or -1; rows up to there are dropped.
     """
 
     transaction: Transaction

@@ -1,1 +1,2 @@
-"""Makes changelog rows of decoded rows: one at a time, which defines the result, or many at once, which is faster."""
+"""Turns decoded rows into changelog rows. One path takes single rows and defines the result; a faster one takes many.
+"""

@@ -48,8 +48,9 @@ def canonical(text: bytes, codec: Codec) -> str:
     """Returns the canonical text of a value that the server printed as `text`. Keys are made of canonical texts.
 
     If the JSON value is a string, its canonical text is the content of this string, without quotes and escapes. A
-    number, `true` and `false` are their own canonical texts. For arrays, objects and all values of json columns, it is
-    the canonical JSON text with quotes, so that the json string "1" and the json number 1 have different texts.
+    number, `true` and `false` are their own canonical texts. For arrays, objects and all values of json columns, the
+    canonical text is canonical JSON. There, strings keep their quotes, so that the json string "1" and the json number
+    1 have different texts.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
@@ -70,7 +71,8 @@ def plain(text: bytes) -> bytes:
 def timestamp(text: bytes) -> bytes:
     """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds.
 
-    All other timestamps (BC, later years, infinity, and dates with a part that is 0) stay the server's text.
+    All other timestamps (BC, later years, infinity, and dates with a part that is 0) are published as the server's
+    text.
     """
     match = _TIMESTAMP.fullmatch(text)
     return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)

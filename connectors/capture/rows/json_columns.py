@@ -28,7 +28,7 @@ Data = bytes | bytearray
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
 _VALUE, _NULL, _TOKEN = range(3)
-"""How a value is written: as the shape of its column says, as null, or as a token that was converted alone."""
+"""How a value is written: in the way of its column's `Shape`, as null, or as a token that was converted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Texts:
 
     `Template.texts` numbers its rows from 0. `places` has the numbers of the rows whose texts are here, and `left` the
     numbers of the other rows, each of which must go through `row_records`. `keys`, `partitions`, `current` and
-    `original` have one element for each of `places`, and are None if there are none. `current` is also None for
+    `original` have one element for each of `places`, and are None if `places` is empty. `current` is also None for
     deletes, and `original` for rows without an old state.
     """
 

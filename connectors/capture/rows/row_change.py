@@ -1,6 +1,6 @@
-"""The result of a decoder for one row: whether it was inserted, updated or deleted, and its values as the log has them.
+"""Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values in the log.
 
-A value is the server's text, None for NULL, or `UNCHANGED` if the log does not have it because it did not change.
+A value is the server's text, None for NULL, or `UNCHANGED` if the log lacks the value because it did not change.
 """
 
 from dataclasses import dataclass

@@ -171,7 +171,7 @@ class _NoPlaceError(ChangelogError):
 
 
 def _unknown(binding: Binding, column: str) -> _NoPlaceError:
-    """Returns the error for a key or partition column of which the log has no value.
+    """Returns the error for a key or partition column whose value is not in the log.
 
     Either the value is null, or the table's replica identity leaves the column out of old rows.
     """

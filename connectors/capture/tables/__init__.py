@@ -1,1 +1,1 @@
-"""Rows that are read from tables: windows in the stream, keys that are looked up, repairs."""
+"""Publishes rows that are read from tables: in windows of the stream, by looking up keys, and for repairs."""

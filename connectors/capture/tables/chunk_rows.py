@@ -74,7 +74,9 @@ class ChunkRows:
         return unusual if self.texts.keys is None else pa.concat_arrays([self.texts.keys, unusual])
 
     def at(self, change: Change, keep: Mask, _delete: Mask | None = None) -> pa.RecordBatch:
-        """Returns the rows that `keep` selects, at positions after `change`, as if its transaction had written them."""
+        """Returns the rows that `keep` selects, at positions after `change`, as if `change.transaction` had written
+        them.
+        """
         transaction = change.transaction._replace(committed_at=self.read_at)
         usual = self.texts.size
         texts = self.texts.numbered(np.flatnonzero(keep[:usual]))

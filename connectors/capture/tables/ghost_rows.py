@@ -1,4 +1,4 @@
-"""Makes the deletes of ghosts: keys that the changelog has and that their table was found to lack (`key_lookup`)."""
+"""Makes deletes for ghosts: keys that are in the changelog, but that `key_lookup` did not find in the table."""
 
 from collections.abc import Mapping
 from dataclasses import replace

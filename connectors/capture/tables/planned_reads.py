@@ -1,8 +1,8 @@
-"""The table reads that one opening of a source plans: tables to read, keys to look up, sweeps.
+"""Plans the table reads of one opening of a source: tables to read, keys to look up, sweeps.
 
-They are planned from a stored checkpoint and never change afterwards: if a signal changes the plan, the source opens
-again. Every row from before that checkpoint is stored. So a sweep, which searches the stored changelog, finds all rows
-from before the opening.
+The plan is made from a stored checkpoint and does not change while the source is open. If a signal asks for another
+plan, the source opens again. Every row from before that checkpoint is stored. So a sweep, which searches the stored
+changelog, finds all rows from before the opening.
 """
 
 from collections.abc import Collection, Mapping, Sequence

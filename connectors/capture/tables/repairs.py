@@ -1,4 +1,4 @@
-"""The repairs that are under way, as a checkpoint stores them, and how signals change them. Pure.
+"""Defines the repairs that are under way, as a checkpoint stores them, and how signals change them. It is pure.
 
 A signal is a message to the service, for example a request for a repair. A repair makes the changelog of one entity
 equal to its table again. It has up to three stages:
@@ -322,7 +322,7 @@ def read_again(
     if part is None:
         new_entry = _read_again(old_entry)
     elif is_complete(old_entry):
-        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # the rest keeps its stale columns
+        stale = {"stale": old_entry["stale"]} if "stale" in old_entry else {}  # the other rows keep stale columns
         new_entry = {"complete": False, "again": [ALL_COLUMNS], **stale, **part} if part else old_entry
     elif part and "leaves" in old_entry:  # keeps the progress in unchanged partitions
         new_entry = {

@@ -99,9 +99,9 @@ def older_than(
 ) -> Iterator[GhostPortion]:
     """Yields, in portions, the ghosts of each entity in `starts`.
 
-    `starts` has, by entity, the text of the position at which the reading of its table began. A key is a ghost if it
-    is alive and its last row is older than that position: the table did not have the key when it was read. A key in
-    `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost wherever its last row is.
+    `starts` has, by entity, the text of the position at which the reading of its table began. A key is a ghost if it is
+    alive and its last row is older than that position: the table did not have the key when it was read. A key in
+    `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost even if its last row is newer.
 
     Each entity is in `whole` or `cut` of exactly one portion, and no later portion has ghosts of that entity. Raises
     ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.

@@ -1,4 +1,4 @@
-"""The progress of reading a table, as a checkpoint stores it. This module knows the members that all sources share.
+"""Defines how a checkpoint stores the progress of reading a table. These are the members that all sources share.
 
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
