@@ -1,4 +1,4 @@
-"""The interfaces of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads the changelog from there.
+"""Defines the interfaces of sinks: `Sink` writes a changelog to one kind of store, and `Log` reads it from there.
 
 A changelog has rows, one for each change, and a checkpoint, which says up to which place of the database's log the rows
 are complete. An entity is a table as the changelog publishes it. A position is the place of a row in the order of all
@@ -67,14 +67,14 @@ class Log(Protocol):
     Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
     restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
     rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
-    The rows of one partition come in order. If `key` is given to `read`, its rows come in order even if the key moved
-    between partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if there is
-    no changelog.
+    The rows of one partition come in order. If `read` gets a `key`, the rows of this key come in order even if the key
+    moved between partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if
+    there is no changelog.
     """
 
     @property
     def where(self) -> str:
-        """How errors name the changelog, as in "the changelog in FOLDER"."""
+        """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
 
     def read(
         self, *, entity: str | None = None, key: str | None = None, after: Position | None = None

@@ -1,2 +1,1 @@
-"""Turns decoded rows into changelog rows. One path takes single rows and defines the result; a faster one takes many.
-"""
+"""Turns decoded rows into changelog rows. One path takes single rows and defines the result; a fast one takes many."""

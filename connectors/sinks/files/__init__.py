@@ -1,1 +1,1 @@
-"""A changelog as Parquet files in a folder."""
+"""Stores a changelog as Parquet files in a folder, and reads it."""

@@ -165,9 +165,9 @@ class Recovery:
 
     `sequence` is that of the newest whole file, 0 if there is none. `checkpoint` is the one to resume from, None for a
     new log. `damage` is set if the newest file is damaged; that file is then ignored. `ahead` is set if the resume
-    record names a log file after `sequence`, which is missing or not whole; the resume record is then ignored. `marked`
-    lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of this program wrote
-    the checkpoint.
+    record names a log file that comes after `sequence`, and so is missing or not whole; the resume record is then
+    ignored. `marked` lists the log files with rows of `schemas` or `gaps` (see `MARKED`); None if an older version of
+    this program wrote the checkpoint.
     """
 
     sequence: int

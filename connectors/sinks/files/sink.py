@@ -1,4 +1,4 @@
-"""The embedded sink. It writes a log of Parquet files, one immutable file for each commit with rows.
+"""Implements the embedded sink, which writes a log of Parquet files: one immutable file for each commit with rows.
 
 docs/reference/file-log.md describes the files.
 """

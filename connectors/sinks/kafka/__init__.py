@@ -1,1 +1,1 @@
-"""The changelog on Kafka, exactly once. Only this package and `changelog.connectors.producer` know a Kafka client."""
+"""Stores the changelog on Kafka, exactly once. Only this package and `connectors.producer` use a Kafka client."""

@@ -106,7 +106,8 @@ def translated(doing: str) -> Iterator[None]:
 class Client:
     """How to reach the cluster. `options` are the user's options for librdkafka, which may hold secrets.
 
-    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`, or if a message's size is no number.
+    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`, or if `message.max.bytes` is not a
+    number.
     """
 
     bootstrap_servers: str

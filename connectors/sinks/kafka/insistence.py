@@ -1,7 +1,7 @@
 """Retries calls to Kafka until Kafka answers them, and logs the wait.
 
 If a topic has too few in-sync replicas, the client retries silently. So while a call waits, a thread asks the cluster
-for the reason. It is a separate thread because the cluster may not answer that question either.
+for the reason. The question has a thread of its own because the cluster may not answer it either.
 """
 
 import time

@@ -36,9 +36,9 @@ FAIL_POINTS = ("kafka:recovered", "kafka:begun", "kafka:added", "kafka:positione
 """The boundaries between steps, at which tests make the process crash."""
 
 PATIENCE_S, PATIENCE_S_MAX = 60.0, 100.0
-"""The limits, in seconds, of the time for which one call to Kafka is retried. Between these limits, a call is retried
-for as long as the timeout of a transaction. After that, the sink is recovered. The maximum is below the 120 s after
-which `/live` reports a service as stuck."""
+"""One call to Kafka is retried for as long as a transaction's timeout, but for at least PATIENCE_S and at most
+PATIENCE_S_MAX seconds. Then the sink is recovered. After 120 s, `/live` would report the service as stuck.
+"""
 
 STOP_PATIENCE_S = 5.0
 """The seconds for which a call is retried once the service is stopping. They are enough for one or two attempts."""
@@ -208,7 +208,7 @@ class KafkaSink:
         """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
         settings = self._settings
         known = {} if stored is None else stored.sink.get(_TOPICS, {})
-        published = {name for name, _ in self._parts} or known.keys()  # a command changes the checkpoint, and no topic
+        published = {name for name, _ in self._parts} or known.keys()  # without `prepare`, only the checkpoint changes
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *published}
         if self._over_gap:
             ids = read_ids(settings.client.admin(), known.keys())
@@ -373,7 +373,7 @@ class KafkaSink:
         return [(name, None, *rest, [header for header in row_headers if header[0] != KEY])]
 
     def _decision(self, message: oversized.Message, op: str, position: str) -> str:
-        """Returns the decision on a message that is too large: `dead-letter` or `skip`. Raises STOP without one."""
+        """Returns the decision on an oversized message: `dead-letter` or `skip`. Raises STOP if there is none."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
         if accepted in ("skip", "dead-letter"):
@@ -382,7 +382,7 @@ class KafkaSink:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # a decision names a position, but this row has another one each time its table is read
+        if op == Op.READ:  # a decision names a position, but each reading of the table gives this row another
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)

@@ -1,4 +1,4 @@
-"""The names of a changelog's topics, and of their subjects in a registry (docs/reference/kafka.md).
+"""Builds the names of a changelog's topics, and of their subjects in a registry (docs/reference/kafka.md).
 
 `prefix` is that of [sink] in the configuration; all topics of one changelog begin with it.
 """
@@ -47,7 +47,7 @@ def subject(prefix: str, entity: str) -> str:
 
 
 def key_subject(prefix: str, entity: str) -> str:
-    """Returns the registry's subject for the schema of an entity's keys, which only other envelopes than ours have."""
+    """Returns the registry's subject for the schema of an entity's keys. In our own envelope, keys have no schema."""
     return f"{topic(prefix, entity)}-key"
 
 

@@ -287,7 +287,8 @@ def read(admin: Admin, topics: Iterable[Topic]) -> dict[str, TopicState]:
 def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
     """Returns the state of topics that were just created, which also has the broker's defaults.
 
-    A broker may show a new topic only after a moment. A topic that stays invisible counts as configured.
+    A broker may show a new topic only after a moment. For a topic that stays invisible, this returns the state that was
+    configured.
     """
     states = {topic.name: TopicState(partitions=topic.partitions, settings=topic.settings) for topic in created}
     hidden = list(created)
@@ -299,7 +300,7 @@ def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
             refusal = _refusal(error)
             if refusal is None or refusal.code() not in UNKNOWN_TOPIC:
                 raise
-            continue  # one broker shows a topic that another one does not know yet
+            continue  # one broker lists a topic that another broker does not know yet
         states |= shown
         hidden = [topic for topic in hidden if topic.name not in shown]
         if not hidden:

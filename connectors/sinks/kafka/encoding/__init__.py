@@ -1,1 +1,1 @@
-"""Rows as Kafka messages, and back: keys, headers and values, as JSON or Avro."""
+"""Converts rows to Kafka messages and back: keys, headers and values, in JSON or Avro."""

@@ -1,4 +1,4 @@
-"""Encodes rows in the envelope of Debezium, or flat, for consumers that expect what Debezium publishes.
+"""Encodes rows for consumers that expect what Debezium publishes: in Debezium's envelope, or flat (no old row).
 
 docs/reference/debezium.md describes the messages. Rows of the reserved entities (`changelog.envelope.entity.RESERVED`)
 stay in our own envelope, in JSON: only the service reads them.
@@ -47,8 +47,8 @@ class ConnectValues:
     """Encodes rows as `envelope` says, under schemas of Kafka Connect. Implements `Values`.
 
     With `registry`, keys and values are in Avro, otherwise in JSON with the schema inside. A batch says which columns
-    its entities have; if the columns of an entity change in the stream, its schemas change, too. A truncate is left
-    out where it has no message (`publishes_truncates`).
+    its entities have; if the columns of an entity change in the stream, its schemas change, too. `publishes_truncates`
+    says for which entities a truncate has a message; for other entities, truncates are left out.
     """
 
     def __init__(self, envelope: OtherEnvelope, prefix: str, registry: Registry | None) -> None:
@@ -61,7 +61,9 @@ class ConnectValues:
         self._entities = {entity.name: entity for entity in entities}
 
     def messages(self, rows: pa.RecordBatch) -> Messages:
-        """See `Values`. Raises ChangelogError: the errors of `Registry.id_of`, and STOP if a key has no form."""
+        """See `Values`. Raises ChangelogError: the errors of `Registry.id_of`, and STOP if Debezium cannot represent a
+        key.
+        """
         names = pc.unique(rows.column("entity")).to_pylist()
         if len(names) == 1:
             return self._part(names[0], rows)
@@ -128,18 +130,18 @@ class ConnectValues:
         return rows
 
     def _warn(self, name: str, columns: set[str]) -> None:
-        """Warns once of each column with a value of which Debezium's types have no form."""
+        """Warns once of each column that had a value which Debezium's types cannot represent."""
         for column in sorted(columns):
             if (name, column) not in self._warned:
                 self._warned.add((name, column))
                 hint = "docs/reference/debezium.md lists these values"
-                _log.warning("published null for a value without a form", entity=name, column=column, hint=hint)
+                _log.warning("published null, as debezium has no such value", entity=name, column=column, hint=hint)
 
 
 def publishes_truncates(entity: Entity, envelope: str, *, is_avro: bool) -> bool:
     """Returns whether a truncate of the entity has a message.
 
-    A consumer does not order messages of several partitions, so it would delete new rows of other partitions. A
-    message for a compacted topic needs a key, and only JSON has a key that means none.
+    With several partitions, a truncate would reach the consumer out of order, and the consumer would also delete rows
+    that were inserted later. A message for a compacted topic needs a key, and only JSON has a key that means *no key*.
     """
     return envelope == "debezium" and not is_avro and entity.partitions == 1

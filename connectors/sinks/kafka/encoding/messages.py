@@ -1,8 +1,9 @@
 """Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values.
 
-In another envelope than our own, the headers `KEY` and `SOURCE` are added, and others are left out. From its headers,
-the service recognises its own rows, and needs no value for that. Kafka Connect guesses the type of a header from its
-text, and fails at JSON with values of several types, and at null; so every header of such a message must be plain text.
+In another envelope than our own, the headers `KEY` and `SOURCE` are added, and others are left out. These headers alone
+show the service which rows are its own; it need not decode the value. Kafka Connect guesses the type of a header from
+its text. It fails if the text is JSON with values of several types, or null. So every header of such a message must be
+plain text.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from changelog.envelope.model import MISSING, Envelope, Op, Place, Provenance, R
 from changelog.envelope.position import Position
 
 KEY, SOURCE = "entityKey", "sourceName"
-"""Headers of messages in another envelope: the text of the key after `=`, percent-encoded, and the source's name."""
+"""Headers of messages in another envelope. `KEY` holds `=` and the percent-encoded key; `SOURCE` the source's name."""
 
 _PLAIN_HEADERS = frozenset({"op", "position", "transaction"})
 
@@ -69,7 +70,7 @@ class Values(Protocol):
     def messages(self, batch: pa.RecordBatch) -> Messages:
         """Returns the messages of the rows. Those of one entity are in the rows' order.
 
-        A row of which the envelope has no message is left out.
+        A row for which the envelope has no message is left out.
         """
 
     def decode(self, value: bytes) -> Envelope:
@@ -158,9 +159,8 @@ def other_headers(batch: pa.RecordBatch, source_names: Sequence[str]) -> list[He
 
 
 def is_row(message: Message) -> bool:
-    """Returns whether a message is a row of a changelog.
-
-    Otherwise it is the tombstone that follows a delete, for compaction, and says nothing that the delete does not say.
+    """Returns whether a message is a row of a changelog. If not, it is the tombstone that follows a delete. Tombstones
+    are only there for compaction, and say nothing that the delete does not say.
     """
     return message.value() is not None or KEY in _headers_of(message)
 
@@ -172,7 +172,7 @@ def key_of(message: Message) -> bytes:
 
 
 def source_of(message: Message) -> str | None:
-    """Returns the name of the source of a row in another envelope; None if the row is in our own."""
+    """Returns the name of the source of a row in another envelope; None if the row is in our own envelope."""
     name = _headers_of(message).get(SOURCE)
     return None if name is None else name.decode()
 

@@ -41,7 +41,7 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
             if complete and pending:
                 consumer.pause([TopicPartition(*part) for part in complete])
             yield messages
-            if messages:  # after `yield`, because the caller may have taken long to process them
+            if messages:  # only after `yield`: the caller may take long to process the messages
                 deadline = time.monotonic() + SILENCE_S
         # Without this, the partitions would still be paused when they are assigned again.
         consumer.resume([TopicPartition(*part) for part in spans if spans[part]])
