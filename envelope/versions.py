@@ -25,7 +25,7 @@ PUBLISHER = Stamp(api_version="", service_name="changelog", identifier="")
 """The stamp of versions and gaps. It names the service, because the database's log does not say who altered a table."""
 
 Filled = Callable[[Entity, Sequence[str]], Collection[str]]
-"""Returns those of the given columns that were added with a value for the rows that already existed."""
+"""Returns those of the given columns that may have a value in rows which existed before the column was added."""
 
 _NAMESPACE = "changelog"
 
