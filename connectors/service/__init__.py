@@ -1,1 +1,1 @@
-"""The running service: publish loop, health, metrics."""
+"""Runs the service: its publish loop, its health checks and its metrics."""

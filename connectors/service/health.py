@@ -28,7 +28,7 @@ class HealthState:
 
     `phase` is a word or two for a person, such as `snapshot` or `streaming`. `ready` says whether the service publishes
     committed changes. `waits_for` has the source's transactions that must end before tables are read. `waiting` is the
-    reason why the server sends nothing, None while it sends.
+    reason why the database server sends nothing, None while it sends.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +64,9 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002, the base class has it
-        """See `socketserver.BaseServer`. Probes may break their connections at any time, so these are no errors."""
+        """See `socketserver.BaseServer`. Probes may break their connections at any time, so that is not logged as an
+        error.
+        """
         if isinstance(sys.exception(), OSError):
             _log.debug("a probe broke its connection", client=str(client_address), exc_info=True)
         else:

@@ -1,4 +1,4 @@
-"""The publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
+"""Runs the publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
 
 A *piece* is the result of one read of the source: rows, and the checkpoint that is true once they are durable. A
 *commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
@@ -131,8 +131,8 @@ def publish(
     3. It stores rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
     5. It confirms the checkpoint to the source, never before step 3 is durable.
 
-    (Steps 2 and 4 do not exist here: they would look up and fold before-images in a state store.) A crash between any
-    two steps loses nothing and repeats nothing.
+    (There are no steps 2 and 4. If the loop had a state store, step 2 would look up before-images in it, and step 4
+    would fold the changes into it.) A crash between any two steps loses nothing and repeats nothing.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. The wait doubles, up to BACKOFF_S_MAX, until something is committed or the source has streamed for
@@ -231,7 +231,9 @@ class _Run:
                 raise
 
     def _settled(self) -> str:
-        """Returns the place in the log (`Checkpoint.through`) up to which all that is to be published is durable."""
+        """Returns the place in the log (`Checkpoint.through`) up to which everything that has to be published is
+        durable.
+        """
         newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
         return "" if newest is None else newest.through
 

@@ -1,4 +1,4 @@
-"""The metrics of a running service. Their names are a contract, and are defined only here."""
+"""Defines the metrics of a running service. Their names are a contract, and are defined only here."""
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector

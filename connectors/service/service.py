@@ -1,4 +1,4 @@
-"""The service: runs the publish loop with the configured source and sink, and serves metrics and its health."""
+"""Runs the publish loop with the configured source and sink, and serves the service's metrics and health."""
 
 import os
 import signal
@@ -162,12 +162,12 @@ class Service:
             self._watch.waits(status.waits_for)
             if status.retained is not None:
                 self._metrics.slot_retained_bytes.set(status.retained.nbytes)
-            if through:  # before the first turn, the whole log would count
+            if through:  # before the first turn, the whole log would count as lag
                 self._metrics.lag_bytes.set(status.lag_bytes)
             self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, through))
 
     def _log_retained(self) -> None:
-        """Logs how much of its log the database retains for the stopped service, unless the database is lost."""
+        """Logs how much of its log the database retains for the stopped service, unless it cannot be reached."""
         retained = None if self._state.phase == RECONNECTING else self._database.retained()
         if retained is not None:
             _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)
@@ -223,7 +223,7 @@ class _Watch(Observer):
                 _log.info("snapshot waits for older transactions to end", transactions=self._logged_waiting)
 
     def waits(self, reason: str | None) -> None:
-        """Records why the server sends nothing. `reason` is None if the server sends, or if the reason is unknown.
+        """Records why the database server sends nothing. `reason` is None if it does send, or if the reason is unknown.
 
         The sampler calls this every few seconds.
         """
