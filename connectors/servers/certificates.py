@@ -36,7 +36,7 @@ def _new_key() -> RSAPrivateKey:
 def _certificate(
     name: str, key: RSAPrivateKey, authority: x509.Certificate | None, authority_key: RSAPrivateKey
 ) -> x509.Certificate:
-    """Returns a certificate for `key` that `authority` signed. If `authority` is None, returns an authority's own."""
+    """Returns a certificate for `key` that `authority` signed. Without `authority`, `key` itself signs it."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()

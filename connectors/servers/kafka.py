@@ -102,9 +102,9 @@ class Broker(ServerProcess):
     machine. The broker tells clients to connect to `advertised` (HOST:PORT, for example that of a proxy in front of
     `port`), by default to `port`; `direct_servers` bypasses `advertised`. Changes of the attributes `settings` and
     `advertised` take effect at the next start. The ports stay the same after a restart. With `joins`, the new broker
-    joins the cluster of that broker. As a context manager, the broker starts at the beginning and shuts down at the
-    end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not start;
-    then the message has the last error of the broker's log.
+    joins the cluster of the broker `joins`. As a context manager, the broker starts at the beginning and shuts down at
+    the end. Starting raises ChangelogError (PRECONDITION) if Java is missing or too old, or if the broker does not
+    start; then the message has the last error of the broker's log.
     """
 
     def __init__(

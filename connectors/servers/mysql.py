@@ -44,7 +44,9 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 TEMPORARY_FILES = ".tmp"
-"""A folder in the data folder. If servers shared one, each would delete the others' temporary tables when it starts."""
+"""A folder in the data folder. If servers shared it, each server would delete the others' temporary tables at its
+start.
+"""
 
 FLAVOUR_SETTINGS: Mapping[Flavour, Mapping[str, str]] = {
     "mariadb": {"binlog_annotate_row_events": "ON", "gtid_strict_mode": "ON", "ignore_db_dirs": TEMPORARY_FILES},
@@ -283,6 +285,6 @@ def _keep(data_dir: Path, template: Path) -> None:
 
 
 def _last_error(output: str) -> str:
-    """Returns the last line that says what is wrong, without the line by which the server says that it gives up."""
+    """Returns the last line that says what is wrong. Skips the line that only says that the server gives up."""
     lines = output.strip().splitlines() or ["it printed nothing"]
     return next((line for line in reversed(lines) if "ERROR" in line and "Aborting" not in line), lines[-1])
