@@ -1,1 +1,1 @@
-"""Connectors: what reads database logs, what stores changelogs, and the service between them."""
+"""Reads database logs, stores changelogs, and runs the service that connects the two."""

@@ -1,4 +1,4 @@
-"""`changelog`: the command line. Finds the command, runs it, and turns an error into one line and an exit code.
+"""Implements the command line `changelog`. Finds the command, runs it, and turns an error into a line and an exit code.
 
 Exit codes: 0 if the command did what it should and found nothing wrong, 1 if it found something, 2 for bad usage or a
 bad configuration, 3 if it failed, 130 after Ctrl-C, and 141 if the program that reads the output has ended.

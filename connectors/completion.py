@@ -31,7 +31,7 @@ _COMPLETERS: Final = {
     "FOLDER": shtab.DIRECTORY,
     "DIR": shtab.DIRECTORY,
 }
-"""Maps the name that the help gives to the value of an argument, such as `FILE`, to how this value is completed."""
+"""Maps the name of an argument's value in the help, such as `FILE`, to the way in which a shell completes the value."""
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:

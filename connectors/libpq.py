@@ -51,7 +51,7 @@ class Remedies:
 
 
 def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
-    """Returns the arguments for `psycopg.connect`. Raises ChangelogError (USAGE) if `dsn` is no connection string."""
+    """Returns the arguments for `psycopg.connect`. Raises ChangelogError (USAGE) if `dsn` is malformed."""
     try:
         from_dsn = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
@@ -63,7 +63,9 @@ def parameters(dsn: str, remedies: Remedies) -> dict[str, Any]:
 
 
 def malformed(remedies: Remedies) -> ChangelogError:
-    """Returns the error for a connection string that is none. It quotes nothing, because that may be a password."""
+    """Returns the error for a text that is not a connection string. It does not quote the text, which may be a
+    password.
+    """
     return ChangelogError(
         Kind.USAGE,
         f"{remedies.dsn} is not a PostgreSQL connection string",

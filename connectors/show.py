@@ -108,7 +108,7 @@ def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
 
 
 def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
-    """Yields all changes of one key for printing, and between two changes the time that had passed."""
+    """Yields all changes of one key for printing. Between two changes, yields the time that passed between them."""
     earlier: datetime | None = None
     for shown in records:
         committed_at = shown.envelope.provenance.source.committed_at
@@ -225,7 +225,7 @@ def _body(envelope: Envelope) -> Iterator[Text]:
             yield Text("   ").join(_attribute(name, value) for name, value in state.items())
     elif envelope.original is MISSING:
         yield Text("   ").join(_attribute(name, value) for name, value in _members(envelope.current).items())
-        yield Text("the log does not have the row before this change", style="dim italic")
+        yield Text("the database's log does not have the row before this change", style="dim italic")
     else:
         yield from _differences(changes(envelope))
     if source.unavailable:

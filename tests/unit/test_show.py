@@ -78,7 +78,7 @@ def test_a_delete_shows_where_the_row_moved() -> None:
 
 def test_an_unknown_original_and_unavailable_values_are_mentioned() -> None:
     update = record(Op.UPDATE, '{"id":42}', MISSING, unavailable=("body",))
-    assert "the log does not have the row before this change" in text(show.record(update))
+    assert "the database's log does not have the row before this change" in text(show.record(update))
     assert "unavailable: body" in text(show.record(update))
     known = record(Op.UPDATE, '{"id":42}', '{"id":42,"body":"x"}', unavailable=("body",))
     assert show.changes(known.envelope) == []
