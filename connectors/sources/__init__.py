@@ -1,4 +1,4 @@
-"""The contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
+"""Defines the contract of a source: what the service needs from each kind of database. Sources know nothing of sinks.
 
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
 result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
@@ -42,9 +42,9 @@ class Piece:
 
     `rows` have the columns of `changelog.envelope.columnar.batch.SCHEMA`. `checkpoint` is valid once these rows and the
     rows of all earlier pieces are durable. `nbytes` is how much memory the rows take. `log_bytes` is how much of the
-    database's log lies between the previous piece's checkpoint and this one. `urgent` says that the database waits for
-    the confirmation of this piece, or that a comparison waits for its checkpoint. The service stores an urgent piece at
-    once, or together with the rows that it is gathering.
+    database's log lies between the checkpoint of the previous piece and that of this piece. `urgent` says that the
+    database waits for the confirmation of this piece, or that a comparison waits for its checkpoint. The service stores
+    an urgent piece at once, or together with the rows that it is gathering.
     """
 
     rows: Sequence[pa.RecordBatch]
@@ -164,7 +164,7 @@ class TableInfo(Protocol):
 
     @property
     def trait(self) -> Trait:
-        """What decides how much of the table's changes the log contains."""
+        """The property that decides how much of the table's changes the log contains."""
 
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Returns why these columns cannot identify the table's rows, and what would help; None if they can."""
@@ -191,7 +191,7 @@ class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
     `kind` says in one word what it is, such as `slot`. If the server keeps its log for a fixed time, whoever reads it,
-    it is the log itself.
+    the log itself counts as the hold.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
@@ -319,7 +319,7 @@ class Database(Protocol):
 
         `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
         `stored` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
-        (`Hold.is_lost`), and without it say that none is.
+        (`Hold.is_lost`); without it, they say that no log is lost.
 
         Raises ChangelogError if the database cannot be reached.
         """
@@ -360,7 +360,7 @@ class Database(Protocol):
     def clock_ahead_s(self) -> float:
         """Returns by how many seconds the database's clock is ahead of this machine's clock.
 
-        The times of commits are the database's. Raises ChangelogError if the database cannot be reached.
+        Commit times come from the database's clock. Raises ChangelogError if the database cannot be reached.
         """
 
     def hold(self) -> Hold | None:

@@ -1,4 +1,4 @@
-"""The contract of a database that has no configuration yet: what `changelog init` needs to write one."""
+"""Defines what `changelog init` needs from a database that has no configuration yet, to write a configuration."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ class Candidate(Protocol):
 
     @property
     def kind(self) -> str:
-        """The kind of the database, as `[source] kind` spells it."""
+        """The kind of the database, as the value of `[source] kind`."""
 
     @property
     def home(self) -> str:
@@ -22,7 +22,7 @@ class Candidate(Protocol):
 
     @property
     def usual_tables(self) -> str:
-        """The pattern, as in `[tables] include`, of the tables that a configuration has if nobody chooses them."""
+        """The pattern, in the form of `[tables] include`, of the tables to configure if nobody chooses any."""
 
     def tables(self, includes: Callable[[TableName], bool]) -> Sequence[TableInfo]:
         """Returns the tables that can be published and that `includes` accepts, sorted by schema and name, with sizes.

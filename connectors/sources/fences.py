@@ -1,4 +1,4 @@
-"""A fence: one cut through a database, at which a comparison reads both the tables and the changelog.
+"""Defines fences. A fence is a cut through a database, at which a comparison reads the tables and the changelog.
 
 The cut is a set of transactions: the fence *shows* these transactions. The tables are read as these transactions left
 them, and the comparison uses only those rows of the changelog that these transactions wrote. So both sides contain the
@@ -89,8 +89,8 @@ class Pages:
 class KeyBounds:
     """The keys whose column `column` has a value of at least `first` and less than `end`; None means no bound.
 
-    The bounds are integers, or texts that spell a value of the column's type. `by_bytes` says that the column holds
-    texts, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
+    The bounds are integers, or texts that the database reads as values of the column's type. `by_bytes` says that the
+    column holds texts, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
     """
 
     column: str
@@ -154,7 +154,7 @@ class Fence(Protocol):
 
     @property
     def place(self) -> str:
-        """A log position, as the database's own tools print it. All commits that the fence shows end by this place."""
+        """A log position, as the database's tools print it. All commits that the fence shows end here or earlier."""
 
     @property
     def database(self) -> str:
@@ -182,7 +182,7 @@ class Fence(Protocol):
 
     @property
     def scan(self) -> Scan:
-        """Reads the tables under the fence."""
+        """The scan that reads the tables under the fence."""
 
     def is_of(self, checkpoint: Checkpoint) -> bool:
         """Returns whether the changelog that ends at `checkpoint` was made from the cluster of the fence.

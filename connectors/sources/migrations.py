@@ -1,4 +1,4 @@
-"""An optional contract of a source: it reports what the statements of a migration would do to the published tables.
+"""Defines an optional contract of a source: to report what a migration's statements would do to published tables.
 
 The source runs the statements in a transaction that is rolled back: a *rehearsal*, on the live database or on an empty
 copy of it. A source may lack this: only `changelog schemas plan` uses it, and the service never imports it.
@@ -95,8 +95,8 @@ class Effects:
     """What the statements did to the watched tables.
 
     `alterations` holds the changes of each watched table, by the name that the table had before the first statement.
-    `untouched` holds the names of the tables that are exactly as they were. `new_names` says for each new name of any
-    table which line first gave it that name. `last_line` is the line of the last statement.
+    `untouched` holds the names of the tables that are exactly as they were. `new_names` maps each new name of any table
+    to the line that first gave a table this name. `last_line` is the line of the last statement.
     """
 
     alterations: Mapping[TableName, Sequence[Alteration]]
