@@ -7,9 +7,10 @@ caller keeps it; otherwise it is a new slot. The service then reads every table 
 key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
-so the service cannot delete these keys one by one. Instead, the entity's first row after the gap is a truncate:
+so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
+entity after the gap. It does so:
 
-- for each entity that has lost a file or a topic;
+- for each entity that has lost a file or a topic, and
 - for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
   it has stored the rows, so the changelog once had the rows in between and has lost them.
 

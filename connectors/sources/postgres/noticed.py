@@ -86,12 +86,12 @@ class Noticed:
 
         `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
         none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a look can
-        notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece with or after a
-        description is held back until a look has covered this position. A block of the stream may describe a table
-        without yielding a piece (None); then the next piece is held back.
+        notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece that contains a
+        description, or that comes after one, is held back until a look has covered the position of the description. A
+        block of the stream may describe a table without yielding a piece (None); then the next piece is held back.
 
         If the look refuses the table, the whole piece is dropped, with its rows from before the description. After the
-        next start, the stream has them again.
+        next start, the stream delivers these rows again.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):

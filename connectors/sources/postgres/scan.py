@@ -1,9 +1,9 @@
 """Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds: Spark's driver.
 
-Of the source, Spark's executors import only this module and what it imports. A task reads ranges of pages with COPY. It
-encodes the rows with the same code that encodes messages, so masks, types and formats cannot differ. With each row it
-returns the row's leaf (the table, or the partition that stores the row) and the row's ctid. With these two, the row can
-be read again under the same snapshot.
+This module, with what it imports, is the only part of the source that Spark's executors import. A task reads ranges of
+pages with COPY. It encodes the rows with the same code that encodes messages, so masks, types and formats cannot
+differ. With each row it returns the row's leaf (the table, or the partition that stores the row) and the row's ctid.
+With these two, the row can be read again under the same snapshot.
 """
 
 import contextlib

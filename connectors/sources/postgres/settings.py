@@ -1,4 +1,4 @@
-"""The configuration of the PostgreSQL source, and the settings of its sessions."""
+"""Defines the configuration of the PostgreSQL source, and the settings of its sessions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -143,7 +143,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to the end."""
+        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to this end."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -330,7 +330,7 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        """Returns a block as a piece. If an unlogged change stops the service after it, the next `read` raises this."""
+        """Returns a block as a piece. If an unlogged change stops the service after it, the next `read` raises."""
         before = self._state.checkpoint
         self._state.deliver(assembled)
         if assembled.last is not None:

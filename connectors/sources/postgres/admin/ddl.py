@@ -1,4 +1,4 @@
-"""An optional event trigger of PostgreSQL, which records some DDL statements in the log.
+"""Defines an optional event trigger of PostgreSQL, which records some DDL statements in the database's log.
 
 These statements, such as ALTER PUBLICATION, can keep changes of rows out of the log. Without the trigger, the service
 compares the catalogue every few seconds, and knows only that an edit was made between two comparisons. With the

@@ -5,8 +5,8 @@ later its log passes the end of the changelog. So neither the end of its log nor
 slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed.
 Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
 stream starts at it. The stream's first transaction must then be the same one, with the same commit position, id and
-time. The source confirms nothing before this transaction has arrived. If it did, the server would not send the
-transaction at the next start.
+time. The source confirms nothing before this transaction has arrived. If the source confirmed something earlier, the
+server would not send the transaction at the next start.
 """
 
 from collections.abc import Callable, Mapping

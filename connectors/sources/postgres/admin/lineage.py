@@ -164,8 +164,9 @@ def _check_history(stored: Checkpoint, system: System, forks: list[tuple[int, in
 def _published_to(stored: Checkpoint) -> int:
     """Returns the position that the server's log must have reached if the changelog was made from this log.
 
-    The position is the end of the last published record. If the changelog ends inside a transaction, the log must also
-    have the first byte of that transaction's commit record; the position is after this byte.
+    The position is the `through` of the checkpoint, where a log record ends. If the changelog ends inside a
+    transaction, the log must also have the first byte of that transaction's commit record; the position is after this
+    byte.
     """
     if stored.partial and stored.position is not None:
         return max(through_lsn(stored), stored.position.commit + 1)

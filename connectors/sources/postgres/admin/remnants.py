@@ -1,4 +1,4 @@
-"""The slot and the publication that a service leaves in its database, and how to drop them."""
+"""Reads and drops the slot and the publication that a service leaves in its database."""
 
 import psycopg
 from psycopg import sql

@@ -1,4 +1,4 @@
-"""The service's publication and replication slot: creating them, reading them and refusing unsuitable ones."""
+"""Creates and reads the service's publication and replication slot, and refuses unsuitable ones."""
 
 import contextlib
 from collections.abc import Callable, Sequence

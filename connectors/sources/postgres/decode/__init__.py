@@ -1,1 +1,1 @@
-"""Decodes the bytes of pgoutput into rows of the changelog. Pure."""
+"""Decodes what PostgreSQL's output plugin pgoutput sends into rows of the changelog. The package is pure."""

@@ -1,4 +1,4 @@
-"""Turns frames of the stream into rows of the changelog. Pure.
+"""Turns frames of the replication stream into rows of the changelog. The module is pure.
 
 A frame holds one message of pgoutput: a row, or a control message such as the begin of a transaction. This module
 decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.

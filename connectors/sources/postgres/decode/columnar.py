@@ -1,4 +1,4 @@
-"""The hot path: turns a block of raw row messages into changelog columns without creating an object for each value.
+"""Turns a block of raw row messages into changelog columns, without an object for each value. This is the hot path.
 
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The JSON texts are then
 spliced from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move

@@ -1,4 +1,4 @@
-"""The messages of the output plugin pgoutput, one frozen dataclass for each kind. The module `pgoutput` decodes them.
+"""Defines the messages of the output plugin pgoutput as frozen dataclasses. The module `pgoutput` decodes them.
 
 Source: PostgreSQL's documentation, "Logical Replication Message Formats", protocol versions 1 to 4.
 """
@@ -46,7 +46,7 @@ class ReplicationOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationColumn:
-    """A column as the log has it; `key` says that it is in the replica identity."""
+    """A column as the log describes it. `key` says that the column is in the replica identity."""
 
     key: bool
     name: str
@@ -95,7 +95,7 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """A block of a transaction that is still in progress."""
+    """A block of messages begins. They belong to a transaction that is still in progress."""
 
     xid: int
     first: bool

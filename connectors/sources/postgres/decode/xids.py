@@ -1,4 +1,4 @@
-"""Restores 64-bit transaction ids."""
+"""Restores 64-bit transaction ids from their low 32 bits, which pgoutput sends."""
 
 
 class Xids:

@@ -1,4 +1,4 @@
-"""Finds what a rehearsed script does to a table, and which line of the script does it. Pure.
+"""Finds what a rehearsed script does to a table, and which line of the script does it. The module is pure.
 
 It compares the states of the table before the script and after each statement.
 """

@@ -1,1 +1,1 @@
-"""Sessions with a PostgreSQL server: opening them, limiting their waits, and explaining the waits."""
+"""Opens sessions with a PostgreSQL server, limits their waits, and explains the waits."""

@@ -107,8 +107,8 @@ def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) 
 
     The other keys are found by bisection and left out, because a text that is not a value of the column's type cannot
     be the key of any row. Returns None if the server rejects a key for another reason, such as deep nesting; then only
-    a scan of the table can find the key's row. The query reads no table, so a table's error is never mistaken for a bad
-    key.
+    a scan of the table can find the key's row. The query reads no table, so an error in reading a table is never
+    mistaken for a bad key.
     """
     if not keys:
         return keys

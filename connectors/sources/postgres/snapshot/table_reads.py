@@ -1,4 +1,4 @@
-"""Plans and starts the table reads of one opening (`capture.table_reads`), with what PostgreSQL adds to them.
+"""Plans and starts the table reads of one opening. Adds to `capture.table_reads` what is special to PostgreSQL.
 
 A chunk is a range of pages, or the rows of some keys.
 """

@@ -1,4 +1,4 @@
-"""PostgreSQL's snapshots: which transactions a snapshot sees.
+"""Says which transactions a snapshot of PostgreSQL sees.
 
 Implements the `Visibility` of `changelog.connectors.capture.tables.windows`.
 """

@@ -1,1 +1,1 @@
-"""The replication protocol, and the thread that receives the stream."""
+"""Implements the replication protocol, and the thread that receives the stream."""

@@ -1,4 +1,4 @@
-"""A replication connection over libpq.
+"""Implements a replication connection over libpq.
 
 psycopg has no replication API, so this file implements the protocol: COPY BOTH, its messages and its end.
 Source: PostgreSQL's documentation, "Streaming Replication Protocol".

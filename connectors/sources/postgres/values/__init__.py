@@ -1,1 +1,1 @@
-"""PostgreSQL's types, and how the text of each value becomes JSON."""
+"""Describes PostgreSQL's types, and converts the texts of their values to JSON."""

@@ -1,4 +1,4 @@
-"""Parses the text forms of PostgreSQL's structured values. Pure; accepts only what the server itself prints.
+"""Parses the text forms of PostgreSQL's structured values. It is pure, and accepts only what the server prints.
 
 Source: PostgreSQL's documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges
 (range_out) and multiranges (multirange_out); appendix F for hstore. On any other text, every function raises
@@ -47,7 +47,7 @@ def record(text: bytes) -> list[bytes | None]:
 
 
 def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """Returns the lower bound, the upper bound, and the bound types such as `[)`, or `empty` for an empty range.
+    """Returns the lower bound, the upper bound, and the brackets, such as `[)`. An empty range has `empty` as brackets.
 
     A bound is None if the range is unbounded on that side. Both bounds are None if the range is empty.
     """

@@ -1,4 +1,4 @@
-"""The input of a check, and helpers that build its findings."""
+"""Defines the input of a check, and a function that builds findings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
