@@ -76,7 +76,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=CLOSED,
         choices=(CLOSED, ALL),
-        help="after archiving, merge the files of each closed day, or of all; for a file log, also archive these days",
+        help="after archiving, merge the files of each closed day, or of every day (all); for a file log, also archive "
+        "these days",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="after that, drop all days except today and the N days before"
@@ -152,12 +153,14 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the first day of a file log that is not archived; None means the first day that is not closed."""
+    """Returns the day before which the days of a file log are archived. None stands for the first day that is not
+    closed.
+    """
     return date.max if arguments.compact == ALL else None
 
 
 def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:
-    """Returns the archive's store; None if it can be reached only with a session, and `spark` is None."""
+    """Returns the archive's store. Returns None if the store can be reached only with a session and `spark` is None."""
     if isinstance(config.sink, FilesConfig):
         for name in ("archive", "continuous", "skip", "accept_lost"):
             if getattr(arguments, name):
@@ -240,8 +243,9 @@ def _follow(run: "ArchiveRun", arguments: argparse.Namespace, config: Config, si
     """Archives new messages by structured streaming, until the job is stopped. Restarts the query if there are new
     topics.
 
-    The query begins at the manifest's offsets. Spark's checkpoint is deleted with its query, because we need the
-    checkpoint only to find the offsets of each micro-batch: the rows do not show these, because offsets have gaps.
+    Each query begins at the manifest's offsets, so Spark's checkpoint is not needed after its query has ended, and is
+    deleted. While the query runs, the checkpoint says at which offsets a micro-batch ends. The rows of the micro-batch
+    do not say that, because offsets have gaps.
     """
     from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
     from changelog.spark_jobs.reading.read_kafka import decoded, kafka_options  # noqa: PLC0415
@@ -295,7 +299,9 @@ class MicroBatches:
         self.failure: ChangelogError | None = None
 
     def land(self, rows: "DataFrame", batch_number: int) -> None:
-        """Archives one micro-batch. If that fails, `failure` has the error; Spark would show a Java stack trace."""
+        """Archives one micro-batch. An error is also stored in `failure`, because Spark turns it into a Java stack
+        trace.
+        """
         from changelog.spark_jobs.archiving.files import land  # noqa: PLC0415
         from changelog.spark_jobs.reading.kafka_offsets import ending  # noqa: PLC0415
 
@@ -310,7 +316,9 @@ class MicroBatches:
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
     def _next_goal(self) -> "Goal | None":
-        """Returns the next goal. None if rows up to the checkpoint cannot be read yet; the next micro-batch retries."""
+        """Returns the next goal, or None if rows up to the checkpoint cannot be read yet. The next micro-batch tries
+        again.
+        """
         try:
             return self._goals()
         except ChangelogError as error:
@@ -319,8 +327,8 @@ class MicroBatches:
             return None
 
     def _ends(self, batch_number: int) -> Mapping[str, Mapping[str, int]]:
-        """Returns the end offsets of a micro-batch. Spark writes them to a file, as its last line, before the
-        micro-batch begins.
+        """Returns the end offsets of a micro-batch. Before the micro-batch begins, Spark writes a file for it; the
+        offsets are the last line of this file.
         """
         text = (self._folder / "offsets" / str(batch_number)).read_text("utf-8")
         ends: Mapping[str, Mapping[str, int]] = json.loads(text.rstrip().rpartition("\n")[2])

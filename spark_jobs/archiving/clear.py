@@ -35,10 +35,10 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted when the next manifest is older than `grace`, because its readers then had this time to
-    finish. A file that no remaining manifest lists, such as the file of a killed run, is deleted if it is older than
-    `grace`. With `log`, a file of this file log is deleted if every remaining manifest says that the archive replaces
-    it.
+    A manifest is deleted once the manifest after it is older than `grace`: readers begin with the newest manifest, so
+    those that use the deleted one have had at least this time to finish. A file that no remaining manifest lists, such
+    as the file of a killed run, is deleted if it is older than `grace`. With `log`, a file of this file log is deleted
+    if every remaining manifest says that the archive has the file's rows.
     """
     store, expired_before_s = run.store, (run.at - grace).timestamp()
     manifests = list(store.files(FOLDER))
@@ -67,8 +67,8 @@ def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
 
 
 def _in_use(written_s: Mapping[int, float], expired_before_s: float) -> set[int]:
-    """Returns the numbers of the manifests that may still have readers: the newest manifest, and each one whose next
-    manifest was written at `expired_before_s` or later.
+    """Returns the numbers of the manifests that may still have readers: the newest manifest, and each manifest whose
+    successor was written at `expired_before_s` or later.
     """
     ordered = sorted(written_s)
     recent = (number for number, following in pairwise(ordered) if written_s[following] >= expired_before_s)

@@ -47,7 +47,7 @@ class Goal:
 
 
 def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
-    """Returns the goal of a run that begins to read these entities after this call; None without a checkpoint.
+    """Returns the goal of a run that begins to read these entities after this call; None if there is no checkpoint.
 
     Raises ChangelogError (CONNECTION) if rows up to the checkpoint cannot be read for a minute.
     """

@@ -34,9 +34,9 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
     """Commits the rows that were read from these spans, together with the spans' ends. Returns the number of rows.
 
     A span is a range of offsets in a partition of a topic. `rows` have the columns of
-    `changelog.envelope.columnar.batch.SCHEMA`; their `partition` is that of Kafka. For each entity that reaches `goal`,
-    the goal's position is recorded. Raises ChangelogError (IN_USE) if another run archived one of the spans at the same
-    time.
+    `changelog.envelope.columnar.batch.SCHEMA`; the column `partition` has the numbers of Kafka's partitions. For each
+    entity that reaches `goal`, the goal's position is recorded. Raises ChangelogError (IN_USE) if another run archived
+    one of the spans at the same time.
     """
     with write_files(run, rows) as new_files:
         listed_files = [_landed(file, spans, prefix) for file in new_files]
@@ -56,9 +56,10 @@ def land(run: ArchiveRun, rows: DataFrame, spans: Spans, *, prefix: str, goal: G
 
 
 def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
-    """Records the position of `goal` if an entity that has reached it has no position in the manifest yet.
+    """Records the position of `goal` if some entity has reached the goal but has no position in the manifest yet.
 
-    A run without new messages needs this, for example on a manifest of an older version, which has no such positions.
+    A run that finds no new messages needs this, for example if an older version wrote the manifest: that version
+    recorded no positions.
     """
 
     def add(manifest: Manifest) -> Manifest:

@@ -41,7 +41,9 @@ def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[
 
 
 def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """Returns the days to drop: all but today and the `keep_days` days before. Files of `OF_CHANGELOG` do not count."""
+    """Returns the days to drop: all except today and the `keep_days` days before it. Files of `OF_CHANGELOG` are
+    ignored.
+    """
     first_kept = (today - timedelta(days=keep_days)).isoformat()
     return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first_kept}
 

@@ -38,9 +38,9 @@ WRITING = {
 """The options for Parquet.
 
 Small row groups let readers skip rows. Only the columns in `_WITH_STATISTICS`, by which readers skip, have statistics
-in a file's footer. Statistics of the other columns would be of no use to readers, and would copy least and greatest
-values, such as whole states of rows, into the footer. Level 9 makes files a ninth smaller than Spark's default level,
-which is worth it for files that are read for years.
+in a file's footer. Statistics of the other columns would be of no use to readers. They would also copy the least and
+the greatest value of a column into the footer, for example whole states of rows. Compression level 9 makes files a
+ninth smaller than Spark's default level does. It takes longer, but the files are read for years.
 """
 
 
@@ -77,7 +77,8 @@ class WrittenFile:
 
 
 def arranged(rows: DataFrame) -> DataFrame:
-    """Returns the rows as the files have them: grouped by entity and day, sorted by key and position, without repeats.
+    """Returns the rows in the form in which files store them: by entity and day, sorted by key and position, without
+    repeats.
 
     Besides the columns of `changelog.envelope.columnar.batch.SCHEMA`, the result has two columns that name a row's
     folder: `entity_` and `day_` (in UTC).
@@ -100,7 +101,9 @@ def arranged(rows: DataFrame) -> DataFrame:
 
 
 def _never_null(name: str) -> Column:
-    """Returns the column, but not nullable in Parquet. (Spark treats every column that it reads as nullable.)"""
+    """Returns the column in a form that is not nullable in Parquet. (Spark treats every column that it reads as
+    nullable.)
+    """
     return F.coalesce(F.col(name), F.lit(_ZERO[name]).cast(ROWS[name].dataType)).alias(name)
 
 

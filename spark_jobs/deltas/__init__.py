@@ -1,1 +1,3 @@
-"""Deltas: the alterations of each change as an RFC 6902 patch, in files or topics."""
+"""Derives deltas and writes them to files or topics. A delta says, as an RFC 6902 patch, what a change altered in a
+row.
+"""

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RESET: Final = "reset"
-"""The kind of a delta that has the full state: that of a read, or of an update whose original is unknown."""
+"""The kind of a delta that has the full state of its row. Reads have such deltas, and so do updates whose original is
+unknown.
+"""
 
 KINDS: Final = (Op.CREATE.value, Op.UPDATE.value, Op.DELETE.value, RESET, Op.TRUNCATE.value)
 """Values of a delta's `kind`."""
@@ -68,11 +70,13 @@ MESSAGES: Final = pa.schema(
 """The columns that Spark's Kafka sink needs. A tombstone has no value."""
 
 Values = Callable[[pa.RecordBatch], pa.Array]
-"""A codec: it encodes a batch of `SCHEMA` as the values of its messages, in bytes."""
+"""A codec: a function that encodes a batch of deltas (`SCHEMA`) and returns the values of their messages, as bytes."""
 
 Lacking = dict[int, tuple[frozenset[str], bool]]
-"""The rows that lack values, because the database's log did not send them. For each row number, it has the names of the
-columns that are unavailable in either state, and whether any column is unavailable in the original."""
+"""The rows that lack values, because the database's log did not send them. The number of such a row is mapped to the
+names of the columns that are unavailable in either of its states, and to whether any column is unavailable in the
+original.
+"""
 
 _UNAVAILABLE: Final = '"unavailable'
 _NO_COLUMNS: Final[frozenset[str]] = frozenset()
@@ -166,7 +170,7 @@ def _patches(rows: pa.RecordBatch) -> pa.StringArray:
     """Returns the patches of the rows.
 
     An update is flat if both its states are complete, have the same columns, and have no nested values. The patches of
-    all flat updates are made at once, the others one by one.
+    all flat updates are made at once. All other patches are made one by one.
     """
     unavailable_columns = _lacking(rows)
     updates = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_valid(rows.column("original")))
@@ -254,7 +258,9 @@ def _headers(deltas: pa.RecordBatch) -> pa.Array:
 
 
 def _moves(moved: pa.Array) -> list[tuple[int, str, bytes]]:
-    """Returns the row number, header name and JSON of each place (key and partition) that a row moved to or from."""
+    """Returns the places (key and partition) to or from which rows moved: each as a row number, a header name and its
+    JSON.
+    """
     return [
         (row, name, bytes(place))
         for row in pc.indices_nonzero(pc.is_valid(moved)).to_pylist()

@@ -1,8 +1,8 @@
 """Writes deltas as files. Each run writes its own folder, which is valid once the newest manifest lists it.
 
-The manifest `<output>/manifest/<n>.json` lists the runs. For each entity and partition, it has the position that the
-runs have reached; the next run continues there. A killed run leaves a folder that no manifest lists; a later run
-deletes this folder.
+The manifest `<output>/manifest/<n>.json` lists the runs. It also has the position that the runs have reached in each
+partition of each entity; the next run continues from these positions. A killed run leaves a folder that no manifest
+lists; a later run deletes this folder.
 """
 
 from collections.abc import Mapping
@@ -33,12 +33,16 @@ FAIL_POINTS: Final = ("deltas:written",)
 
 Form = Literal["parquet", "jsonl"]
 Ends = Mapping[str, Mapping[str, str]]
-"""The position of the last change, by entity and partition (as text, for JSON)."""
+"""The position of the last change of each entity and partition. A partition's number is a text, because it is a key in
+JSON.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaRun:
-    """The result of one run: its folder in the output, the number of deltas by kind, the first and last position."""
+    """The result of one run: its folder in the output, the number of deltas of each kind, and the first and last
+    position.
+    """
 
     path: str
     kinds: Mapping[str, int]
@@ -96,11 +100,12 @@ def write(
     at: datetime,
     reach: Reach = nowhere,
 ) -> DeltaRun | None:
-    """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it lacks none.
+    """Writes and commits the deltas of those `changes` that the output lacks. Returns None if it already has all of
+    them.
 
-    `old_record` is the content of the output so far. `ordered` says that all changes are after the floor, and that
-    later runs cannot find changes before them. Raises ChangelogError (IN_USE) if another run wrote to the output at the
-    same time.
+    `old_record` is the content of the output so far. `ordered` says that all of `changes` are after its floor, and that
+    every change that appears later is after them; the last position then becomes the new floor. Raises ChangelogError
+    (IN_USE) if another run wrote to the output at the same time.
     """
     new_changes = _unwritten(changes, old_record.through)
     bounds = (F.max("position").alias("last"), F.min("position").alias("first"))

@@ -1,9 +1,9 @@
 """Streams deltas from the changelog's topics to `<prefix>.<entity>.delta`.
 
-A micro-batch is written before Spark's checkpoint records it, so after a run was killed, the next run writes it again.
-So each delta is delivered at least once, in order, and a repeated delta has the same id. The job stops if Kafka has
-lost messages. In addition to Spark's own check, the job checks the offsets in Spark's checkpoint, at its start and then
-every minute.
+A micro-batch is written to the topics before Spark's checkpoint records it. If a run is killed between these two steps,
+the next run writes the micro-batch again. So each delta is delivered at least once, in order, and a repeated delta has
+the same id. The job stops if Kafka has lost messages. In addition to Spark's own check, the job checks the offsets in
+Spark's checkpoint, at its start and then every minute.
 """
 
 import json
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECK_EVERY_S: Final = 60.0
-"""How often a continuous job checks whether its next messages may have been compacted, in seconds."""
+"""A continuous job checks this often, in seconds, whether Kafka may have compacted its next messages."""
 
 FAIL_POINTS: Final = ("deltas:sent",)
 """The boundary between steps at which tests make a run crash: deltas are sent, but the checkpoint lacks them."""
@@ -73,7 +73,7 @@ class Topics:
 
         A topic of deltas has as many partitions as the entity's topic in the changelog, and is never compacted.
 
-        Raises ChangelogError (PRECONDITION) if an existing topic has another number of partitions.
+        Raises ChangelogError (PRECONDITION) if an existing topic of deltas has a different number of partitions.
         """
         sources = self.changelog()
         targets = kafka_topics.delta_topics_of(self.prefix, sources)
@@ -92,7 +92,8 @@ class Topics:
 
 
 def committed(checkpoint: Store) -> kafka_offsets.Offsets:
-    """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint; none if the checkpoint is new.
+    """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
+    offsets.
 
     The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a version, then a line of JSON
     for the batch, then one for each source.
@@ -152,7 +153,9 @@ def stream(
 
 
 class _Batches:
-    """Writes micro-batches. `failure` has the error of the last one, because Spark would wrap it in a Java error."""
+    """Writes micro-batches. If one fails, its error is also stored in `failure`, because Spark wraps it in a Java
+    error.
+    """
 
     def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
         assert isinstance(config.sink, KafkaConfig)

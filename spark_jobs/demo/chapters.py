@@ -29,10 +29,10 @@ DELTAS, VIEW = "deltas", "views/order"
 
 
 DAMAGED_SHOWN: Final = 5
-"""How many orders that are still wrong are shown."""
+"""At most this many of the orders that are still wrong are shown."""
 
 VALUE_CHARS: Final = 72
-"""The most characters of a patch's value that are shown, on a wide screen."""
+"""At most this many characters of a patch's value are shown, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
 """Characters on a line that a patch's value cannot use, because the other columns need them."""
@@ -154,7 +154,9 @@ def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Damage:
-    """The damage that a batch job did to orders: the states that it wrote, those before, and those of now, by key."""
+    """The damage that a batch job did to orders: by key, the states that it wrote, the states before it, and the states
+    now.
+    """
 
     by_batch: Mapping[str, Mapping[str, Any]]
     before: Mapping[str, Mapping[str, Any]]
@@ -166,7 +168,7 @@ class _Damage:
         return [key for key, state in self.by_batch.items() if self.now[key]["amount"] == state["amount"]]
 
     def excess(self) -> float:
-        """Returns how much more the uncorrected orders cost than before the batch, in all."""
+        """Returns how much more the uncorrected orders cost, all together, than before the batch."""
         return sum(float(self.now[key]["amount"]) - float(self.before[key]["amount"]) for key in self.uncorrected)
 
     def table(self, order: str) -> Table:

@@ -54,7 +54,7 @@ class Scene:
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]
-"""A chapter. It returns the files that it left in the demo's folder: a description of each, by path."""
+"""A chapter. It returns a description of each file that it left in the demo's folder, by the file's path."""
 
 
 def columns(*headings: str | tuple[str, JustifyMethod]) -> Table:

@@ -39,7 +39,7 @@ _QUIET = {
 
 
 def sequel(story: Ending) -> Mapping[str, str]:
-    """Runs all chapters in one session. Returns the files that they left: a description of each, by path."""
+    """Runs all chapters in one session. Returns a description of each file that they left, by the file's path."""
     files = {SPARK_LOG: "the messages of Spark"}
     with _session(story.folder / SPARK_LOG) as spark:
         story.console.print()

@@ -58,8 +58,7 @@ class Scope:
 @dataclass(slots=True, kw_only=True)
 class Counts:
     """Counts of one entity: its rows on each side, its undecided keys, and, for each column, the keys in which the
-    column differs although this is not drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema
-    changed*.
+    column differs without being drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
     """
 
     source_rows: int = 0
@@ -71,7 +70,8 @@ class Counts:
     def add(self, other: "Counts") -> None:
         """Adds the counts of a later comparison of keys that were undecided here.
 
-        Source rows are not added, because these counts already contain the source rows of undecided keys.
+        The source rows of the later comparison are not added, because this object has counted the source rows of
+        undecided keys already.
         """
         self.changelog_rows += other.changelog_rows
         self.undecided = other.undecided
@@ -267,7 +267,7 @@ def read_versions(log: Log, entities: Sequence[str]) -> dict[str, list[tuple[str
     versions: dict[str, list[tuple[str, Version]]] = {entity: [] for entity in entities}
     for (position, key), current in sorted(rows.items()):
         version = Version.parse(current.encode())
-        if version.number == 1:  # The changelog was begun again, and its topics still have the versions before that.
+        if version.number == 1:  # The changelog was begun again. Its topics still have the versions before that.
             versions[key] = []
         versions[key].append((position, version))
     return versions

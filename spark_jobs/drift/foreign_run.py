@@ -1,7 +1,8 @@
-"""Compares the changelog with any source that Spark can read. The two sides cannot be read as of one snapshot.
+"""Compares the changelog with any source that Spark can read. The two sides cannot be read at the same moment.
 
 So keys that differ are compared again after a while, when recent writes have arrived on both sides. This is not exact:
-a key that is written all the time is left out, and a change that reaches the changelog even later is reported as drift.
+a key that is written all the time is left out, and a change that reaches the changelog only after the second comparison
+is reported as drift.
 """
 
 import time

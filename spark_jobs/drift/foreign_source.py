@@ -1,4 +1,5 @@
-"""Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into rows as the changelog has them.
+"""Turns rows of any source that Spark can read (JDBC, Parquet, Cassandra, …) into the form that rows have in the
+changelog.
 
 The values get the types of the changelog's columns. If a column of the source has a Spark type that cannot hold such
 values exactly, an error names the column. Every function here maps DataFrames or columns; none reads rows.
@@ -80,8 +81,9 @@ def rows_of(frame: DataFrame, version: Version, masks: Masks) -> DataFrame:
 def _plain_type(entity: str, name: str, type_: ColumnType | None, types: Mapping[str, spark.DataType]) -> ColumnType:
     """Returns the type of a column's values before masking.
 
-    If the column is not masked, this is `type_`, its type in the changelog. `type_` is None for a masked column: then
-    the result follows from the column's type in `types`, which has Spark's types of all columns of the source.
+    If the column is not masked, this is `type_`, the column's type in the changelog. For a masked column, `type_` is
+    None, and the result follows from the type that the column has in the source. `types` has Spark's types of all
+    columns of the source.
     """
     if name not in types:
         column_names = ", ".join(types)

@@ -41,10 +41,10 @@ as the original of a later change. Position, commit time, service and API versio
 """
 
 SAMPLES_MAX: Final = 20
-"""The most samples of an entity in a report. So a task never makes more."""
+"""A report has at most this many samples of an entity, so a task never makes more of them."""
 
 VALUE_CHARACTERS_MAX: Final = 200
-"""The most characters of a value in a sample. A longer value is cut."""
+"""A sample has at most this many characters of a value. A longer value is cut."""
 
 Texts = Mapping[tuple[str, str], tuple[str, str | None]]
 """The source's rows by entity and key: each row's JSON and its `json_null`."""

@@ -46,8 +46,8 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """Returns the condition that a key, a canonical text, is in the range. The condition is null for a text that
-        does not have the form of such a key.
+        """Returns the condition that a key, a canonical text, is in the range. The condition is null for a text that is
+        not a key of this entity.
         """
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text

@@ -35,8 +35,9 @@ _SOURCE, _VISIBLE, _INVISIBLE = 0, 1, 2
 _NARROW = ("hash", "key", "entity", "side", "rank", "op", "print", "length", "leaf", "locator")
 _DIGITS, _INVERTED = "0123456789ABCDEF", "FEDCBA9876543210"
 _TRAILING_NULLS = r'^\}(?:llun:"[^"]*+",)++'
-"""Matches the null columns at the end of a row, in the row's reversed text. On a row without such columns, the pattern
-fails after a few characters, because it does not backtrack."""
+"""Matches the null columns at the end of a row. The row's text must be reversed, so the match begins at its start. If
+the row does not end with null columns, the pattern fails after a few characters, because it does not backtrack.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,9 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
 
 
 def _hash() -> Column:
-    """Returns the hash of the key. Rows are sorted by the hash first, which costs less than sorting by text."""
+    """Returns the hash of the key. Rows are sorted by this hash first, because comparing numbers costs less than
+    comparing texts.
+    """
     return F.xxhash64("key").alias("hash")
 
 
@@ -134,7 +137,9 @@ def _print(json_null: Column, grown: Sequence[str]) -> tuple[Column, Column]:
 
 
 def _commit() -> Column:
-    """Returns the commit in a row's position, as `commit_text` writes it; these texts have the order of the commits."""
+    """Returns the commit in a row's position, in the text form of `commit_text`. These texts sort in the order of the
+    commits.
+    """
     return F.split_part(F.col("position"), F.lit("/"), F.lit(2))
 
 

@@ -42,7 +42,8 @@ class Tally:
         self.kinds[row["kind"]] += 1
         self.columns.update(row["columns"])
         if row["committed_at"] is not None:
-            # A row that was read from its table has no service; its `committed_at` is not when it was written.
+            # A row that was read from its table has no service, and its `committed_at` does not say when it was
+            # written.
             if row["service_name"] is not None:
                 self._add_write(row["position"], row["committed_at"].astimezone(UTC))
             self.writers[row["service_name"], row["api_version"]] += 1

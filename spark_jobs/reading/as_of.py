@@ -18,7 +18,7 @@ def resolve(
     as_of: Position | datetime | None,
     entities: Iterable[str] | None = None,
 ) -> Position:
-    """Converts `as_of` to a position: the last one to read.
+    """Converts `as_of` to the position of the last change to read.
 
     A position is returned as it is. None gives the end of the changelog for these entities (`end_of`). A time gives the
     position of the last change before the first transaction that committed later. If no transaction committed later,

@@ -1,8 +1,8 @@
 """Finds the offsets of the changelog's topics that a job reads next, and checks that Kafka still has them.
 
 The offsets of committed messages have gaps: the ends of transactions have offsets, too, and compaction removes
-messages. So jobs count with *spans*: a span goes from one offset to another, regardless of the number of messages in
-it.
+messages. So jobs do not count messages. They work with *spans*: a span goes from one offset to another, however many
+messages are between them.
 """
 
 import json
@@ -87,8 +87,8 @@ def unread(
 def slices(spans: Spans, rows_max: int) -> Iterable[dict[Part, OffsetSpan]]:
     """Cuts the spans into slices of about `rows_max` offsets, which are read one after another.
 
-    Empty spans are left out, except on a first run: a job that stores their ends can detect lost messages in its next
-    run.
+    Empty spans are left out, except on a first run. There they are kept so that a job can store their ends, and detect
+    lost messages in its next run.
     """
     remaining = {part: span for part, span in spans.items() if span.end > span.first or span.after is None}
     while remaining:

@@ -38,7 +38,7 @@ def kafka_options(where: Kafka) -> dict[str, str]:
 def decoded(messages: DataFrame, where: Kafka) -> DataFrame:
     """Decodes messages that Spark's Kafka source read with `kafka_options`: returns rows of `DECODED`.
 
-    Tombstones are left out, because the delete before a tombstone says the same. Messages that were too large for
+    Tombstones are left out, because each one follows a delete, which says the same. Messages that were too large for
     their topic were stored in parts; these parts are left out as well, and `changelog tail dead` joins them.
     """
     registry = None if where.registry is None else ExecutorRegistry.of_options(where.registry, where.registry_client)

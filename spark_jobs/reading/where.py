@@ -26,8 +26,8 @@ class Archive:
 class Kafka:
     """The topics of a Kafka cluster whose names begin with `prefix` and a dot.
 
-    `name` is the name of the source. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings of
-    these names in `[sink]`; `options` is the setting `client`.
+    `name` is the name of the source. `bootstrap_servers`, `codec`, `registry` and `registry_client` are the settings in
+    `[sink]` that have the same names; `options` is the setting `client`.
     """
 
     bootstrap_servers: str

@@ -25,7 +25,9 @@ from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Render = Callable[[Any], Any]
-"""Converts Arrow's Python value, which is not null, to an object that msgspec writes as the published JSON."""
+"""Converts the Python object that Arrow returns for a value, never None, to an object that msgspec writes as the
+published JSON.
+"""
 
 COPIED: Final = "rows long, out_of_range long, unavailable long"
 """The columns in which a task reports how much it copied."""

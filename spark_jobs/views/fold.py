@@ -1,12 +1,12 @@
 """Folds the last changes of each key into its last state, with typed values.
 
-If the database's log did not send a value in a change (the value is *unavailable*), it is taken from an earlier state.
-The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first, and end with the first row that
-lacks no value.
+If the database's log did not send a value in a change (the value is *unavailable*), the value is taken from an earlier
+state. The input has the columns `CHANGES`. The rows of a key are adjacent, the newest first, and end with the first row
+that lacks no value.
 
 This module works row by row, reads values of every form, and defines the result. Changes that are complete states are
-first given to `changelog.spark_jobs.views.fold_batch`, which reads many at once. It leaves those with unusual values,
-such as an infinite date, to this module.
+first given to `changelog.spark_jobs.views.fold_batch`, which reads many of them at once. It leaves to this module the
+changes with unusual values, such as an infinite date.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ WHOLE: Final = "whole"
 CHANGES: Final = (*_OF_STATE, WHOLE)
 """The columns of a change. Those in `_OF_CHANGE` become the first columns of `ABOUT`.
 
-`gaps` is the change's provenance if it names unavailable values or JSON nulls, otherwise null. `WHOLE` says that the
-change is the newest of its key and lacks no value, so that it is the only one of its key in the input.
+`gaps` is the change's provenance if the provenance names unavailable values or JSON nulls, otherwise null. `WHOLE` says
+that the change is the newest of its key and lacks no value, so that it is the only one of its key in the input.
 """
 
 CONTEXT: Final = "_context"

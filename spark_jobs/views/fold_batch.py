@@ -61,7 +61,9 @@ class BatchReader:
     raw: bool
 
     def reader(self) -> Callable[[Texts], tuple[list[pa.Array], Mask]]:
-        """Returns a function that turns states into arrays, one for each column, and a mask of the rows not read."""
+        """Returns a function that turns states into one array for each column, and a mask of the rows that it could not
+        read.
+        """
         if any(_UNSUPPORTED_IN_NAMES.search(column.name) for column in self.columns):
             return lambda texts: ([pa.nulls(len(texts), type_) for type_ in self.types], np.ones(len(texts), np.bool_))
         parts = [_part(column.type, type_, self.raw) for column, type_ in zip(self.columns, self.types, strict=True)]
@@ -96,13 +98,15 @@ class BatchReader:
 
 def _optional(parsed: Any, name: str) -> tuple[Any, Any]:
     """Returns the msgspec type and field of a member that may be null or missing."""
-    if parsed is Raw:  # in a union with None, msgspec takes Raw for a custom type
+    if parsed is Raw:  # msgspec mistakes Raw for a custom type if Raw is in a union with None
         return Raw, msgspec.field(name=name, default=Raw(NULL))
     return parsed | None, msgspec.field(name=name, default=None)
 
 
 def _part(type_: ColumnType, to: pa.DataType, raw: bool) -> tuple[Any, Finish]:
-    """Returns the type as which msgspec decodes a column's values, and the function that turns them into an array."""
+    """Returns the type to which msgspec decodes a column's values, and the function that turns the decoded values into
+    an array.
+    """
     if raw:
         return Raw, _one_by_one(text, to)
     match type_:

@@ -54,8 +54,8 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """Returns the columns of each entity. They come from the entity's file in `folder`; if `folder` is None, from the
-    last version of the columns that the changelog has up to `position`.
+    """Returns the columns of each entity. They come from the entity's file in `folder`. If `folder` is None, they are
+    the last version of the columns that the changelog has up to `position`.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """
@@ -81,8 +81,8 @@ def columns_of(
 def base_of(present: View | None, changelog: Where, plan: ViewPlan, position: Position) -> View | None:
     """Returns the present view if a view as of `position` can build on it, otherwise None.
 
-    Both views must have the same definition, and all rows and columns of one entity. (A condition leaves out rows that
-    later changes may need.) A changelog on Kafka is always read from its beginning.
+    Both views must have the same definition, and must show all rows and columns of one entity. (A view with a condition
+    lacks rows that later changes may need.) A changelog on Kafka is always read from its beginning.
     """
     view = plan.view
     if present is None or isinstance(changelog, Kafka) or view.where or view.nested or view.columns != ALL:
@@ -102,7 +102,8 @@ def build(
 ) -> Iterator[DataFrame]:
     """Yields the rows of the view as of `position`.
 
-    `on` is an earlier view that `base_of` allows to build on, with its rows. Without it, all changes are read.
+    `on` is an earlier view to build on, which `base_of` has returned, together with its rows. Without `on`, all changes
+    are read.
 
     Raises ChangelogError: USAGE if the condition is invalid, or if an entity lacks a configured column; GAP if
     retention dropped changes that came after the earlier view.

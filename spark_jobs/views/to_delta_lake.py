@@ -67,7 +67,7 @@ def write(rows: DataFrame, view: View, path: str) -> View:
 
 
 def same(present: View, view: View) -> bool:
-    """Whether the present view of the table is `view` already, so that a repeated run need not commit it."""
+    """Whether the table has the view `view` already. Then a repeated run need not commit it again."""
     return (present.definition, present.position) == (view.definition, view.position)
 
 

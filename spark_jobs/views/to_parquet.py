@@ -30,9 +30,9 @@ _VIEWS: Final = "views"
 class View:
     """A view: its definition, the position up to which it goes, and its folder (`path`), relative to the output.
 
-    A later view of the same definition can build on it. `before` is the folder of the view before it. `out_of_range`
-    counts values that are null because the column's type cannot hold them; `unavailable` counts those that no change
-    had.
+    A later view of the same definition can build on it. `before` is the folder of the previous view. `out_of_range`
+    counts values that are null because the column's type cannot hold them; `unavailable` counts values that are null
+    because no change contains them.
     """
 
     format: int = FORMAT
@@ -63,8 +63,8 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
 
     1. The files are written into a new folder, which nobody reads yet.
     2. The record of the next number is created. From now on, this is the view.
-    3. The link `current` is pointed at the new view. The last view before it stays, because it may still have readers;
-       older views are deleted.
+    3. The link `current` is pointed at the new view. The previous view stays, because it may still have readers; older
+       views are deleted.
 
     Raises ChangelogError (IN_USE) if another run added a record at the same time.
     """
@@ -86,7 +86,7 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
 
 
 def counted(rows: "DataFrame", view: View) -> View:
-    """Returns the view with its counts, which come from two small columns of the stored rows."""
+    """Returns the view with its counts. They are computed from two small columns of the stored rows."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812, a job's --help and its dry run need no Spark
 
     sums = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]

@@ -1,4 +1,4 @@
-"""Reads rows of tables under a fence, in Spark's tasks. A task gets numbers, and reads the parts with these numbers."""
+"""Reads rows of tables under a fence, in Spark's tasks. A task is given the numbers of the parts that it reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,7 +10,8 @@ from changelog.connectors.sources.fences import KeyBounds, Pages, Scan
 def scan(
     batches: Iterable[pa.RecordBatch], *, reading: Scan, parts: Sequence[Sequence[Pages]], keys: KeyBounds | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts, in the range `keys` if it is given.
+    """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts; only rows in the range `keys`, if
+    given.
 
     The first column of `batches` has the indexes of these parts in `parts`.
     """

@@ -10,10 +10,10 @@ from typing import Any
 from changelog.spark_jobs.drift.report import keys
 
 RUNS_MAX = 30
-"""The most runs that a report's history covers, with its own run."""
+"""A report's history covers at most this many runs, including the report's own run."""
 
 FATES_MAX = 1 << 16
-"""The most results of `_fate` that are cached."""
+"""At most this many results of `_fate` are cached."""
 
 JSON = dict[str, Any]
 

@@ -16,10 +16,10 @@ EntityKey = tuple[str, str]
 """An entity and the canonical text of a key."""
 
 BYTES_MAX = 1 << 30
-"""The most bytes that are read of the runs' files. If there are more, the oldest files are not read."""
+"""At most this many bytes of the runs' files are read. If the files are larger, the oldest ones are not read."""
 
 CHUNK_KEYS = 200_000
-"""How many keys of an unsorted file are sorted at once, in memory."""
+"""At most this many keys of an unsorted file are in memory, where they are sorted together."""
 
 
 class _Line(msgspec.Struct):

@@ -25,7 +25,7 @@ def visible(text: str) -> str:
 
 
 def spelt(character: str) -> str:
-    """Returns the character's code, as Python spells it."""
+    """Returns the character's code, as in a string literal of Python: `\u200b`."""
     code = ord(character)
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

@@ -91,7 +91,7 @@ def command(
 
 
 def entity_verdict(entity: Mapping[str, Any], decision: Decision, policy: Policy) -> str:
-    """Returns the entity's verdict by its policy. Drift that a republish repairs is never severe."""
+    """Returns the verdict that the entity's policy gives it. Drift that a republish repairs is never severe."""
     verdict = str(entity["verdict"])
     if entity["drifted"] is None or verdict == "skipped":
         return verdict
@@ -118,7 +118,7 @@ def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:
-    """Returns the column that is at fault as a whole. None if there is none, or if the policy ignores columns."""
+    """Returns the column that is at fault as a whole; None if no column is, or if the policy ignores columns."""
     if not policy.rebuild_columns or not entity["columns"]:
         return None
     name, rows = max(entity["columns"].items(), key=lambda pair: pair[1])

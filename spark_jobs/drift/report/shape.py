@@ -101,8 +101,8 @@ class Incidents(_Part, frozen=True, kw_only=True):
 class Sample(_Part, frozen=True, kw_only=True):
     """A drifted key. `columns` has each column that differs, with its JSON on each side that has the column.
 
-    A value of more than 200 characters is a text that ends in "…". Numbers keep their spelling (`-0`). `provenance` is
-    that of the key's last change; its `context` is a text, the JSON that the application wrote.
+    A value of more than 200 characters is a text that ends in "…". Numbers are not reformatted (`-0` stays `-0`).
+    `provenance` is that of the key's last change. Its member `context` is a text: the JSON that the application wrote.
     """
 
     key: str

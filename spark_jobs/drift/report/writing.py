@@ -34,7 +34,8 @@ def write(folder: Path, report: Mapping[str, Any]) -> Path:
 
 
 def read_earlier(folder: Path) -> list[dict[str, Any]]:
-    """Reads the newest reports in `folder`, at most 30, the oldest first; none if the folder does not exist.
+    """Reads the newest reports in `folder`, at most 30, and returns the oldest of them first. Returns an empty list if
+    the folder does not exist.
 
     Raises ChangelogError: MALFORMED if a file is not a report of this format, STORAGE if it cannot be read.
     """
