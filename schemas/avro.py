@@ -163,7 +163,7 @@ def to_avro(type_: ColumnType, *, nullable: bool, path: Sequence[str] = ()) -> S
 
 
 def of_avro(schema: Schema) -> tuple[ColumnType, bool]:
-    """Returns the type from which `to_avro` made the schema, and whether it may be null.
+    """Returns the type from which `to_avro` made the schema, and whether its values may be null.
 
     Raises ValueError for any other schema.
     """

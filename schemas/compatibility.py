@@ -3,8 +3,8 @@
 `changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
 `changelog.schemas.rules` lists all rules.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. If an older version lacks one of
-these properties, this property of a new version is not compared.
+A record names its key and its partition key in its properties `key` and `partitionBy`. A property is not compared if
+the older version lacks it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ class Problem:
     against: str  # the older version's label; empty if the new schema by itself is wrong
     text: str  # what is wrong
     hint: str  # what to do
-    strict: bool  # Avro's own resolution would allow the change
+    strict: bool  # whether Avro's own resolution would allow the change
 
 
 def problems(new: Schema, old: Sequence[tuple[str, Schema]], mode: Mode) -> list[Problem]:

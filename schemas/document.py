@@ -22,7 +22,7 @@ _LONG: Final = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
-    """One type. `about` is the JSON object that describes it, empty if there is none; `name` is a full name.
+    """One type. `about` is the JSON object that describes the type, or empty if no object does; `name` is a full name.
 
     Only records, enums and fixed types have names; for other types `name` is empty.
     """
@@ -51,7 +51,7 @@ class Type:
 
     @property
     def enum_default(self) -> str | None:
-        """The symbol that readers use instead of an unknown one; None if the enum has no valid default."""
+        """The symbol that readers use instead of an unknown symbol; None if the enum has no valid default."""
         default = self.about.get("default")
         return default if default in self.about["symbols"] else None
 

@@ -37,8 +37,8 @@ def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
 
     A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
     position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If two
-    columns swapped names, or a column was dropped and added again, the log shows only another order of columns. Such a
-    column counts as moved, and also as retyped if its type differs.
+    columns swapped names, or a column was dropped and added again, the log shows only that the order of columns
+    differs. Such a column counts as moved, and also as retyped if its type differs.
     """
     before, after = dict(old.fields), dict(new.fields)
     replaced, moved = _replaced(old, new), _moved(old, new)
@@ -81,7 +81,7 @@ def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps each added column to the dropped column that it replaces, which was between the same remaining columns."""
+    """Maps each added column to the dropped column that it replaces. Both are between the same remaining columns."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}

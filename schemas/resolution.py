@@ -22,7 +22,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
     "bytes": {"string"},
 }
-"""For each primitive type of a writer, the other types by which a reader can read its values."""
+"""For each primitive type of a writer, the other types with which a reader can read the writer's values."""
 
 LOGICAL: Final = {
     "decimal": {"bytes", "fixed"},
@@ -310,7 +310,9 @@ def _matches(reader: Type, writer: Type) -> bool:
 
 
 def _rank(branch: Type, writer: Type) -> tuple[bool, bool]:
-    """The sort key of a matching branch: the same kind before a promotion, an equal full name before another name."""
+    """Returns the sort key of a matching branch. Branches of the writer's kind come before those that need a promotion,
+    and branches with the writer's full name come before those with another name.
+    """
     return branch.kind != writer.kind, branch.name != writer.name
 
 

@@ -45,7 +45,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incompatibility:
-    """One reason why a reader cannot read a writer's data, or reads other values from it."""
+    """One reason why a reader cannot read a writer's data, or reads values that the writer did not mean."""
 
     rule: Rule
     path: str

@@ -1,8 +1,8 @@
 """Checks whether a JSON value is a valid Avro 1.12 schema, and reports each fault with its path.
 
 See https://avro.apache.org/docs/1.12.0/specification/. This module does not check whether defaults fit the types of
-their fields. `changelog.schemas.compatibility` does, when it compares a schema with its earlier versions: a default
-usually becomes wrong because the type was changed since such a version.
+their fields. `changelog.schemas.compatibility` checks that when it compares a schema with its earlier versions, because
+a default usually becomes wrong when a new version changes the type of the field.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 NESTING_MAX = 100
-"""The most levels of types inside types; deeper nesting is a fault."""
+"""Types may be nested at most this many levels deep; deeper nesting is a fault."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
