@@ -10,7 +10,7 @@ from changelog.envelope.model import Record, position_of
 from changelog.envelope.position import Position
 
 Choice = Callable[[Record], bool]
-"""Tells whether a change is shown."""
+"""A function that tells whether to show a change."""
 
 _UNITS: Mapping[str, timedelta] = {
     "s": timedelta(seconds=1),

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog republish`."""
     parser.add_argument("entity", metavar="ENTITY", help="the entity")
     selection = parser.add_mutually_exclusive_group(required=True)
-    selection.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, spelled as in the changelog")
+    selection.add_argument("--keys", nargs="+", metavar="KEY", help="these keys, as the changelog writes them")
     selection.add_argument(
         "--report", type=Path, metavar="FILE", help="the keys of a drift report: its report.json or keys.jsonl"
     )

@@ -44,9 +44,9 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
     service still obeys `signal`: it then also cancels repairs that were requested before `signal` but are not in the
     checkpoint yet.
 
-    Stores nothing if the service does run, and only waits for its connection to the database: it will read `signal`
-    later. In this case, the service still answers at its address or holds the lock of its files, so the checks here
-    raise IN_USE.
+    Stores nothing if the service runs after all, and only waits for its connection to the database: it will read
+    `signal` later. In this case, the service still answers at its address or holds the lock of its files, so the checks
+    here raise IN_USE.
     """
     try:
         refuse_unready(settings)

@@ -32,7 +32,7 @@ POLL_S = 0.3
 """Seconds between two reads of the checkpoint, which has the outcome."""
 
 LOOK_FOR_SERVICE_S = 5.0
-"""Seconds between two checks whether a service still reads the database's log (on PostgreSQL, its slot)."""
+"""Seconds between two checks whether a service still reads the database's log (on PostgreSQL, the replication slot)."""
 
 REOPENING_S = 6.0
 """If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also
@@ -220,7 +220,9 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
 
 
 def _is_read(settings: Config) -> bool:
-    """Tells whether a process reads the slot, now or within `REOPENING_S`. False at once if there is no slot."""
+    """Tells whether a process reads the slot now, or begins to within `REOPENING_S`. Returns False at once if there is
+    no slot.
+    """
     source = database(settings)
     deadline = time.monotonic() + REOPENING_S
     while (hold := source.hold()) is not None:

@@ -149,7 +149,7 @@ def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
 def probe(settings: Config) -> dict[str, Any]:
     """Asks the running service for its state, over HTTP. Returns an empty mapping if it does not answer.
 
-    Another program may listen at the address, so an answer that is not a service's counts as none.
+    Another program may listen at the address, so an answer that is not from a service counts as no answer.
 
     The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
     `lag_seconds`; `waits_for`, with the ids of the transactions that must end before a table can be read; and

@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
         wait_for_reader(POLL_S)
         return True
 
-    # With a filter, the last changes that match it are known only once everything is read.
+    # With a filter, we know which matching changes are the last ones only after we have read everything.
     last = arguments.last if choice is None else None
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def wait_for_reader(seconds: float) -> None:
-    """Waits for `seconds`. Raises BrokenPipeError if nobody reads our output any more.
+    """Waits for `seconds`. Raises BrokenPipeError if nobody is reading our output any longer.
 
     This is checked here because a closed pipe gives an error only when something is written to it.
     """

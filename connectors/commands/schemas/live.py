@@ -1,4 +1,4 @@
-"""Compares schema files with live tables: what would `changelog schemas generate` change, and who would break?"""
+"""Compares schema files with live tables: shows what `changelog schemas generate` would change, and who would break."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -99,7 +99,9 @@ def _compared(contract: Contract, schema: avro.Schema, entity: Entity, shape: St
 
 
 def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) -> Iterator[SchemaFinding]:
-    """Yields a finding for each column that the file or the table lacks, and for each whose types differ."""
+    """Yields a finding for each column that the file or the table lacks, and for each column whose type differs between
+    them.
+    """
     types_in_file, types_in_table = dict(file_columns.fields), dict(table_columns.fields)
     for name, type_ in table_columns.fields:
         if name not in types_in_file:
@@ -113,7 +115,7 @@ def _columns(contract: Contract, file_columns: Struct, table_columns: Struct) ->
 
 
 def _keys(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
-    """Yields a finding if the key differs between file and table, and one if the partition columns differ."""
+    """Yields a finding if the key differs between file and table, and another one if the partition columns differ."""
     for rule, member, names in (
         ("KEY_DIFFERS", "key", entity.key),
         ("PARTITION_DIFFERS", "partitionBy", entity.partition_by),
