@@ -1,4 +1,4 @@
-"""Parses schema files, and makes the text of new ones, in which it keeps what people added to the old text."""
+"""Parses schema files, and makes the text of new ones. A new text keeps what people added to the old one."""
 
 import json
 import re
@@ -86,7 +86,9 @@ def parse(file: str, content: bytes) -> Contract:
 
 
 def text_of(schema: avro.Schema) -> str:
-    """Returns the text of a schema's file. It depends only on the schema; a value is on one line if it fits there."""
+    """Returns the text of a schema's file. The text depends only on the schema. A JSON value is on one line if it fits
+    there.
+    """
     return f"{_text(schema, 0, 0)}\n"
 
 
@@ -150,7 +152,7 @@ def _records(schema: avro.Schema) -> Iterator[dict[str, Any]]:
 def _field_at(text: str, start: int, name: str) -> int:
     """Returns the offset of the field with this name that follows `start` in the same record.
 
-    If several fields have the name, it is the least nested one. Returns `start` if there is no such field.
+    If several fields have the name, the offset is that of the least nested field. Returns `start` if no field has it.
     """
     field_offset, depth, least_depth = start, 0, len(text)
     pattern = re.compile(rf'"name"\s*:\s*"{re.escape(name)}"')

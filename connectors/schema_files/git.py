@@ -103,8 +103,8 @@ class Repository:
     def changes(self, commit: str) -> list[FileChange]:
         """Returns the changes of schema files on the main line up to a commit, newest first.
 
-        The main line follows the first parent of each commit. A branch that was merged is one change, that of its
-        merge: nothing was published with the schemas that the branch had before its merge.
+        The main line follows the first parent of each commit. A branch that was merged is one change, namely the change
+        by the merge commit: nothing was published with the schemas that the branch had before its merge.
         """
         changes = []
         format_ = "--format=%x01%H %cs"
@@ -210,8 +210,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns, by path, the path of the earlier file that each file continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path, unless the
-    file that is at that path now continues it.
+    Otherwise, the file was moved: it continues the earlier file that has the same schema name and another path, unless
+    the file that now has this path continues that earlier file.
     """
     same_paths = {
         path: path

@@ -13,7 +13,7 @@ _GITHUB = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _GITHUB_PROPERTY = {**_GITHUB, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 _NOT_IN_XML = {0xFFFE: r"\ufffe", 0xFFFF: r"\uffff"}
-"""How to write the characters that XML 1.0 forbids (2.2, Char) in addition to controls and surrogates."""
+"""The texts that replace characters that XML 1.0 forbids (2.2, Char). Controls and surrogates are not listed here."""
 
 ORDER: tuple[VerdictState, ...] = ("invalid", "incompatible", "removed", "compatible", "new", "unchanged")
 

@@ -46,7 +46,7 @@ class Judge:
 
     `file` is the schema in the entity's file, None if there is no file. `versions` are the schema's versions in the
     changelog, as pairs of a label and a schema. `entity` is the entity before the migration. `alterations` are what the
-    migration did to the entity's table; `effects` are those of the whole migration.
+    migration did to the entity's table; `effects` are what it did to all watched tables.
     """
 
     settings: Config
@@ -222,7 +222,9 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Describes how an alteration changes stored values unseen by the service; returns None if it does not."""
+        """Describes how an alteration changes stored values without the service seeing it. Returns None if it does not
+        do so.
+        """
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}

@@ -16,7 +16,7 @@ from changelog.schemas.types import Struct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The database as the service would see it. All mappings but `tables` are by entity.
+    """The database as the service would see it. The keys of the mappings are entities, except those of `tables`.
 
     `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the tables that match the
     section [tables] of the configuration but have no entity yet. `shapes` has the published columns. `refused` has the
