@@ -1,17 +1,17 @@
 """Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
 
-A checkpoint is true once all rows before it are durable. A source therefore returns a changed checkpoint together with
-the rows that have to be durable first. When a source opens, it plans which tables to read, as its checkpoint says. A
-signal (a message to the service, such as a request for a repair) or a new version of columns may change the plan. The
-change is made in the *checkpoint* alone, and takes effect when the source opens again:
+What a checkpoint says is true only once all rows before it are durable. A source therefore returns a changed checkpoint
+together with the rows that have to be durable first. When a source opens, it plans which tables to read, as its
+checkpoint says. A signal (a message to the service, such as a request for a repair) or a new version of columns may
+change the plan. The change is made in the *checkpoint* alone, and takes effect when the source opens again:
 
     opened from          a signal arrives         it is durable            the source opens again
     revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and follows revision 5
                          (still follows 4)        `is_outdated`
 
-So a repair begins, continues after a crash, and ends in one and the same way. Until the source opens again, it reads
-tables by the old plan. For entities whose plan has changed, which are in `replanned`, these reads do not count as
-progress.
+So the start of a repair, its continuation after a crash and its end all work in the same way: the source opens and
+follows its checkpoint. Until the source opens again, it reads tables by the old plan. For entities whose plan has
+changed, which are in `replanned`, these reads do not count as progress.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,8 +36,9 @@ _log = structlog.get_logger("source")
 
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
-"""Takes the `through` of a checkpoint, the place in the log up to which the changelog is complete. Returns the epoch of
-this place, and the members of the checkpoint's `source` that belong to this epoch."""
+"""Takes the `through` of a checkpoint, which is the place in the database's log up to which the changelog is complete.
+Returns the epoch of this place, and the members of the checkpoint's `source` that belong to this epoch.
+"""
 
 
 def resumed(
@@ -83,9 +84,9 @@ class Checkpointing:
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
     signal's signature must cover, and returns how the signal must be signed, None if it need not be. Columns are
     *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table is
-    read again. The tables of entities in `asking` are not read again: the checkpoint only lists the columns. `stretch`
-    says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can crash
-    there.
+    read again. The tables of entities in `asking` are not read again: for these, the checkpoint only lists the restated
+    columns. `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that
+    tests can crash there.
     """
 
     def __init__(
@@ -150,7 +151,9 @@ class Checkpointing:
         self.checkpoint = replace(self.checkpoint, source=source)
 
     def hear(self, assembled: Assembled) -> None:
-        """Records the new versions of columns in a block, logs its altered columns, and obeys its signals."""
+        """Records a block's new versions of columns, writes log lines about altered columns, and obeys the block's
+        signals.
+        """
         for altered in assembled.altered:
             _log.info(
                 "columns changed",

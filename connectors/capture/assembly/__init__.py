@@ -1,1 +1,1 @@
-"""Makes rows of the changelog from the rows that a decoder reads from a log, and inserts the rows of table reads."""
+"""Makes changelog rows from the rows that a decoder reads from a database's log, and inserts rows of table reads."""

@@ -1,6 +1,7 @@
 """Turns decoded rows into parts of the changelog: adds their transactions, ordinals and stamps, and announces versions.
 
-This module is pure. A decoder reads a block of its log and reports its content to an `AssemblyRun`, in the log's order:
+This module is pure. A decoder reads a block (a stretch of the database's log) and reports what the block contains to an
+`AssemblyRun`, in the log's order:
 
     begin ── take(2 rows) ── message(stamp) ── take(3 rows) ── describe(table) ── take(1 row) ── commit
                  │                │                 │                                 │
@@ -201,7 +202,8 @@ class AssemblyRun:
         """Sets the stamp of the next rows of the open transaction. A stamp from a message, earlier or later, overrides
         it.
 
-        This is for logs in which stamps have no place of their own, and so no ordinal. None ends the stamp.
+        This is for logs in which stamps have no place of their own, and so no ordinal. With None, the next rows have no
+        stamp.
         """
         self._opened().fallback = stamp
 
@@ -268,7 +270,7 @@ class AssemblyRun:
     def describe(self, entity: Entity, look: Look) -> None:
         """Records that the log describes an entity's table, whose next rows have the columns of `look`."""
         self._assembled.described = self._opened().transaction.commit
-        self.look(entity, look)  # even if it is the same as before, because rows of a table read may have set another
+        self.look(entity, look)  # even if it is the same look as before: rows of a table read may have set another look
 
     def look(self, entity: Entity, look: Look) -> None:
         """Records that the next rows of an entity have the columns of `look`."""
@@ -290,7 +292,7 @@ class AssemblyRun:
         return Change(transaction=opened.transaction, ordinal=opened.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
-        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`, and tells the listener.
+        """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Tells the listener.
 
         Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, the
         rows before that row's transaction are recorded, and ChangelogError (STOP) is raised; then call `fail`.
@@ -311,7 +313,7 @@ class AssemblyRun:
                 self._assembly.listener.touched(encoded.rows, encoded.xids)
 
     def fail(self, error: ChangelogError) -> Position:
-        """Stops the changelog at the position of `error`, or here if it has none. Returns where it stops.
+        """Stops the changelog at the position of `error`, or here if the error has no position. Returns that position.
 
         Keeps everything before the transaction at that position, and discards the rest of the block. The rows that are
         not encoded yet come before the error in the log, so they are encoded first. If a policy stops at one of them,

@@ -82,10 +82,10 @@ class Columns:
 class Texts:
     """The texts of rows of one relation with the same op: the keys and the JSON of the rows, without their provenance.
 
-    `Template.texts` numbers its rows from 0. `places` has the numbers of the rows whose texts are here, and `left` the
-    numbers of the other rows, each of which must go through `row_records`. `keys`, `partitions`, `current` and
-    `original` have one element for each of `places`, and are None if `places` is empty. `current` is also None for
-    deletes, and `original` for rows without an old state.
+    `Template.texts` gets rows that are numbered from 0. `places` has the numbers of the rows whose texts are here.
+    `left` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
+    `current` and `original` have one element for each of `places`, and are None if `places` is empty. `current` is also
+    None for deletes, and `original` for rows without an old state.
     """
 
     binding: Binding
@@ -107,7 +107,7 @@ class Texts:
         return replace(self, places=places[self.places])
 
     def numbered(self, index: Ints) -> "Texts":
-        """Returns only the rows at the indexes `index` (ascending) of `places`, and numbers them from 0."""
+        """Returns only the rows whose indexes in `places` are in `index` (ascending), and numbers them from 0."""
         if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
         arrow_index = pa.array(index)
@@ -174,9 +174,9 @@ class Template:
         """Returns the texts of the rows that the mask `good` selects, except unusual rows.
 
         A row is unusual if it is large, moves to another key or partition, has a null in a column of its key or
-        partition, or may have a JSON null. Unusual rows are numbered in `left`, like the rows that `good` does not
-        select. `before` and `after` have the values of the old and of the new rows, None if the op has none. `buffer`
-        is `data`, padded by `INLINE` bytes. `good` is changed.
+        partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the rows
+        that `good` does not select. `before` and `after` have the values of the old and of the new rows, None if the op
+        has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
         """
         binding = self._binding
         sides = [side for side in (before, after) if side is not None]

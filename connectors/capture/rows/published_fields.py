@@ -65,7 +65,7 @@ def published_fields(
 
 
 def _lost(entity: Entity, table: str, names: Collection[str]) -> str | None:
-    """Returns why a message for the table's rows cannot have its key or partition; None if it can."""
+    """Returns why the key or the partition of the table's rows cannot be computed; None if both can."""
     for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
         for name in needed:
             if name not in names:

@@ -1,9 +1,9 @@
-"""Completes the rows of a block with their position, transaction and provenance, and puts them in the order of the log.
+"""Completes the rows of a block with their position, transaction and provenance, and sorts them as in the log.
 
-A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
-rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a relation and
-an op. The columns that are added here follow from a row's transaction, its stamp (who made the change), and its
-ordinal.
+A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
+place. The rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a
+relation and an op. The columns that are added here follow from a row's transaction, its stamp (who made the change),
+and its ordinal.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
 The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another

@@ -1,6 +1,7 @@
-"""Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values in the log.
+"""Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values.
 
-A value is the server's text, None for NULL, or `UNCHANGED` if the log lacks the value because it did not change.
+A value is the server's text, None for NULL, or `UNCHANGED` if the database's log lacks the value because it did not
+change.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 LARGE_BYTES = 1 << 20
 """The size, in bytes, from which on a value or a row counts as large. A large value is a view of its message and not a
-copy. A large row is converted alone and not together with others. Both keep the number of copies in memory small."""
+copy. A large row is converted alone and not together with others. Both rules keep the number of copies in memory small.
+"""
 
 
 Value = bytes | memoryview | None | Unchanged

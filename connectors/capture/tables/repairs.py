@@ -230,7 +230,7 @@ def obey(repairs: Repairs, windows: Windows, signal: Signal, position: Position)
 
 
 def over_gap(repairs: Repairs, entities: Collection[str], position: Position) -> tuple[Repairs, Windows]:
-    """Returns the new repairs and the new progress of tables after a gap: a lost part of the log, with unknown changes.
+    """Returns the new repairs and the new progress of tables after a gap, where a part of the log was lost.
 
     The new repairs begin at `position`. They read all tables from the start, and delete the keys that the tables lack.
     So they also complete the repairs that earlier signals asked for.

@@ -1,7 +1,8 @@
-"""Sweeps the changelog for ghosts, in a thread, and hands them to the windows, which look them up in the tables.
+"""Searches the changelog for ghosts, in a thread, and hands them to `Windows`, which looks them up in the tables.
 
-A *ghost* is a key that the changelog has and its table may lack (`survivors`). A sweep of an entity ends once all its
-ghosts are handled. A sweep that is interrupted starts again from the beginning, at the next opening of the source.
+A *ghost* is a key that the changelog has and its table may lack (`survivors`). This search is called a *sweep*. The
+sweep of an entity ends once all its ghosts are handled. A sweep that is interrupted starts again from the beginning, at
+the next opening of the source.
 """
 
 import threading
@@ -23,7 +24,8 @@ FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
 """The fail points of a sweep, at which tests can crash the process."""
 
 GLANCE_S = 5.0
-"""The seconds between two snapshots that a sweep takes so that the windows can forget keys that they no longer need."""
+"""How often a sweep takes a snapshot, in seconds. With each snapshot, `Windows` can forget keys that it needs no more.
+"""
 
 Snapshots = Callable[[], AbstractContextManager[Callable[[], Visibility]]]
 """Opens a connection to the database, and yields a function that takes a snapshot over this connection."""
@@ -124,7 +126,7 @@ class Sweeper:
     def _fail(self, name: str, error: ChangelogError) -> None:
         """Ends the sweep of an entity whose rows in the changelog cannot be read; the service continues.
 
-        Raises an error that can be retried, because the next opening may succeed.
+        If the kind of the error is retried, raises the error instead, because the next opening may succeed.
         """
         if error.kind in RETRIED:
             raise error
@@ -139,7 +141,7 @@ class Sweeper:
         self._windows.offered(end)
 
     def _hand_over(self, ghosts: Mapping[str, Sequence[Ghost]]) -> None:
-        """Offers the ghosts to the windows and waits until they are handled, so that only these are in memory."""
+        """Offers the ghosts to `Windows` and waits until they are handled, so that only these ghosts are in memory."""
 
         def offer() -> None:
             for name, rows in ghosts.items():

@@ -4,8 +4,8 @@ A checkpoint stores one entry for each entity. An entry is a JSON object with th
 
 - `complete`: whether the table was read completely.
 - `stale`: the columns whose values in older rows of the changelog are out of date, because the table's rows got new
-  values without a change in the log, for example from the default of a new column. It is absent if there are none. If
-  only a part of the table is read again, the entry keeps `stale`, also after that part is read.
+  values without a change in the database's log, for example from the default of a new column. It is absent if there are
+  none. If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
 - `again`: the columns because of which a complete table is read again, or `ALL_COLUMNS`. It is absent once the table is
   complete again, and while a table is read for the first time.
 - `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and once

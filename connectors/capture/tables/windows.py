@@ -381,10 +381,10 @@ class Windows:
             return not self._waiting
 
     def narrow(self, nonce: str, taken: Any, divide: Callable[[Any, Any], None]) -> bool:
-        """Replaces the part of a chunk by `taken`, which is a part of that part.
+        """Replaces the part of a chunk by `taken`, a smaller part inside it.
 
-        `divide` gets both; it makes the task hand out the rest. Returns False if the task has started over, and then
-        changes nothing.
+        `divide` gets the old and the new part, and makes the task hand out the rest. If the task has started over,
+        changes nothing and returns False.
         """
         with self._changed:
             chunk = self._chunks[nonce]
