@@ -80,8 +80,8 @@ class Decisions:
     def at(self, position: Position) -> str | None:
         """Returns the decision that applies to a stop at `position`; None if no decision applies.
 
-        A decision also applies to later changes of the stop's transaction, until the next decision. It never applies to
-        another transaction.
+        A decision also applies to later changes of the stop's transaction, up to the position of the next decision. It
+        never applies to another transaction.
         """
         earlier = [
             stop
@@ -119,9 +119,9 @@ class Checkpoint:
 
     `partial` says that `position` is inside a transaction, and that the rest of it is not published yet. `windows`
     holds, by entity, how far the entity's table has been read. `settings` holds, by entity, the settings that shape the
-    order or content of messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to a
-    position (as text), at which an operator accepted a change of the entity's columns. `repairs` holds the unfinished
-    repairs that signals requested, and the outcomes of the last signals. `source` and `sink` hold values such as the
+    order or content of messages. `decisions` are an operator's decisions on stops. `accepted` maps an entity to the
+    position (as text) of a change of its columns that an operator accepted. `repairs` holds the unfinished repairs that
+    signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
     database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
     stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `stop` is
     the service's last stop; it is None again after the service has passed that stop.

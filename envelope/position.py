@@ -9,7 +9,7 @@ _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where a change is in the log of its source. To order changes, compare positions, never times or offsets.
+    """Where a change is in the log of its database. To order changes, compare positions, never times or offsets.
 
     `epoch` counts the histories of the source. A new history begins, for example, if a standby server is promoted, or
     if a new database cluster replaces the old one. `commit` is the offset of the transaction's commit in the database's

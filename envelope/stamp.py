@@ -30,7 +30,7 @@ MESSAGE_NBYTES_MAX = 1 << 20
 """The most bytes of a message that carries a stamp. A longer message is rejected without being parsed."""
 
 NAME_CHARS_MAX = 40
-"""The most characters of an unknown member's name that a warning shows, because anybody may have written the name."""
+"""How many characters of an unknown member's name a warning shows. Anybody may have written a name of any length."""
 
 _TEXTS = {"serviceName": "service_name", "apiVersion": "api_version", "identifier": "identifier"}
 _CONTEXT = "context"
