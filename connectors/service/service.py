@@ -167,7 +167,9 @@ class Service:
             self._metrics.lag_seconds.set(lag.sample(time.monotonic(), status.end, through))
 
     def _log_retained(self) -> None:
-        """Logs how much of its log the database retains for the stopped service, unless it cannot be reached."""
+        """Writes a log line that says how much log the database retains for the stopped service. Writes nothing if the
+        database cannot be reached.
+        """
         retained = None if self._state.phase == RECONNECTING else self._database.retained()
         if retained is not None:
             _log.info("service stopped", **retained.holder, retained=size(retained.nbytes), note=retained.note)

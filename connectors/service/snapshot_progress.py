@@ -16,7 +16,7 @@ _log = structlog.get_logger("service")
 
 
 class SnapshotProgress:
-    """Reports the `windows` of a checkpoint (the progress of each table) in metrics and, unless `quiet`, in the log."""
+    """Reports the `windows` of a checkpoint (the progress of each table) in metrics and (unless `quiet`) log lines."""
 
     def __init__(self, metrics: Metrics, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._quiet, self._clock = metrics, quiet, clock

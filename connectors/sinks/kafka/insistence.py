@@ -51,7 +51,7 @@ class Insistence:
     def insist(self, doing: str, call: Callable[[float], object]) -> None:
         """Repeats `call` until it returns, or until `patience_s` has passed. `call` receives a timeout in seconds.
 
-        `doing` describes the call in the log, as in "committing to Kafka". Raises KafkaException if the time has
+        `doing` describes the call in log lines, as in "committing to Kafka". Raises KafkaException if the time has
         passed, or at once if repeating the call cannot help.
         """
         began = log_at = time.monotonic()
