@@ -108,10 +108,10 @@ class Shown:
     commits in the positions of the rows. Commits are for sources whose transactions have no numbers in order.
 
     A source may number transactions in the order in which they begin, as PostgreSQL does: then `hidden` holds the
-    transactions that were open at the fence. It may number them in the order of its log: then `end` is where the log
-    ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables did not
-    yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be short,
-    because a Spark query lists all of it.
+    transactions that were open at the fence. It may number them in the order of the database's log: then `end` is where
+    the log ended at the fence, and `hidden` holds the commits that the log already had but that readers of the tables
+    did not yet see. Ids are compared only within an epoch (a history of the log, as in positions). `hidden` must be
+    short, because a Spark query lists all of it.
     """
 
     end: int

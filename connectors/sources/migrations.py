@@ -43,7 +43,8 @@ class Alteration:
 
     `name` is the name of the column or partition after the change, or its old name if it is gone. `before` and `after`
     describe what changed. `restates` says that rows look different after the change (in values, or in the names of
-    columns) although the log shows no change of these rows. `has_default` says that an added column has a default.
+    columns) although the database's log shows no change of these rows. `has_default` says that an added column has a
+    default.
     """
 
     kind: AlterationKind

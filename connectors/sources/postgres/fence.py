@@ -35,7 +35,7 @@ _RETRY_S = 0.2
 class PostgresFence:
     """Implements `changelog.connectors.sources.fences.Fence`.
 
-    Every commit that the fence shows ends in the log at or before `lsn`, on the timeline `timeline`.
+    Every commit that the fence shows ends in the database's log at or before `lsn`, on the timeline `timeline`.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""Reacts to *unlogged* changes of tables, which are not in the log and are noticed by comparing the catalogue.
+"""Reacts to *unlogged* changes of tables: the database's log lacks them, so the source compares the catalogue.
 
 A *look* reads the catalogue and compares it with the previous look (`watch`). A look can show, for example, that a
 table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then

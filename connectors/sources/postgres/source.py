@@ -143,7 +143,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to this end."""
+        """Makes sure that the server's log continues the changelog that ends at `stored`; sets `_state` to this end."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)

@@ -1,9 +1,9 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
-A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the log.
-The publish loop takes the results of the looks. It acts on a result only after the stream has passed the position at
-which the log ended during that look. Then all rows from before the look are published, and reading the table again
-corrects them.
+A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the
+database's log. The publish loop takes the results of the looks. It acts on a result only after the stream has passed
+the position at which the log ended during that look. Then all rows from before the look are published, and reading the
+table again corrects them.
 
 A look may also find that a table can no longer be published. If the log has a row that shows this, the stream reaches
 that row first and stops there. An operator can then decide what the service does with the row.

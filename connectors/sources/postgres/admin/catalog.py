@@ -15,8 +15,9 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
-"""Which columns of an old row the log contains, as a letter of the catalogue: d is DEFAULT (the primary key), n is
-NOTHING, f is FULL, and i is an index."""
+"""Which columns of an old row the database's log contains, as a letter of the catalogue: d is DEFAULT (the primary
+key), n is NOTHING, f is FULL, and i is an index.
+"""
 
 _PUBLISHES_GENERATED = 180000
 _BEFORE_IMAGES: Mapping[ReplicaIdentity, str] = {"f": "full", "d": "primary key", "i": "an index", "n": "none"}

@@ -1,4 +1,4 @@
-"""Records what the catalogue says about each table; comparing two records shows changes that are not in the log.
+"""Records what the catalogue says about tables. Comparing two records shows changes that the database's log lacks.
 
 A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`, the id of the
 transaction that wrote it. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. So if a table leaves

@@ -1,4 +1,4 @@
-"""Determines which history of the source a log position belongs to, and whether the changelog can continue in it.
+"""Determines which history of the database's log a position belongs to, and whether the changelog can continue in it.
 
 Each history has a number, its *epoch*: each promotion of a standby and each new cluster begins a new epoch. A promoted
 server continues on a new timeline, which branches off the old one at a position, the *fork*. A commit before the fork
@@ -19,7 +19,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the log in one epoch and on one timeline. `end_lsn` is where it ends; None for the last stretch."""
+    """A part of the WAL in one epoch and on one timeline. `end_lsn` is where it ends; None for the last stretch."""
 
     end_lsn: int | None
     epoch: int

@@ -21,7 +21,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 OPERATIONS = "insert, update, delete, truncate"
 
 LOST = "lost"
-"""The `wal_status` of a slot that the server invalidated, or that lost its log."""
+"""The `wal_status` of a slot that the server invalidated, or whose part of the database's log was removed."""
 
 _ASK_AGAIN_S = 0.1
 _GENERATED_COLUMNS = 180000

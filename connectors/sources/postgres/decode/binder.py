@@ -1,4 +1,4 @@
-"""Binds a relation of the log (a table, as the stream describes it) to the entity that its rows belong to.
+"""Binds a relation (a table, as the replication stream describes it) to the entity that its rows belong to.
 
 The binding says which columns are published and how, and which columns make up the key and the partition.
 """

@@ -2,8 +2,8 @@
 
 A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The JSON texts are then
 spliced from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
-to another key or partition, that have a value which the log did not send, or at which an entity's policy may stop the
-stream. `row_records` also defines the correct output of this module.
+to another key or partition, that have a value which the database's log did not send, or at which an entity's policy may
+stop the stream. `row_records` also defines the correct output of this module.
 """
 
 from collections import Counter

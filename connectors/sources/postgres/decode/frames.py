@@ -53,7 +53,7 @@ class Frames:
         return int(self._kinds[frame])
 
     def lsn(self, frame: int) -> int:
-        """Returns the position at which the frame's log record starts; may be 0 if the frame holds no row."""
+        """Returns the position at which the frame's record of the WAL starts; may be 0 if the frame holds no row."""
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
 
     def hold(self, relids: Collection[int]) -> bool:

@@ -46,7 +46,7 @@ class ReplicationOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationColumn:
-    """A column as the log describes it. `key` says that the column is in the replica identity."""
+    """A column as the stream describes it. `key` says that the column is in the replica identity."""
 
     key: bool
     name: str

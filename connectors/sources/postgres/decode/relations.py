@@ -106,7 +106,7 @@ class Relations:
             self._definitions.enter(xid, first, commit)
 
     def tracked_in(self, frames: Frames) -> bool:
-        """Returns whether the frames hold rows with types that can be altered without a message in the log."""
+        """Returns whether the frames hold rows with types that can be altered without a message in the stream."""
         if self._definitions is None or not self._definitions.tracking:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])

@@ -1,7 +1,7 @@
 """Reads chunks of tables. A chunk that is being read is called a window.
 
-A chunk is copied under a snapshot. Then a message with the window's name (its nonce) is written into the log. The
-chunk's rows are published where the stream delivers this message.
+A chunk is copied under a snapshot. Then a message with the window's name (its nonce) is written into the database's
+log. The chunk's rows are published where the stream delivers this message.
 """
 
 import secrets

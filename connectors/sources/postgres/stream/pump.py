@@ -37,7 +37,7 @@ _GATHER_S = 0.002
 
 
 class Stream:
-    """The frames of one slot, in log order.
+    """The frames of one slot, in the order of the database's log.
 
     The stream owns `connection`, and closes it in `close` or if the start fails. `max_bytes` limits the queue. The
     queue can exceed this limit by one read of 1 MiB and one frame. If `take` returns more bytes than the limit, the

@@ -34,7 +34,7 @@ _STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """The identity of the cluster, its timeline and the end of its log."""
+    """The identity of the cluster, its timeline and the end of its WAL."""
 
     system_identifier: str
     timeline: int

@@ -1,4 +1,4 @@
-"""Tracks how composite types were defined at each position of the log.
+"""Tracks how composite types were defined at each position of the database's log.
 
 The log announces neither an ALTER TYPE of a composite nor an ALTER TABLE of a table whose row type a column uses. After
 the commit of such a statement, the values simply have other attributes. So the source reads the catalogue now and then,

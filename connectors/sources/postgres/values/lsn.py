@@ -1,9 +1,9 @@
 """Converts log sequence numbers (LSNs) between an integer, PostgreSQL's text, and a checkpoint's `through`.
 
-An LSN counts the bytes of the log. PostgreSQL prints it as two hexadecimal numbers without leading zeros. These texts
-do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore a checkpoint holds an
-LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. The order of these texts is the order
-of the log.
+An LSN counts the bytes of PostgreSQL's write-ahead log. PostgreSQL prints it as two hexadecimal numbers without leading
+zeros. These texts do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore a
+checkpoint holds an LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. The order of
+these texts is the order of the log.
 """
 
 from changelog.envelope.checkpoint import Checkpoint

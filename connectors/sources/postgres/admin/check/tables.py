@@ -1,4 +1,4 @@
-"""Checks that the log contains everything that an entity needs from its table."""
+"""Checks that the database's log contains everything that an entity needs from its table."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

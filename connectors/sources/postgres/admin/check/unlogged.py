@@ -1,4 +1,4 @@
-"""Checks whether tables were changed in ways that the log does not show; says how the service notices such changes."""
+"""Checks whether tables were changed in ways that the database's log does not show, and how the service notices it."""
 
 from collections.abc import Iterator
 
