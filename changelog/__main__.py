@@ -1,4 +1,4 @@
-"""`python -m changelog` is the command `changelog`."""
+"""Runs the command `changelog` if it is started as `python -m changelog`."""
 
 import sys
 
