@@ -23,7 +23,7 @@ def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dic
 def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
     """Raises ChangelogError (SETTINGS) if `shapes` differs from the settings that the changelog was written with.
 
-    New entities are allowed. With `accept`, changes are allowed too, unless only a part of a transaction is published.
+    New entities are allowed. With `accept`, changes are allowed too, unless the changelog ends inside a transaction.
     """
     if stored is None:
         return

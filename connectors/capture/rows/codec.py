@@ -35,8 +35,8 @@ class Codec:
     """Says how the values of a column are published.
 
     `to_json` takes the server's text of a value that is not NULL, in UTF-8, and returns its JSON value in UTF-8. It
-    raises ChangelogError (MALFORMED) if it sees that the server would not print this text under the session settings
-    of the source; it does not check texts that it can use as they are.
+    raises ChangelogError (MALFORMED) if it notices that a server with the source's session settings cannot have printed
+    this text. It does not check texts that it can use as they are.
     """
 
     shape: Shape

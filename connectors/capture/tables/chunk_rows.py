@@ -59,7 +59,7 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The number that each row had in the `columns` of `encode`, in the order of `keys`."""
+        """For each row, in the order of `keys`, the number that the row had in the `columns` given to `encode`."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property
