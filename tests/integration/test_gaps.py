@@ -225,7 +225,7 @@ def delete_all_files(world: World) -> None:
         (hide_publication, "the publication did not exist at this point of the log", "gap:slot-dropped"),
         (delete_newest_file, "the slot has moved to", "gap:taken-over"),
         (cut_newest_file, "the slot has moved to", "files:set-aside"),
-        (cut_two_files, "and so is the one after it", "files:set-aside"),
+        (cut_two_files, "and the log file after it is not whole either", "files:set-aside"),
         (delete_all_files, "follows a log file that is gone or damaged", "gap:slot-made"),
     ],
 )

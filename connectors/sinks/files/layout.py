@@ -251,7 +251,9 @@ def _second_newest(file: Path) -> Checkpoint:
         return verify(file)
     except NotWholeError as damage:
         raise ChangelogError(
-            Kind.GAP, f"{damage}, and so is the one after it", hint=f"restore them from a copy; else {OVER_GAP}"
+            Kind.GAP,
+            f"{damage}, and the log file after it is not whole either",
+            hint=f"restore them from a copy; else {OVER_GAP}",
         ) from damage
 
 

@@ -55,8 +55,8 @@ class KafkaLog:
     """The changelog of the source `name` in the topics of `prefix`. Implements `Log`.
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
-    are stored at that moment; `follow` also sorts the `last` rows. Otherwise, messages are read in groups, and only
-    the rows of each group are sorted. A row in another envelope than our own is read without its states.
+    are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
+    only the rows inside each group are sorted. A row in another envelope than our own is read without its states.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
@@ -229,7 +229,7 @@ class KafkaLog:
     def _selected(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[Record]]:
         """Yields the selected records in the spans: as they arrive, or with a `key` all at once.
 
-        A key's records can be in several partitions, if its settings changed.
+        A key's records can be in several partitions if the entity's settings changed.
         """
         lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, key))
         if key is None:
