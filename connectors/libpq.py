@@ -76,8 +76,8 @@ def malformed(remedies: Remedies) -> ChangelogError:
 def _is_misread(dsn: str, from_dsn: Mapping[str, Any]) -> bool:
     """Returns whether libpq takes a part of a password for a host, a port or a database.
 
-    This happens if a password has an `@` or a `/` that is not percent-encoded. Hosts may be folders of sockets (`/…`)
-    or abstract sockets (`@…`).
+    This happens if a password has an `@` or a `/` that is not percent-encoded. A host that is a folder of sockets
+    (`/…`) or an abstract socket (`@…`) is not misread.
     """
     uri = _URI.fullmatch(dsn)
     if uri is not None and "@" in uri["rest"]:

@@ -97,7 +97,7 @@ class Server(ServerProcess):
     """One server with its data in `data_dir`, which is initialised if it is empty or absent.
 
     `home` has the programs in `bin`, and the messages and character sets in `share`. Libraries that only the server
-    uses are in `lib`; if these include the C library, its own loader starts the server.
+    uses are in `lib`; if the C library is among them, the loader of that C library starts the server.
 
     `settings` are added to DEFAULT_SETTINGS and FLAVOUR_SETTINGS and go on the server's command line. A change of the
     attribute `settings` takes effect at the next start. `port` is by default a free one, and stays the same after a
