@@ -92,7 +92,7 @@ def cluster_of(stored: Checkpoint) -> str:
 
 
 def timeline_of(stored: Checkpoint) -> int:
-    """Returns the timeline on which the changelog ends; if the checkpoint names none, 0, which no server has."""
+    """Returns the timeline on which the changelog ends; 0, which no server has, if the checkpoint names no timeline."""
     return int(stored.source.get("timeline", 0))
 
 

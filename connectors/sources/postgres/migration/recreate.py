@@ -30,7 +30,7 @@ class Definition:
 def definitions(connection: Connection, publication: str) -> list[Definition]:
     """Returns all definitions that `recreate` needs, roughly in an order in which they can be created.
 
-    Of the publications, it returns only `publication`. The connection's search_path must be pg_catalog, so that the
+    The only publication among them is `publication`. The connection's search_path must be pg_catalog, so that the
     server prints every name with its schema.
     """
     with translated("reading the definitions"):
@@ -45,7 +45,7 @@ def definitions(connection: Connection, publication: str) -> list[Definition]:
 def recreate(connection: Connection, objects: Sequence[Definition]) -> list[LostDefinition]:
     """Creates the objects, each as soon as its dependencies exist.
 
-    Returns the objects that could not be created, or of which only a substitute was created.
+    Returns the objects that could not be created, and those for which only a substitute was created.
     """
     connection.execute("SET check_function_bodies = off; SET search_path = pg_catalog; SET client_min_messages = error")
     lost: list[LostDefinition] = []

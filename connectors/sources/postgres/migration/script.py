@@ -26,7 +26,8 @@ class RefusedStatement:
     why: str
 
 
-# Each alternative is a token that can contain a semicolon, or a single character. An unclosed quote ends with the text.
+# Each alternative is a token that can contain a semicolon, or a single character. An unclosed quote extends to the end
+# of the text.
 _TOKEN = re.compile(
     r"""
     (?P<line>--[^\n]*)
@@ -144,7 +145,7 @@ class _Reader:
     atomic: int = 0
 
     def skip(self, blank: str) -> None:
-        """Skips a comment or blanks. Inside a statement they become one blank; before it, nothing."""
+        """Skips a comment or blanks. In a statement, they become one blank; between statements, they are dropped."""
         if self.first is not None:
             self.parts.append(blank)
             self.words.append(" ")
