@@ -135,9 +135,10 @@ def publish(
     would fold the changes into it.) A crash between any two steps loses nothing and repeats nothing.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
-    checkpoint. The wait doubles, up to BACKOFF_S_MAX, until something is committed or the source has streamed for
-    longer than the wait. Each opening of the source recovers the sink once more, because another instance may have
-    published in between. On any other ChangelogError, it stores all rows before the error, and then raises the error.
+    checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
+    BACKOFF_S_MIN once something was committed, or once the source has streamed for longer than the last wait. Each
+    opening of the source recovers the sink once more, because another instance may have published in between. On any
+    other ChangelogError, it stores all rows before the error, and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, cadence or Cadence(), watcher, reach, clock)

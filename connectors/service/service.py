@@ -198,7 +198,7 @@ class Lag:
 
 
 class _Watch(Observer):
-    """Reports the loop's events in the log, on the terminal and in metrics."""
+    """Reports the loop's events in log lines, on the terminal and in metrics."""
 
     def __init__(self, state: HealthState, metrics: Metrics) -> None:
         self._state, self._metrics = state, metrics

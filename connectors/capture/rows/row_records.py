@@ -33,7 +33,8 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Transaction(NamedTuple):
-    """A committed transaction. It is a named tuple because a log of small transactions makes one for each row.
+    """A committed transaction. It is a named tuple, which is cheap to make: a log of small transactions needs one for
+    each row.
 
     `xid` is a 64-bit id of the transaction; the source's snapshots use the same id. `name` is the transaction's id in
     messages, as the database prints it. `epoch` and `commit` are the first two parts of the positions of its changes.

@@ -268,7 +268,7 @@ class KafkaSink:
         return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
 
     def abandon(self) -> None:
-        """Aborts the open transaction, if there is one. The broker was not asked to commit it."""
+        """Aborts the open transaction, if there is one. This is safe: the broker was not asked to commit it."""
         if self._begun:
             self._insist("aborting in Kafka", self._held().abort_transaction)
             self._begun = False
@@ -382,7 +382,7 @@ class KafkaSink:
             return "dead-letter"
         choices: tuple[str, ...] = ("skip", "dead-letter")
         remedy = f"`changelog accept {position} --as skip|dead-letter`"
-        if op == Op.READ:  # a decision names a position, but each reading of the table gives this row another
+        if op == Op.READ:  # a decision names a position, but each reading of the table gives this row another one
             choices = ()
             remedy = 'set [sink] on_too_large = "dead-letter" until the table is read'
         limit = self._limit(message.topic)
