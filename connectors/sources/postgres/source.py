@@ -364,7 +364,7 @@ class PostgresSource:
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Reacts to changes that are not in the log, once `Watch` has found them and the stream has passed them."""
+        """Reacts to changes that the server's log lacks, once `Watch` has found them and the stream has passed them."""
         assert self._noticed is not None
         self._state.settle(self._noticed.settle)
 

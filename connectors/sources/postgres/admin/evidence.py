@@ -190,8 +190,8 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
     """Returns `before`, but with the present state of the partitions whose change is harmless: no row was lost.
 
     So `unlogged` finds no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
-    and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look;
-    a truncated partition has none.
+    and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look,
+    but a truncated one has none; this tells them apart.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():

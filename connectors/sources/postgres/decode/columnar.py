@@ -56,8 +56,8 @@ class Block:
 def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedRows:
     """Encodes one block as changelog rows, ignoring relations that are not in `bound`.
 
-    If an entity's policy is to stop at a row, the result holds that error, and later rows may be missing.
-    Raises ChangelogError (MALFORMED) if the bytes are not valid pgoutput messages.
+    If an entity's policy is to stop at a row, the result holds the error, and later rows may be missing. Raises
+    ChangelogError (MALFORMED) if the bytes are not valid pgoutput messages.
     """
     scan = _Scan(block)
     parts: list[Texts] = []
@@ -82,7 +82,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
 
 
 class _Scan:
-    """Reads the parts of the messages in a block that do not depend on their relations."""
+    """Reads those parts of a block's messages that do not depend on the relation of the message."""
 
     def __init__(self, block: Block) -> None:
         self.block = block

@@ -67,7 +67,8 @@ class Stream:
         Only `take` changes it. If the frames taken leave no transaction open, the log up to this position is complete.
         """
         self.reply_requested = False
-        """Whether the server requested a reply since the last `confirm`; a server that shuts down waits for it."""
+        """Whether the server requested a reply since the last `confirm`; a server that shuts down waits for the reply.
+        """
         self._connection = connection
         self._max_bytes = max_bytes
         self._changed = threading.Condition()  # guards the queue: the attributes from here to _ended
