@@ -258,7 +258,9 @@ def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
 
 
 _FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day of the year 1, the first that a decoder returns. Arrow also parses the year 0, which MySQL has."""
+"""The first day of the year 1, which is the first day that an Avro decoder returns. Arrow also parses the year 0, which
+MySQL has.
+"""
 
 _FIRST_US = _FIRST_DAY * DAY_US
 
