@@ -52,7 +52,7 @@ class SchemasConfig(Section):
 class DriftConfig(Section):
     """`[drift]`: how differences between the changelog and a table (drift) are repaired.
 
-    Keys of `[entities.X.drift]` replace these keys for one entity.
+    For one entity, keys in `[entities.X.drift]` replace the keys of the same name in `[drift]`.
     """
 
     republish_keys_max: int = Field(default=1000, ge=0, le=10_000_000)
@@ -63,7 +63,9 @@ class DriftConfig(Section):
 
 
 class EntityConfig(Section):
-    """`[entities.X]`: one entity. Without `table`, this adds settings to the entity X, which `[tables]` defines."""
+    """`[entities.X]`: one entity. Without `table`, the section adds settings to the entity X, which `[tables]`
+    defines.
+    """
 
     table: Text | None = None
     key: Columns | None = None

@@ -49,12 +49,12 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def _beside(folder: Path, config: Config) -> Config:
-    """Returns the configuration with the folder of the file before its relative paths."""
+    """Returns the configuration with its relative paths resolved: they are relative to the folder of the file."""
     source, sink = config.source, config.sink
     if isinstance(sink, FilesConfig):
         sink = sink.model_copy(update={"path": folder / sink.path})
     if isinstance(source, MysqlConfig) and source.fence_folder is not None:
-        # Executors have other working directories.
+        # This path is made absolute, because Spark's executors have other working directories.
         source = source.model_copy(update={"fence_folder": (folder / source.fence_folder).absolute()})
     return config.model_copy(update={"source": source, "sink": sink})
 
@@ -84,7 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[Loc, str]) -> dict[Loc, str]:
     """Puts the values of overriding environment variables into the tree.
 
-    Returns, for the place of each setting that was overridden, the variable that did it.
+    Returns the places of the settings that were overridden, each with the name of the variable that overrides it.
     """
     origins: dict[Loc, str] = {}
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
@@ -105,7 +105,7 @@ def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[L
 
 
 def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
-    """Returns the key that a segment of a variable's name means, in the key's own spelling.
+    """Returns the key that a segment of a variable's name stands for, in the form that the key has in the file.
 
     The segment is in upper case, and has underscores in place of hyphens.
     """

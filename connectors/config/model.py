@@ -109,14 +109,14 @@ class Config(Section):
     def codec(self) -> str:
         """The encoding of the values of messages, `json` or `avro`; always `json` if the sink is files.
 
-        In another envelope than our own, the name of the envelope comes first, as in `debezium-json`.
+        If the envelope is not our own, its name comes first, as in `debezium-json`.
         """
         codec = self.sink.codec if isinstance(self.sink, KafkaConfig) else "json"
         return codec if self.envelope == OWN_ENVELOPE else f"{self.envelope}-{codec}"
 
     @property
     def envelope(self) -> str:
-        """The form of the messages: `OWN_ENVELOPE`, or one for which other consumers are made."""
+        """The form of the messages: `OWN_ENVELOPE`, or an envelope that consumers of other products expect."""
         return self.sink.envelope if isinstance(self.sink, KafkaConfig) else OWN_ENVELOPE
 
     @property

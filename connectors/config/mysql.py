@@ -22,8 +22,8 @@ def _dsn(text: str) -> str:
 class MysqlConfig(Section):
     """`[source]`: how to connect to a MySQL or MariaDB server, and limits.
 
-    `server_id` is the id by which the server knows the service among its replicas; by default it follows from `name`.
-    Comparisons copy tables to a folder in `fence_folder`; by default, in the usual folder for temporary files.
+    `server_id` is the id by which the server knows the service among its replicas; by default it is computed from
+    `name`. Comparisons copy tables to a folder in `fence_folder`; by default, in the usual folder for temporary files.
     """
 
     kind: Literal["mysql"]

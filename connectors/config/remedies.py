@@ -84,7 +84,7 @@ def _below(annotation: Any, part: str | int) -> list[Any]:
 
 
 def _fields(annotation: Any) -> dict[str | int, Any]:
-    """Returns the types of a section's keys, by key; nothing if the type is not a section."""
+    """Returns the types of a section's keys, by key. Returns an empty mapping if the type is not a section."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return {}
     return {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
