@@ -37,7 +37,7 @@ def table_text(table: TableName) -> str:
 
 
 def entity_name(table: TableName, home: str = "public") -> str:
-    """Returns the name of a table's entity if the configuration gives it no name; empty if no name can be made.
+    """Returns the name that a table's entity has if the configuration gives it none; empty if no name can be made.
 
     For a table in the schema `home`, the name is made from the table's name; for another table, from `SCHEMA-NAME`.
     It depends only on the table itself, so a table that is created later does not rename an entity.

@@ -30,7 +30,9 @@ def client(sink: KafkaConfig) -> Client:
 
 
 def values(config: Config, sink: KafkaConfig) -> Values:
-    """Returns the codec for the messages: of the configured envelope, in Avro if a registry is configured."""
+    """Returns the codec that writes messages in the configured envelope: in Avro if a registry is configured, else in
+    JSON.
+    """
     registry = None
     if sink.registry is not None:
         registry = Registry(sink.registry, sink.registry_client, auto_register=sink.auto_register)

@@ -49,7 +49,7 @@ def candidate(dsn: str) -> Candidate:
 
 
 def kind_of(dsn: str) -> str:
-    """Returns the kind of the database that a connection string names, as `[source] kind` spells it."""
+    """Returns the kind of the database that a connection string names. It is a value of `[source] kind`."""
     return "mysql" if dsn.partition("://")[0] in ("mysql", "mariadb") else "postgres"
 
 
