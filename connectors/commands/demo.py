@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=SECONDS,
         metavar="N",
-        help=f"for how many seconds the services write after the tables were read; default: {SECONDS:.0f}",
+        help=f"for how many seconds the sample applications write after the tables were read; default: {SECONDS:.0f}",
     )
     parser.add_argument("--mysql", action="store_true", help="use a MariaDB instead of a PostgreSQL (extra `mysql`)")
     parser.add_argument(

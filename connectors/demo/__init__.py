@@ -1,12 +1,12 @@
 """`changelog demo`: a demonstration on this machine, with its own PostgreSQL or MariaDB.
 
-The database holds a hotel's bookings, and several programs, the demo's services, write to it. The real `changelog run`
-reads the tables while the services write to them, and then streams the changes into files or to Kafka. At the end the
-demo compares the changelog with the tables, and shows the history of one order.
+The database holds a hotel's bookings, and several sample applications write to it. The real service, `changelog run`,
+reads the tables while the applications write to them, and then streams the changes into files or to Kafka. At the end
+the demo compares the changelog with the tables, and shows the history of one order.
 
-The *story* is a fixed sequence of changes to that order, its *chapters*. The *stage* is what differs between a demo
-with files and one with Kafka, and `demo.database` has what differs between the databases. A *sequel* is what
-`changelog.spark_jobs.demo` adds at the end.
+The *story* is a fixed sequence of changes to that order; each change is a *chapter*. The *stage* is what differs
+between a demo with files and a demo with Kafka, and `demo.database` has what differs between the databases. A *sequel*
+is what `changelog.spark_jobs.demo` adds at the end.
 """
 
 import shutil
@@ -80,9 +80,9 @@ def run(
 ) -> None:
     """Runs the demo on `console`, and leaves its files in `path`, by default a new temporary folder.
 
-    After all tables were read, the services write for about `seconds` more. However the demo ends, nothing that it
-    started is left running. Raises ChangelogError if something fails. At SIGINT, SIGTERM and SIGHUP, deletes the folder
-    and raises KeyboardInterrupt.
+    After all tables were read, the sample applications write for about `seconds` more. However the demo ends, nothing
+    that it started is left running. Raises ChangelogError if something fails. At SIGINT, SIGTERM and SIGHUP, deletes
+    the folder and raises KeyboardInterrupt.
     """
     folder = _new_folder(path)
     try:
@@ -128,7 +128,10 @@ def _tell(
     with interrupts.delayed():
         service = started.enter_context(serving(config))
     reader = Reader(log)
-    watch.say("`changelog run` reads the tables while six services write, then streams; a reader counts what comes:\n")
+    watch.say(
+        "`changelog run` reads the tables while six sample applications write, and then streams; a reader counts the "
+        "changes:\n"
+    )
     with Screen(console, reader) as screen:
         order = _live(database, service, log, reader, screen, seconds, seed)
     service.stop()
@@ -157,7 +160,7 @@ def _live(
     seconds: float,
     seed: int,
 ) -> int:
-    """Lets the services write while the tables are read, and then performs the story.
+    """Lets the sample applications write while the tables are read, and then performs the story.
 
     Returns the id of the story's order, once the reader has read the last change of the story.
     """

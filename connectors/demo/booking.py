@@ -1,6 +1,6 @@
-"""The demo's database: a hotel's bookings, and the services that write to it.
+"""Defines the demo's database, a hotel's bookings, and the sample applications that write to it.
 
-A service writes a *stamp* into each of its transactions: a small record that says who makes the changes.
+An application writes a *stamp* into each of its transactions: a small record that says who makes the changes.
 """
 
 import random
@@ -64,7 +64,7 @@ Write = Callable[[Session, random.Random], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A service that keeps writing. It calls `write` once in each transaction, and every transaction has a stamp.
+    """A sample application that keeps writing. It calls `write` once in each transaction, and stamps every transaction.
 
     `pause_s` is the pause between two transactions, in seconds.
     """
@@ -77,7 +77,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """A step in the demo's story of one order: the SQL of a change, and its stamp (None for a change without one)."""
+    """A step in the demo's story of one order: the SQL of a change, and the stamp of the change, or None."""
 
     stamp: Stamp | None
     sql: str
@@ -91,7 +91,7 @@ def rows_of(session: Session, entity: str) -> dict[str, tuple[str | None, ...]]:
 
 
 class Traffic:
-    """A context manager that runs the writers, each in a thread, until its end.
+    """A context manager. It runs each writer in a thread until the end of the context.
 
     Raises ChangelogError at the end if one of the writers could not write.
     """
@@ -115,7 +115,7 @@ class Traffic:
             if thread.ident is not None:
                 thread.join()
         if self._failures:
-            raise ChangelogError(Kind.CONNECTION, f"the demo's services could not write: {self._failures[0]}")
+            raise ChangelogError(Kind.CONNECTION, f"the sample applications could not write: {self._failures[0]}")
 
     def _work(self, writer: Writer, chance: random.Random) -> None:
         try:
@@ -183,7 +183,7 @@ WRITERS = (
 
 
 AUDIT = "night-audit"
-"""The service with a batch job that changes more orders than it should."""
+"""The sample application whose batch job changes more orders than it should."""
 
 LAST = "req-9d04"
 """The identifier in the stamp of the story's last change."""
@@ -192,7 +192,7 @@ LAST = "req-9d04"
 def story(guest: int) -> list[Chapter]:
     """Returns the changes of one order of the guest with this id.
 
-    The first chapter creates the order. In the SQL of the others, `%(order)s` is the id of the order.
+    The first chapter creates the order. In the SQL of the other chapters, `%(order)s` is the id of this order.
     """
 
     def by(service: str, version: str, identifier: str) -> Stamp:

@@ -21,10 +21,10 @@ class Reader:
     """Follows a changelog in a thread, until `close`.
 
     `changes` has the number of messages for each entity and op. `rows_read` is the number of messages whose rows were
-    read from tables, and `streamed` the number of all other messages. `writers` has, for each service, how many of the
-    streamed changes it made. `states` has, for each entity and key, the newest state of the row as JSON text; a key
-    whose row was deleted is not in it. `newest_identifier` is the stamp's identifier in the change with the highest
-    position.
+    read from tables, and `streamed` the number of all other messages. `writers` has, for each sample application, how
+    many of the streamed changes it made. `states` has, for each entity and key, the newest state of the row as JSON
+    text; a key whose row was deleted is not in it. `newest_identifier` is the stamp's identifier in the change with the
+    highest position.
     """
 
     def __init__(self, log: Log) -> None:
@@ -70,7 +70,8 @@ class Reader:
             self._failure = error
 
     def _wait(self) -> bool:
-        """Waits for more changes; after `close`, returns True once, and then False, which ends the reading.
+        """Waits for more changes, and returns True. After `close`, it returns True only once more, and then False,
+        which ends the reading.
 
         One more pass is needed after `close`. The reader reads a store partition by partition, so it may have read a
         partition before the last change was written there.

@@ -126,7 +126,7 @@ def test_the_demo_refuses_a_folder_that_exists(temporary: Path) -> None:
     ("after", "number"),
     [
         ("changelog demo", signal.SIGINT),  # while the database starts
-        ("six services", signal.SIGHUP),
+        ("six sample applications", signal.SIGHUP),
         ("all tables are read", signal.SIGTERM),
     ],
 )
