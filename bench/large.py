@@ -44,8 +44,8 @@ listen = "127.0.0.1:0"
 class Figures:
     """The figures of one job.
 
-    `cpu_seconds_per_million` is the service's CPU time, which includes its start in the case of a snapshot. `peak_mib`
-    is its highest resident memory.
+    `cpu_seconds_per_million` is the service's CPU time. For a snapshot, it includes the CPU time of the service's
+    start. `peak_mib` is the service's highest resident memory.
     """
 
     rows: int

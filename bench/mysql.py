@@ -1,20 +1,21 @@
 """Measures how fast our source reads the binary log of MySQL and MariaDB, and how fast our service publishes it.
 
-The sides run in turn, for several rounds, each time as a new process. Sides that read one backlog and store nothing:
+The sides run in turn, for several rounds, each time as a new process. These sides read one backlog, and do not publish
+it to Kafka:
 
-- `socket` receives the log and looks at nothing, so it shows what the server can send at most.
+- `socket` receives the log without decoding it, so it shows how fast the server can send.
 - `raw` is the server's own client, `mysqlbinlog --read-from-remote-server --raw`, or `mariadb-binlog`. It writes the
   log's files, which are links to /dev/null. The side is left out if the program is not on the PATH.
 - `ours` is our source with a sink that stores nothing, and `files` is our source with the file log.
 - `snapshot` is our source with a sink that stores nothing, and reads the table instead of the log.
 
-Sides that publish a backlog to Kafka, measured as `bench/kafka.py` does it:
+These sides publish a backlog to Kafka, and are measured in the same way as in `bench/kafka.py`:
 
 - `json` is our service, which publishes each change exactly once.
 - `debezium` is Debezium's connector for the server, which publishes each change at least once.
 
-Half of the changes are inserts, half updates, on a table of 12 columns. There is one backlog in which each change is a
-transaction, and one whose statements change 500 rows each.
+Half of the changes are inserts, half updates, on a table of 12 columns. There are two backlogs: in one, each change is
+a transaction; in the other, each statement changes 500 rows.
 """
 
 import argparse
@@ -159,7 +160,7 @@ def _ratios(figures: dict[str, Figures]) -> Iterator[tuple[str, float]]:
 def _published(
     flavour: Flavour, transaction: int, sides: Sequence[str], broker: Broker, options: argparse.Namespace
 ) -> dict[str, Throughput]:
-    """Measures the sides that publish to Kafka. In each round, all of them publish the same log of a new server."""
+    """Measures the sides that publish to Kafka. Each round has a new server, whose log all sides publish."""
     runs: dict[str, list[Throughput]] = {side: [] for side in sides}
     for number in range(_rounds(options)):
         with (

@@ -1,4 +1,4 @@
-"""Measures how fast a backlog is drained: how soon all its changes have been read from a replication slot.
+"""Measures how long it takes to drain a backlog, which means to read all its changes from a replication slot.
 
 There are three sides: `pg_recvlogical` writes to /dev/null; `ours` is our source with a sink that stores nothing;
 `files` is our source with the file log. They run in turn, for several rounds, each time as a new process on a new copy

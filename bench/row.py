@@ -1,9 +1,9 @@
 """Measures the memory that one large row takes on its way through the real service into the file log.
 
-Prints by how much the service's peak exceeds its peak with small rows, in MiB and in multiples of the large row. In
-each case, something else happens to the row: it is read from its table, read once more by its key (because a signal
-asks for that), inserted, or updated. The message of an update holds the row twice, before and after the update. In the
-last case there is no large row; instead, another application emits a logical message of the same size.
+Prints by how much the service's peak memory exceeds its peak with small rows, in MiB and in multiples of the large row.
+In each case, something different happens to the row: it is read from its table, read once more by its key (because a
+signal asks for that), inserted, or updated. The message of an update holds the row twice, before and after the update.
+In the last case there is no large row; instead, another application emits a logical message of the same size.
 """
 
 import argparse
@@ -46,8 +46,9 @@ CASES: dict[str, tuple[str, str]] = {
     "beside small ones": ("", f"{SMALL}; {INSERT}{PLAIN}"),
     "message": ("", f"SELECT pg_logical_emit_message(true, 'someone', {PLAIN})"),
 }
-"""For each case, the SQL before the service starts, and the SQL after it has read the table. `asked` is no SQL: it
-stands for a signal that makes the service read the row by its key."""
+"""For each case, the SQL that runs before the service starts, and the SQL that runs after the service has read the
+table. `asked` is not SQL: it stands for a signal that makes the service read the row by its key.
+"""
 CONFIG = """
 name = "row"
 [source]

@@ -1,4 +1,4 @@
-"""Measures how fast the Spark jobs are, each against a simpler way to read the same rows on this machine.
+"""Measures how fast the Spark jobs are. Each is compared with a simpler way to read the same rows on this machine.
 
 deltas: Spark reads changes of flat documents (15 columns, of which two change) from Parquet and sends them through
 `mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches

@@ -1,4 +1,4 @@
-"""Writes the changes that `bench/mysql.py` measures, and reads the binary log without looking at it."""
+"""Writes the changes that `bench/mysql.py` measures, and receives the binary log without decoding it."""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def create(session: Session) -> None:
 
 
 def insert_first(session: Session) -> None:
-    """Inserts an order that `fill` does not write."""
+    """Inserts an order whose id `fill` does not use."""
     with session.cursor() as cursor:
         cursor.execute(_INSERT, [0, 1])
 

@@ -1,4 +1,4 @@
-"""Makes a changelog to measure with: updates of bookings, which have 15 columns. An update changes two columns."""
+"""Makes a changelog for benchmarks. It has updates of bookings, each of which changes two of 15 columns."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping

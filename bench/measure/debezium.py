@@ -1,4 +1,4 @@
-"""Debezium's sides of the benchmarks with Kafka: its connectors, each run by a standalone Kafka Connect."""
+"""Runs Debezium's connectors for the benchmarks with Kafka, each in a standalone Kafka Connect."""
 
 import subprocess
 import time
@@ -137,8 +137,8 @@ class MysqlDebezium(_Debezium):
     def prepare(self) -> None:
         """See `Publisher`. Runs Debezium until it has described the table and published a row, and stored its offset.
 
-        Without a stored offset, Debezium would start at the end of the log. The row is one that the benchmark does not
-        write again, so sides that are prepared earlier publish one change more.
+        Without a stored offset, Debezium would start at the end of the log. The benchmark does not write this row
+        again. Sides that are prepared before Debezium publish it, so they publish one change more.
         """
         self._create_topic(self._workspace.name, 1)  # for changes of tables
         topic = self._create_topic(self.topic, self._workspace.partitions)

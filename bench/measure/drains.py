@@ -43,7 +43,7 @@ def timed(command: Sequence[str]) -> Figures:
     """Runs a command and returns its figures.
 
     Our own sides print how many seconds the drain took without the start of Python. If a command prints these seconds,
-    they count.
+    they replace the seconds by the clock.
     """
     started_at = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -136,7 +136,7 @@ def entity(schema: str) -> Entity:
 
 
 def print_figures(figures: Mapping[str, Figures], rows: Mapping[str, int]) -> None:
-    """Prints a table with the medians of each side, which read so many rows."""
+    """Prints a table with the medians of each side. `rows` says how many rows each side read."""
     print(f"{'':16}{'rows/s':>10}{'CPU s/million':>16}{'peak MiB':>10}")
     for side, median in figures.items():
         print(

@@ -1,4 +1,4 @@
-"""The large table of `bench/large.py`, in each kind of database."""
+"""Creates and fills the large table of `bench/large.py`, in each kind of database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,13 +51,13 @@ class LargeTable(Protocol):
     config: str
 
     def fill(self, rows: int) -> None:
-        """Inserts so many rows in one transaction."""
+        """Inserts this many rows in one transaction."""
 
     def settle(self) -> None:
         """Lets the server finish the work that follows a large insert, so that it does not disturb the measurement."""
 
     def has_reached_end(self) -> Callable[[Checkpoint], bool]:
-        """Returns whether a checkpoint has all that is now in the log."""
+        """Returns a function that says whether a checkpoint includes everything that is now in the database's log."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ class _Mysql:
             cursor.execute(_MYSQL_TABLE)
 
     def fill(self, rows: int) -> None:
-        """Inserts one row, and then, again and again, as many rows as there are. See `LargeTable`."""
+        """Inserts one row, and then doubles the number of rows until there are enough. See `LargeTable`."""
         with self._server.connect(_MYSQL_DATABASE) as session, session.cursor() as cursor:
             session.begin()
             cursor.execute(f"INSERT INTO orders SELECT {_MYSQL_ORDER} FROM (SELECT 1 AS g) AS first")

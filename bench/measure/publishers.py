@@ -1,4 +1,4 @@
-"""Our sides of the benchmarks with Kafka: processes that publish the table `orders` of a database to Kafka."""
+"""Runs our service for the benchmarks with Kafka: processes that publish the table `orders` of a database."""
 
 import json
 import subprocess

@@ -37,8 +37,8 @@ PEER = "debezium"
 class Throughput:
     """The figures of one drain.
 
-    CPU time counts during the drain only, not while the process starts. `*_cores` is the average number of busy cores
-    during the drain. `late_*` covers the second half of the backlog.
+    CPU time is measured during the drain only, not while the process starts. `*_cores` is the average number of busy
+    cores during the drain. `late_*` covers the second half of the backlog.
     """
 
     rows_per_second: float
@@ -172,8 +172,8 @@ def print_table(medians: Mapping[str, Throughput], heads: Sequence[str] = HEADS)
 def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mapping[str, float]:
     """Divides the figures of our sides by Debezium's, if it is there. `names` maps a side to its name in the ratios.
 
-    Debezium's rate over the whole backlog is compared with its rate over the second half, and the better one counts.
-    The same holds for its CPU time.
+    Of Debezium's rate over the whole backlog and its rate over the second half, the better one is used. The same holds
+    for its CPU time.
     """
     if PEER not in medians:
         return {}
