@@ -1,1 +1,1 @@
-"""Connections to the server: SQL, the stream of the binary log, and reading of large results."""
+"""Connects to the server, runs SQL there, asks for the binary log, and reads large results."""

@@ -1,4 +1,4 @@
-"""The address of a server and the account to use, from a URL such as `mysql://USER:PASSWORD@HOST:3306/DATABASE`."""
+"""Reads the address of a server and the account to use from a URL: `mysql://USER:PASSWORD@HOST:3306/DATABASE`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class TlsMode(StrEnum):
     """Whether connections use TLS, in the words of MySQL's own clients (`--ssl-mode`)."""
 
     DISABLED = "DISABLED"
-    PREFERRED = "PREFERRED"  # if the server offers it
+    PREFERRED = "PREFERRED"  # TLS, if the server offers it
     REQUIRED = "REQUIRED"
-    VERIFY_CA = "VERIFY_CA"  # and the server's certificate must be signed by `ca`
-    VERIFY_IDENTITY = "VERIFY_IDENTITY"  # and must name the host
+    VERIFY_CA = "VERIFY_CA"  # TLS, and the server's certificate must be signed by `ca`
+    VERIFY_IDENTITY = "VERIFY_IDENTITY"  # the same, and the certificate must name the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

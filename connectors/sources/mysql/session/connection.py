@@ -1,4 +1,4 @@
-"""Connections to a server: SQL, and the socket for the stream and for large results.
+"""Connects to a server, for SQL, for the stream of the binary log, and for large results.
 
 PyMySQL does the handshake, authentication and TLS. Afterwards, `Connection` replaces PyMySQL's reader by a
 `PacketReader`, which waits as long as `Patience` says, and also returns raw packets. No other module touches PyMySQL's
@@ -39,7 +39,7 @@ _ERROR = 0xFF
 class Connection:
     """A session in autocommit mode. Only one thread may use it; but any thread may call `abort`.
 
-    The session begins with these `statements`. The server's limits for a statement are off. Raises
+    The session begins by running `statements`. The server's own time limits for a statement are off. Raises
     ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, PRECONDITION if the
     database does not exist.
     """
@@ -79,7 +79,7 @@ class Connection:
         return not self._link.open
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Runs a statement with `%s` parameters, and returns its rows; none for a statement without a result."""
+        """Runs a statement with `%s` parameters, and returns its rows. A statement without a result has no rows."""
         with translated("asking the server"), self._link.cursor() as cursor:
             cursor.execute(sql, tuple(values) or None)
             return list(cursor.fetchall())
@@ -98,8 +98,8 @@ class Connection:
     def payloads(self, doing: str) -> list[bytes]:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.payloads`.
 
-        `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, and the server's
-        error if the first packet has one.
+        `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, or, if the first
+        packet is an error of the server, our error for it.
         """
         with self._unbroken(doing):
             payloads = self._reader.payloads()
@@ -110,8 +110,8 @@ class Connection:
     def packets(self, doing: str, count_max: int) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
 
-        Raises ChangelogError: CONNECTION if the connection broke, and the server's error if the last packet has one,
-        because the server sends nothing after an error.
+        Raises ChangelogError: CONNECTION if the connection broke, or, if the last packet is an error of the server, our
+        error for it. Only the last packet can be an error, because the server sends nothing after an error.
         """
         with self._unbroken(doing):
             packets = self._reader.packets(count_max)
@@ -128,7 +128,7 @@ class Connection:
             raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:
-        """Ends the connection at once, and with it a wait of another thread for the server."""
+        """Ends the connection at once. If another thread waits for the server, its wait ends, too."""
         link_socket: socket.socket | None = self._link._sock
         if link_socket is not None:
             with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ class Connection:
 
 
 def server_error(payload: bytes, doing: str) -> ChangelogError:
-    """Returns our error for an error packet (page *ERR_Packet* of MySQL's documentation)."""
+    """Returns our error for an error packet, which the page *ERR_Packet* of MySQL's documentation describes."""
     number = int.from_bytes(payload[1:3], "little")
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
     return explain(number, message.decode("utf-8", "replace"), doing)

@@ -28,9 +28,9 @@ _DOING = "starting to stream the binary log"
 def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gtids: bytes) -> None:
     """Makes the server send all events of transactions that are not in a set of GTIDs.
 
-    `gtids` is the set as MariaDB's text, and `encoded_gtids` the set as MySQL encodes it; a server gets only the one
-    of the two that it understands. `server_id` must be that of no replica of the server. Afterwards,
-    `connection.payloads` returns the events, each after a byte 0. Raises ChangelogError.
+    `gtids` is the set as a text of MariaDB, and `encoded_gtids` is the set in MySQL's encoding; the server is sent only
+    the form that it understands. No replica of the server may have the same `server_id`. Afterwards,
+    `connection.payloads` returns the events; before each event is a byte 0. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Which of the two databases a server is, and its version."""
+"""Says whether a server is MySQL or MariaDB, and which version it has."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 
 class Flavour(StrEnum):
-    """MySQL, or a server that behaves like it, such as Percona Server; or MariaDB."""
+    """The kind of a server. A server that behaves like MySQL, such as Percona Server, has the flavour MYSQL."""
 
     MYSQL = "MySQL"
     MARIADB = "MariaDB"

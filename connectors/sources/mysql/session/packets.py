@@ -1,4 +1,4 @@
-"""Reads packets of the client/server protocol from a socket: bounded waits, many packets at once.
+"""Reads packets of the client/server protocol from a socket. It limits the waits, and reads many packets at once.
 
 A packet is a header of 4 bytes (length, sequence number) and a payload. A payload of 16 MiB - 1 bytes continues in the
 next packet. Source: the page *MySQL Packets* of MySQL's Source Code Documentation.
@@ -14,7 +14,7 @@ ANSWER_S = 30.0
 """The seconds that a short query may take. A longer wait means that the server hangs."""
 
 LOOK_S = 0.1
-"""How often a waiting reader looks whether it should stop, in seconds."""
+"""A waiting reader checks this often, in seconds, whether it should stop."""
 
 HEADER_BYTES = 4
 """The size of a packet's header."""
@@ -22,7 +22,7 @@ HEADER_BYTES = 4
 _RECEIVE_BYTES = 1 << 18
 _LONGEST = 0xFFFFFF
 _SMALL_MAX = 1 << 18
-"""Larger payloads are taken one by one, so that there is no second copy of them."""
+"""Payloads larger than this are returned one by one, so that memory does not hold a second copy of them."""
 
 _unpack_length = struct.Struct("<I").unpack_from
 
@@ -89,7 +89,8 @@ class PacketReader:
         return result
 
     def payloads(self) -> list[bytes]:
-        """Returns payloads of packets that have arrived: small ones, or a large one; waits for the first one.
+        """Waits for a packet, and returns the payloads of packets that have arrived: several small ones, or one large
+        one.
 
         Raises OSError, also if the server closed the connection.
         """
@@ -100,7 +101,7 @@ class PacketReader:
             self._receive_more()
 
     def packets(self, count_max: int) -> Packets:
-        """Returns packets that have arrived, one to `count_max`, as one piece of memory; waits for the first one.
+        """Waits for a packet, and returns packets that have arrived, at most `count_max`, as one piece of memory.
 
         It costs less than `payloads` if there are many small packets. Raises what `payloads` raises.
         """
@@ -114,7 +115,7 @@ class PacketReader:
         """Does nothing: PyMySQL closes the socket itself."""
 
     def _complete(self) -> list[bytes]:
-        """Takes complete payloads out of the buffer: small ones, or a large one."""
+        """Takes complete payloads out of the buffer: several small ones, or one large one."""
         buffer, begin, size = self._buffer, self._at, len(self._buffer)
         bounds, at = list[tuple[int, int]](), begin
         while at + HEADER_BYTES <= size:
@@ -135,7 +136,9 @@ class PacketReader:
             return [b"".join(_parts(view, begin, large_end))]
 
     def _complete_packets(self, count_max: int) -> Packets:
-        """Takes complete packets out of the buffer: small ones, or one that continues in others."""
+        """Takes complete packets out of the buffer: several small ones, or one whose payload continues in further
+        packets.
+        """
         buffer, begin, size = self._buffer, self._at, len(self._buffer)
         ends, at = list[int](), begin
         while at + HEADER_BYTES <= size and len(ends) < count_max:

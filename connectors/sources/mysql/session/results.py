@@ -20,11 +20,11 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRows:
-    """The rows of a result, one after the other in `data`, each after HEADER_BYTES that are not part of it.
+    """The rows of a result. They are in `data`, one after the other. Each row follows a header of HEADER_BYTES bytes.
 
-    `bounds` has, for each row, where its header begins, and at last the end of `data`. The values of a row follow each
-    other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page *Text Resultset Row* of MySQL's
-    documentation.
+    `bounds` has the offset at which the header of each row begins, and then, as its last element, the end of `data`.
+    The values of a row follow each other. Each is a length and a text, or the byte 0xFB for NULL. Source: the page
+    *Text Resultset Row* of MySQL's documentation.
     """
 
     data: bytearray
@@ -50,7 +50,8 @@ class TextRows:
 def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
     """Runs a query, and returns its rows.
 
-    Raises ChangelogError, and TooLargeError if there are several rows with over `bytes_max` bytes together.
+    Raises ChangelogError, and TooLargeError if the result has several rows, and these have more than `bytes_max` bytes
+    together.
     """
     rows = TextRows.none()
     for block in _blocks(connection, sql):
@@ -64,8 +65,8 @@ def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextR
 def read_portions(connection: Connection, sql: str, *, rows_max: int, bytes_max: int) -> Iterator[TextRows]:
     """Runs a query, and yields its rows in non-empty portions, as they arrive.
 
-    A portion ends when it has `rows_max` rows or `bytes_max` bytes. It can exceed both by the rows that one read of the
-    socket gives. Raises ChangelogError.
+    A portion ends when it has `rows_max` rows or `bytes_max` bytes. It can exceed these limits by the rows that arrive
+    in one read of the socket. Raises ChangelogError.
     """
     portion = TextRows.none()
     for block in _blocks(connection, sql):

@@ -1,6 +1,7 @@
 """Translates the errors of the server, and of the client library, into ours.
 
-The numbers are those of MySQL's Error Reference and of MariaDB's page *MariaDB Error Codes*; they agree on these.
+The numbers are those of MySQL's Error Reference and of MariaDB's page *MariaDB Error Codes*. The numbers that are used
+here mean the same in both.
 """
 
 import contextlib
@@ -89,13 +90,15 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def number_of(error: BaseException) -> int:
-    """Returns the number of the server's error from which one of ours was made; 0 if there is none."""
+    """Returns the number of the server's error from which `error` was made; 0 if it was not made from one."""
     cause = error.__cause__
     return _parts(cause)[0] if isinstance(cause, pymysql.MySQLError) else 0
 
 
 def explain(number: int, message: str, doing: str) -> ChangelogError:
-    """Returns our error for an error of the server, or of the client library (0: without a number)."""
+    """Returns our error for an error of the server or of the client library. `number` is 0 if the error has no
+    number.
+    """
     text = f"error {number}" if number in _QUOTING_VALUES else " ".join(message.split())
     if number == _DUMP_FAILED:
         return _dump_failed(text, doing)
