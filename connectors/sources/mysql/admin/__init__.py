@@ -1,1 +1,1 @@
-"""The catalogue of the server, and the checks of what the service needs from the server."""
+"""Reads the server's catalogue and the state of its log, checks what the service needs, and sends signals."""

@@ -1,7 +1,8 @@
 """Reads from the catalogue which tables a server has now, for setup, for checks and for reading the tables.
 
-The columns of streamed rows come from the table maps in the binary log. Some types look alike there; then the declared
-type comes from the catalogue (`TableColumn.declared`), which is `information_schema` in both databases.
+The columns of streamed rows come from the table maps in the binary log. Table maps show some types alike. The declared
+type of such a column comes from the catalogue (`TableColumn.declared`). In both databases, the catalogue is
+`information_schema`.
 """
 
 from collections import defaultdict
@@ -65,7 +66,8 @@ class Table:
 
     `schema` is the name of its database. `engine` is its storage engine, such as `InnoDB`. `versioned` says that the
     server keeps old rows in it (MariaDB's system versioning). `cascades` names the foreign keys by which a change of
-    another table changes this one. `rows_estimate` and `nbytes` are the server's estimates; `nbytes` counts no indexes.
+    another table changes this one. `rows_estimate` and `nbytes` are the server's estimates; `nbytes` does not include
+    indexes.
     """
 
     schema: str
@@ -120,7 +122,7 @@ def read_tables(
     tables of stamps and signals.
 
     If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
-    returned; for the others, it is 0.
+    returned; the size of all other tables is 0.
 
     While a table is renamed, the catalogue can show only a part of it, such as no columns or no indexes. Then the
     catalogue is read once more.
@@ -185,7 +187,7 @@ def _column(row: tuple[Any, ...], *, is_json: bool) -> TableColumn:
 
 
 def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
-    """Yields the indexes of one table; an index over an expression has a part without a column, and is left out."""
+    """Yields the indexes of one table. Indexes over expressions, which have a part without a column, are left out."""
     parts: dict[str, list[tuple[str | None, int | None]]] = defaultdict(list)
     for name, column, prefix_length in rows:
         parts[name].append((column, prefix_length))

@@ -35,7 +35,8 @@ def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
     """Takes the lock of the changelog `name` for the session of `query`, and waits for it up to `patience_s` seconds.
 
     The server needs a moment to notice that a session has ended. `own` has the ids of all connections that this process
-    has had. Raises ChangelogError: IN_USE if a foreign session has the lock, CONNECTION if one of ours has it.
+    has had. Raises ChangelogError: IN_USE if a session of another process has the lock, CONNECTION if an earlier
+    session of this process still has it.
     """
     [(taken,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
     if taken == 1:
@@ -49,7 +50,7 @@ def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
 
 
 def holder(query: Query, name: str) -> Holder | None:
-    """Returns the session that has the lock of the changelog `name`; None if none has it."""
+    """Returns the session that has the lock of the changelog `name`; None if no session has the lock."""
     [(id_,)] = query("SELECT IS_USED_LOCK(%s)", (_lock(name),))
     if id_ is None:
         return None

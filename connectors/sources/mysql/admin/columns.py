@@ -61,7 +61,9 @@ class ColumnCatalog:
 
     @property
     def charsets(self) -> Mapping[int, str]:
-        """Maps the id of a collation to its character set: the name of a collation begins with it."""
+        """Maps the id of each collation to the name of its character set, with which the name of the collation
+        begins.
+        """
         return {number: name.partition("_")[0] for name, number in self._collations.items()}
 
 
@@ -83,7 +85,9 @@ class Declarations:
 
     @property
     def stored(self) -> Mapping[str, Mapping[str, str]]:
-        """The answers, by entity and column. If the log already tells a column's type, its answer is an empty text."""
+        """The answers, by entity and column. If the log itself tells a column's type, the answer for this column is an
+        empty text.
+        """
         return {entity: dict(columns) for entity, columns in self._declared.items()}
 
     def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -111,8 +115,8 @@ class Declarations:
 def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
     """Returns those of the new `columns` of a table that may have a value in older rows.
 
-    An example is a column that was added with a default: the log does not have its value in rows that were inserted
-    before. In these rows, a new column without a default is null.
+    An example is a column that was added with a default: rows that are older than the column have the default, but the
+    log does not show that. A new column without a default is null in older rows.
     """
     names = ", ".join(["%s"] * len(columns))
     rows = query(_EMPTY.format(names), [*entity.table, *columns])

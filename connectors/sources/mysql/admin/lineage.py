@@ -7,10 +7,10 @@ next ones by their GTIDs. But positions are made of places in the files, so anot
 The part of a checkpoint's `source` that this module writes:
 
 - `server`: the identity of the server, and `flavour` whether it is MySQL or MariaDB.
-- `gtids`: the transactions that were delivered completely.
-- `resume`: those that the server need not send again; absent if it equals `gtids`. It lacks prepared XA transactions:
-  the service holds their rows only in memory, so the server must send them again after a restart.
-- `half`: the GTID of the transaction of which a part is published; absent if there is none.
+- `gtids`: the transactions whose rows were delivered completely.
+- `resume`: the transactions that the server need not send again; absent if it equals `gtids`. Prepared XA transactions
+  are not in it: the service holds their rows only in memory, so the server must send them again after a restart.
+- `half`: the GTID of the transaction that is published only in part; absent if there is no such transaction.
 """
 
 import re
@@ -37,8 +37,8 @@ class Lineage:
     `server` is the server's identity. `epoch` is that of its positions, and `through` the coordinate up to which the
     changelog is complete; 0 if the changelog was made from other files than the log of this server. `received` has the
     transactions that the changelog has, and `resume` those that the server need not send. `joined` says that the log
-    continues the one from which the changelog was made. `half` is the transaction of which a part is published, with
-    the epoch and the commit of that part.
+    continues the one from which the changelog was made. `half` is the transaction that is published only in part, with
+    the epoch and the commit of the published part.
     """
 
     server: str
@@ -137,7 +137,9 @@ def reaches_back(query: Query, version: ServerVersion, stored: Checkpoint | None
 
 
 def is_lost(query: Query, version: ServerVersion, stored: Checkpoint) -> bool:
-    """Returns whether the server has purged transactions that the changelog lacks. Another flavour never has."""
+    """Returns whether the server has purged transactions that the changelog lacks. False if the server has another
+    flavour.
+    """
     if stored.source.get("flavour") != version.flavour:
         return False
     return bool(_resume(version.flavour, stored).missing(purged(query, version)))
@@ -154,7 +156,7 @@ def _half(stored: Checkpoint) -> tuple[str, int, int] | None:
 
 
 def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
-    """Returns the transactions of which the changelog has rows, including the one of which it has only a part."""
+    """Returns the transactions whose rows are in the changelog, including the one that is published only in part."""
     if half is None:
         return received
     builder = received.builder()
@@ -163,7 +165,9 @@ def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
 
 
 def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
-    """Returns the transactions in the server's log. MySQL can send a transaction before it counts as executed."""
+    """Returns the transactions in the server's log. MySQL can send a transaction before it lists the transaction as
+    executed.
+    """
     if version.flavour is Flavour.MARIADB:
         return executed
     [(owned,)] = query("SELECT @@global.gtid_owned", ())
@@ -184,6 +188,6 @@ def _diverged(server: str, stored: Checkpoint, missing: Gtids) -> ChangelogError
 
 
 def _short(gtids: Gtids) -> str:
-    """Returns the text of a set; only its beginning if it is long."""
+    """Returns the text of a set, or only the beginning of a long text."""
     text = gtids.text
     return text if len(text) <= 200 else f"{text[:200]}…"

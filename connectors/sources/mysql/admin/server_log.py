@@ -62,7 +62,7 @@ def server_identity(query: Query, version: ServerVersion) -> str:
 
 
 def log_end(query: Query, version: ServerVersion) -> LogEnd:
-    """Returns the end of the log. Raises ChangelogError (PRECONDITION) if the server writes none."""
+    """Returns the end of the log. Raises ChangelogError (PRECONDITION) if the server writes no binary log."""
     file, offset, *rest = _status(query, version)
     if version.flavour is Flavour.MYSQL:
         return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, rest[2]))
@@ -92,7 +92,8 @@ def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, s
 def purged(query: Query, version: ServerVersion) -> Gtids:
     """Returns the transactions that are no longer in any file of the log.
 
-    MariaDB does not list them, but tells which transactions come before its oldest file. Raises ChangelogError.
+    MariaDB does not list them. But it tells which transactions come before its oldest file, and these are purged.
+    Raises ChangelogError.
     """
     if version.flavour is Flavour.MYSQL:
         [(text,)] = query("SELECT @@global.gtid_purged", ())
@@ -102,7 +103,7 @@ def purged(query: Query, version: ServerVersion) -> Gtids:
 
 
 def bytes_between(query: Query, first: int, end: int) -> int:
-    """Returns how many bytes of log lie between two coordinates, as far as the server still has them."""
+    """Returns how many bytes of the log lie between two coordinates, counting only files that the server still has."""
     total = 0
     for file, nbytes, *_ in query("SHOW BINARY LOGS", ()):
         _, number = parse_file_name(file)
