@@ -1,1 +1,1 @@
-"""Reading tables beside the stream: ranges of keys, and the rows of requested keys."""
+"""Reads tables while the binary log is streamed: ranges of keys, and the rows of requested keys."""

@@ -54,7 +54,7 @@ _log = structlog.get_logger("mysql")
 class ReadChunks:
     """The chunks that are read and wait for their place in the stream.
 
-    For each of them, it has the end of the log when the chunk was read, and the nonce.
+    For each chunk, it has the nonce, and the place where the log ended when the chunk was read.
     """
 
     _lock: Lock
@@ -107,12 +107,12 @@ class ChunkReader:
 
     @contextmanager
     def session(self) -> Iterator[ReadChunk]:
-        """Opens the connections of a thread, one to read and one to ask for the end of the log; see `ChunkThreads`."""
+        """Opens a thread's two connections: one reads, the other asks where the log ends. See `ChunkThreads`."""
         with self._connect() as asking, closing(_Renewed(self._connect)) as renewed:
             yield lambda nonce, chunk: self._chunk(renewed.connection(), asking, nonce, chunk)
 
     def _chunk(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back; returns False if the thread should pause before the next one."""
+        """Reads a chunk, or gives it back. Returns False if the thread should pause before it reads the next chunk."""
         smaller = False
         try:
             rows = self._rows(reading, asking, nonce, chunk)
@@ -186,9 +186,10 @@ def take_snapshot(reading: Connection, asking: Connection, delivered: Delivered)
 def _place_snapshot(reading: Connection, delivered: Delivered) -> PlaceSnapshot:
     """Returns what the snapshot of MariaDB sees.
 
-    It may end before the stream begins without missing a transaction, because the log may end with events of the
-    server's own, such as a checkpoint: no snapshot covers these before the next commit. On a server that has taken the
-    place of another, it is not known where the delivered transactions end. In both cases the GTIDs say what is missing.
+    The place up to which the snapshot sees the log can be before the place where the stream begins, although the
+    snapshot misses no transaction. The reason is that the log may end with events of the server itself, such as a
+    checkpoint, and no snapshot includes these before the next commit. Also, on a server that has taken the place of
+    another, it is not known where the delivered transactions end. In both cases the GTIDs say what the snapshot misses.
     """
     place = snapshot_place(reading.query)
     if delivered.covered is None or place.coordinate < delivered.covered:
@@ -204,7 +205,7 @@ def nonce() -> str:
 
 
 class _Renewed:
-    """A connection that reads tables; if it was closed, because a chunk was too large, a new one takes its place."""
+    """A connection that reads tables. A chunk that is too large closes it; then a new connection takes its place."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect

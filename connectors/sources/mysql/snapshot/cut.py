@@ -1,12 +1,12 @@
 """Takes a cut through the server: a transaction whose snapshot sees exactly the transactions before a place in the log.
 
-MariaDB tells the place of a snapshot. The second part of an XA transaction is the exception: its commit is in the log
-before it is visible. MySQL does not tell the place, so no transaction may commit while the snapshot is taken. For
-these cases, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment. It waits for running statements, and other
-sessions wait meanwhile, so each attempt is short, and there is a longer pause before the next one.
+MariaDB tells the place of a snapshot. There is one exception: the commit of an XA transaction is in the log before it
+is visible. MySQL does not tell the place at all, so no transaction may commit while the snapshot is taken. In both
+cases, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment. It waits for running statements, and other sessions
+wait meanwhile. So each attempt is short, and there is a longer pause before the next attempt.
 
-The definitions of the tables are protected from the moment before the snapshot is taken. Without this, a table that
-is renamed to the name of a published one just after the snapshot would be read in place of it.
+Locks protect the definitions of the tables. They are taken before the snapshot. Without them, another table could get
+the name of a published table just after the snapshot, and would be read in its place.
 """
 
 import contextlib
@@ -27,7 +27,9 @@ _PAUSE_S = 3.0
 """How long one attempt waits for a lock, and the pause before the next one, in seconds."""
 
 LOST_S = 10
-"""How long the server keeps writers stopped for a session that sends nothing, because its host has gone, in seconds."""
+"""The host of the session that stops the writers may go away. If the session sends nothing for this many seconds, the
+server ends it, and the writers continue.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,8 @@ def take_cut(reading: Connection, asking: Connection, tables: Sequence[str], *, 
     """Begins a transaction of `reading` whose snapshot is a cut, and returns the cut. `asking` is another connection.
 
     `tables` are the quoted names of the tables that `reading` will read; their definitions cannot change until its
-    transaction ends. `deadline` (in seconds of `time.monotonic`) limits the wait for locks. Raises NoFenceError if
-    there was no cut until then, or if the account may not lock tables.
+    transaction ends. `deadline` (in seconds of `time.monotonic`) limits the wait for locks. Raises NoFenceError if no
+    cut could be taken before the deadline, or if the account may not lock tables.
     """
     for connection in (reading, asking):
         connection.execute(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")

@@ -1,4 +1,5 @@
-"""SQL for the key columns of a table: their order, and their values as literals.
+"""Makes SQL for the key columns of a table: SQL that orders and compares them, and SQL that returns their values as
+literals.
 
 A table is divided into ranges by the comparisons that the server itself makes: each row is in exactly one of the ranges
 `k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. A literal therefore has the column's own
@@ -22,9 +23,10 @@ Literals = tuple[str, ...]
 class KeyColumn:
     """One key column.
 
-    `compared` is the SQL that is compared and ordered. `literal` is SQL whose value is the column's value as a literal.
-    `looked_up` is the SQL that is equal to the literals of `from_canonical`. This makes a literal of a canonical text,
-    and None of a text that no value of the column has. The server accepts each of these literals.
+    `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
+    the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
+    into a literal, which the server always accepts; it returns None for a text that no value of the column has.
+    `looked_up` is the SQL expression that equals this literal in the rows with the value.
     """
 
     compared: str
@@ -66,7 +68,9 @@ def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Liter
 
 
 def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
-    """Returns the condition for keys after `bound`. The server cannot use an index for `(a, b) > (1, 2)`."""
+    """Returns the condition for keys after `bound`. It is not `(a, b) > (1, 2)`, because the server cannot use an index
+    for that.
+    """
     column, literal = key[0].compared, bound[0]
     if len(key) == 1:
         return f"({column} > {literal})"
@@ -74,7 +78,9 @@ def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
 
 
 def keys_condition(key: Sequence[KeyColumn], keys: Sequence[Literals]) -> str:
-    """Returns the condition for the rows with these keys. MySQL 8.0.15 does not find each `TIME` in a list after IN."""
+    """Returns the condition for the rows with these keys. It uses OR, because with IN, MySQL 8.0.15 does not find every
+    `TIME`.
+    """
     equal = (
         " AND ".join(f"{column.looked_up} = {literal}" for column, literal in zip(key, literals, strict=True))
         for literals in keys
@@ -96,7 +102,7 @@ def _double(text: str) -> str | None:
 
 
 def _single(text: str) -> str | None:
-    """Returns the number that a FLOAT is as a DOUBLE. The canonical text has fewer digits than this number."""
+    """Returns the text of the DOUBLE that equals a FLOAT. It has more digits than the canonical text of the FLOAT."""
     double = _double(text)
     if double is None:
         return None
@@ -139,8 +145,8 @@ def _moment(text: str) -> str | None:
 class _Family:
     """The SQL of some types, with places for `column`, `charset` and `collation`.
 
-    `requested` is the literal of a value that `value_of` makes of a canonical text. The other members are those of
-    `KeyColumn`.
+    `value_of` turns a canonical text into a value, and `requested` is the literal of this value. The other members are
+    those of `KeyColumn`.
     """
 
     compared: str

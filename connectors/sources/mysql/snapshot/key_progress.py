@@ -51,8 +51,8 @@ class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
     `signature` identifies the columns, and the table itself. `chunks` is about how many chunks the table has. `left`
-    holds the ranges that are not published, in order, and `queue` those of them that are handed out. `generation`
-    counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
+    holds the ranges that are not published yet, in order, and `queue` those of these ranges that are handed out.
+    `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
     """
 
     entity: str
@@ -154,7 +154,9 @@ def _bound(stored: Any) -> Bound | None:
 
 
 def _joined(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """Joins ranges that follow each other, because every bound is stored with each checkpoint."""
+    """Joins ranges that follow each other. Fewer ranges make checkpoints smaller, because each one stores all
+    bounds.
+    """
     joined: list[KeyRange] = []
     for range_ in ranges:
         if joined and joined[-1].end is not None and joined[-1].end == range_.first:

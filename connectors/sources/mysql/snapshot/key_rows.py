@@ -25,7 +25,7 @@ def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: Ke
 
 
 def _condition(key: Sequence[KeyColumn], keys: Sequence[str]) -> str:
-    """Returns a condition that at least the rows with these keys fulfil."""
+    """Returns a condition that all rows with these keys fulfil. Rows with other keys may fulfil it, too."""
     rows = [literals for text in keys if (literals := _literals(key, text)) is not None]
     return keys_condition(key, rows) if rows else "FALSE"
 

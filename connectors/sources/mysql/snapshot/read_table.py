@@ -1,4 +1,4 @@
-"""How a table is read now: its columns as the catalogue has them, bound to the entity."""
+"""Says how to read a table: its columns, which come from the catalogue as it is now, are bound to the entity."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 
 CHUNK_BYTES_MAX = 32 << 20
-"""The most bytes of text in one chunk, unless a single row is larger."""
+"""A chunk has at most this many bytes of text, unless a single row is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTable:
     """How to read an entity's table while it has this `signature`.
 
-    `places` are the columns to read, as their places in the binding `bound`, and `selections` the SQL of each. `where`
-    is the entity's row filter. `key` is the SQL of the key columns.
+    `places` has the columns to read, as their places in the binding `bound`, and `selections` has the SQL for each of
+    them. `where` is the entity's row filter. `key` is the SQL of the key columns.
     """
 
     entity: Entity

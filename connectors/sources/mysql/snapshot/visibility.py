@@ -1,4 +1,4 @@
-"""Which transactions of the log a snapshot of the server sees.
+"""Says which transactions of the binary log a snapshot of the server sees.
 
 A transaction is identified by its coordinate in the log. MariaDB says up to which place of the log a snapshot sees the
 commits. MySQL only says which GTIDs were executed before the snapshot was taken; the service remembers which GTID it
@@ -23,8 +23,9 @@ class Delivered:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
     The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
-    use. `received` has the transactions that were delivered before the stream was opened. MariaDB's snapshots see all
-    of them if they end at the coordinate `covered` or later; None if no such place is known yet.
+    use. `received` has the transactions that were delivered before the stream was opened. A snapshot of MariaDB sees
+    all of these transactions if it ends at the coordinate `covered` or later; `covered` is None if no such place is
+    known yet.
     """
 
     def __init__(self, received: Gtids, covered: int | None) -> None:
@@ -35,15 +36,16 @@ class Delivered:
         self._snapshots: WeakSet[GtidSnapshot] = WeakSet()
 
     def add(self, coordinate: int, gtid: str) -> None:
-        """Adds a transaction, which is after all others."""
+        """Adds a transaction. It must be after all transactions that were added before."""
         with self._lock:
             self._coordinates.append(coordinate)
             self._gtids.append(gtid)
 
     def snapshot(self, executed: Gtids) -> "GtidSnapshot":
-        """Returns a snapshot that sees at least the transactions of `executed`, and must not begin before this call.
+        """Returns a snapshot that sees at least the transactions of `executed`.
 
-        If it had begun earlier, a transaction that it misses could already be forgotten.
+        It must be called before the server takes the snapshot. Otherwise, a transaction that the snapshot misses could
+        be forgotten already.
         """
         snapshot = GtidSnapshot(executed, self)
         with self._lock:
