@@ -1,1 +1,1 @@
-"""Columns, their values in the binary log, and ids of transactions."""
+"""Describes columns, prints their values from the binary log, and handles the ids of transactions."""

@@ -21,8 +21,8 @@ from changelog.envelope.errors import ChangelogError, Kind
 class CatalogColumn(NamedTuple):
     """The fields of `information_schema.COLUMNS` that `FIELDS` names.
 
-    `column_type` is `json` for a `json` of MariaDB, whose `data_type` is `longtext`. The numbers are None where the
-    type has none; `octet_length` is the length of a value in bytes.
+    `column_type` is `json` for a `json` column of MariaDB, although its `data_type` is `longtext`. A number is None if
+    the type does not have it. `octet_length` is the maximum length of a value in bytes.
     """
 
     name: str
@@ -56,7 +56,8 @@ _SET_SIZES = (1, 2, 3, 4, 8)
 def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> Column:
     """Returns the column as the log describes it, but without its `labels`.
 
-    `collations` are the ids by name. Raises ChangelogError (PRECONDITION) if the type is not known.
+    `collations` maps the names of collations to their ids. Raises ChangelogError (PRECONDITION) if the type is not
+    known.
     """
     if row.data_type not in _SHAPES:
         raise ChangelogError(
@@ -102,7 +103,7 @@ def _octets(row: CatalogColumn) -> int:
 
 
 def _varchar_octets(row: CatalogColumn) -> int:
-    """Returns the maximum length of a value, with the byte before a compressed one."""
+    """Returns the maximum length of a value. In a compressed column, this includes the byte before the value."""
     return _octets(row) + row.column_type.endswith(_COMPRESSED)
 
 

@@ -1,10 +1,12 @@
-"""The error of a value whose bytes its type cannot have, and the check of a value's size."""
+"""Makes the error for a value whose bytes are impossible for its type, and checks the size of values."""
 
 from changelog.envelope.errors import ChangelogError, Kind
 
 
 def malformed(type_name: str, problem: str) -> ChangelogError:
-    """Returns the error (MALFORMED) of a value of this type; `problem` completes the sentence after `a value`."""
+    """Returns the error (MALFORMED) for a value of this type. `problem` completes a sentence that begins with "a
+    value".
+    """
     return ChangelogError(Kind.MALFORMED, f"a value of type {type_name} {problem}")
 
 

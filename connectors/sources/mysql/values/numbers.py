@@ -17,7 +17,7 @@ Printer = Callable[[bytes | memoryview], bytes]
 
 _GROUP_DIGITS = 9
 _GROUP_BYTES = 4
-_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4)  # entry n: the bytes of n digits that are less than a group
+_SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4)  # entry n: the number of bytes of an incomplete group of n digits
 
 
 def integer(size: int, *, unsigned: bool) -> Printer:
@@ -31,7 +31,7 @@ def integer(size: int, *, unsigned: bool) -> Printer:
 
 
 def year(raw: bytes | memoryview) -> bytes:
-    """Prints a year, which is one byte: the years since 1900; 0 is the year 0."""
+    """Prints a year. Its one byte is the number of years since 1900, except that 0 stands for the year 0."""
     check_size("YEAR", raw, 1)
     return b"%d" % (1900 + raw[0] if raw[0] else 0)
 
@@ -74,8 +74,9 @@ def bits(count: int) -> Printer:
 def decimal(precision: int, scale: int) -> Printer:
     """Prints a DECIMAL with `scale` digits after the point.
 
-    Groups of nine digits have four bytes each, big-endian; the digits left over, at both ends, have fewer. The first
-    bit is inverted, so that numbers sort as bytes; all bits of a negative number are inverted.
+    Starting from the point in both directions, the digits are divided into groups of nine. A group has four bytes,
+    big-endian. The incomplete groups at both ends have fewer bytes. So that the bytes sort like the numbers, all bits
+    of a negative number are inverted, and then the first bit of every number is inverted.
     """
     whole_sizes = [(precision - scale) % _GROUP_DIGITS] + [_GROUP_DIGITS] * ((precision - scale) // _GROUP_DIGITS)
     part_sizes = [_GROUP_DIGITS] * (scale // _GROUP_DIGITS) + [scale % _GROUP_DIGITS]
@@ -101,7 +102,7 @@ def _group_bytes(digits: int) -> int:
 
 
 def _digits(octets: bytes, groups: list[int]) -> str:
-    """Returns all digits of a decimal without sign, whose groups have these numbers of digits."""
+    """Returns all digits of a decimal without a sign. `groups` has the number of digits in each of its groups."""
     texts = []
     at = 0
     for digits in groups:

@@ -18,8 +18,8 @@ from changelog.connectors.sources.mysql.values.types import BINARY, STRINGS, dec
 def printer_for(column: Column, charsets: Mapping[int, str]) -> Printer:
     """Returns the printer of a column's values.
 
-    `charsets` has the names of the character sets by the id of a collation. Raises ChangelogError (PRECONDITION) if the
-    type or the character set of the column is not supported.
+    `charsets` maps the ids of collations to the names of their character sets. Raises ChangelogError (PRECONDITION) if
+    the type or the character set of the column is not supported.
     """
     if column.type in INTEGER_SIZES:
         return numbers.integer(INTEGER_SIZES[TypeCode(column.type)], unsigned=column.unsigned)
@@ -88,4 +88,6 @@ DECLARED_PRINTERS: Mapping[str, Printer] = {
     "inet6": strings.inet6,
     "vector": spatial.vector,
 }
-"""The printers of the types of MariaDB that only the catalogue knows; a `json` is printed as the text that it is."""
+"""The printers of the types of MariaDB that only the catalogue knows. A `json` is printed unchanged, because it is a
+text.
+"""

@@ -1,8 +1,10 @@
-"""Says how the values of a column are read from its table, so that their printed text is that of the binary log.
+"""Says how to read the values of a column from its table, so that they are printed in the same way as from the binary
+log.
 
-The values are those of the text protocol. The server prints most of them as `printed` does. The exceptions are numbers
-that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and halves of
-surrogate pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 lays some doubles in it out otherwise.
+The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
+are numbers that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and
+halves of surrogate pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 formats some doubles in documents
+differently.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +21,15 @@ from changelog.connectors.sources.mysql.values.types import BINARY, DECLARED, ST
 from changelog.envelope.errors import ChangelogError, Kind
 
 IDLE_S = 31_536_000
-"""After so many seconds without a query, the server ends a session. A server with a lower limit takes this limit."""
+"""The server ends a session after this many seconds without a query. Each session sets this limit itself, because the
+server's own limit may be lower.
+"""
 
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00'",
-    # Above all without PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. A key can be an invalid date, such as 2024-02-31.
+    # This ends all other modes, above all PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. A key can be an invalid date, such
+    # as 2024-02-31.
     "SET sql_mode = 'ALLOW_INVALID_DATES'",
     f"SET sql_select_limit = 18446744073709551615, wait_timeout = {IDLE_S}",
 )
@@ -37,9 +42,10 @@ Convert = Callable[[bytes], bytes]
 class Selected:
     """A column of a query.
 
-    `sql` is its expression. `convert` makes the printed text of what the server sends for a value that is not NULL; it
-    raises ChangelogError (MALFORMED) for bytes that the server does not send. None says that these bytes are the
-    printed text. `convert_column` does the same for many values together, where that is possible.
+    `sql` is its expression. `convert` turns what the server sends for a value, which is not NULL, into the printed
+    text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is None, the bytes
+    that the server sends are the printed text. `convert_column` does the same for many values together, where that is
+    possible.
     """
 
     sql: str
@@ -100,22 +106,23 @@ def _unpadded(text: bytes) -> bytes:
 
 
 def _short_year(text: bytes) -> bytes:
-    """Converts a year of MariaDB that is printed with two digits, and is one of 1970 to 2069."""
+    """Converts a year that MariaDB prints with two digits. It is one of the years 1970 to 2069."""
     if not text.isdigit():
         raise ChangelogError(Kind.MALFORMED, "a YEAR is not a number")
     return b"%d" % (int(text) + (2000 if int(text) < 70 else 1900))
 
 
 def _utc(text: bytes) -> bytes:
-    """Adds the zone, which the zero date does not have."""
+    """Adds the zone to a TIMESTAMP, but not to the zero date."""
     return text if text.startswith(b"0000") else text + b"+00"
 
 
 _DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
-"""A FLOAT as such is printed with 6 digits, but the product is a DOUBLE, and keeps the sign of -0.
+"""The server prints a FLOAT with only 6 digits. The product is a DOUBLE, so it has all digits, and it keeps the sign of
+-0.
 
-MariaDB 11.8 prints -0 as 0. So MariaDB, which alone executes these comments, asks for the sign. MySQL must not: there,
-IF with a text and a number prints a number with too few digits.
+MariaDB 11.8 prints -0 as 0, so the comments add an expression that asks for the sign. Only MariaDB executes them. MySQL
+must not, because its IF, if given a text and a number, prints numbers with too few digits.
 """
 
 _AS_SENT: Conversion = None, None

@@ -21,9 +21,9 @@ _FLOAT_SIZE: Final = 4
 def geometry(raw: bytes | memoryview) -> bytes:
     """Returns the JSON object of a geometry, `{"srid":4326,"wkb":"AQEAAAA…"}`.
 
-    The bytes are the SRID in four bytes, little-endian, and the well-known binary. Where a new column is NOT NULL, rows
-    that were there before have no bytes at all; that means SRID 0 and an empty `wkb`. Raises ChangelogError (MALFORMED)
-    for one to three bytes.
+    The bytes are the SRID in four bytes, little-endian, and the well-known binary. If a NOT NULL column is added to a
+    table, the values in existing rows have no bytes at all; such a value has SRID 0 and an empty `wkb`. Raises
+    ChangelogError (MALFORMED) for one to three bytes.
     """
     if 0 < len(raw) < _SRID_SIZE:
         raise malformed("GEOMETRY", f"has {len(raw)} bytes")
@@ -34,8 +34,8 @@ def geometry(raw: bytes | memoryview) -> bytes:
 def vector(raw: bytes | memoryview) -> bytes:
     """Returns the JSON array of a vector, whose elements are floats of 32 bits, little-endian.
 
-    Each has the fewest digits that read back as the same value. Raises ChangelogError (MALFORMED) if the last element
-    is incomplete, or if an element is not finite.
+    Each element is printed with the fewest digits that read back as the same value. Raises ChangelogError (MALFORMED)
+    if the last element is incomplete, or if an element is not finite.
     """
     if len(raw) % _FLOAT_SIZE:
         raise malformed("VECTOR", f"has {len(raw)} bytes")

@@ -23,7 +23,7 @@ def text(to_utf8: ToUtf8) -> Printer:
 
 
 def char(to_utf8: ToUtf8) -> Printer:
-    """Prints a CHAR, without the spaces at the end, which no query returns either."""
+    """Prints a CHAR without the spaces at its end. Queries do not return these spaces either."""
     return lambda raw: to_utf8(bytes(raw)).rstrip(b" ")
 
 
@@ -53,7 +53,7 @@ def enum(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
 
 
 def set_(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
-    """Prints the labels of a SET, separated by commas. Its `size` bytes, little-endian, have one bit a label."""
+    """Prints the labels of a SET, separated by commas. Its `size` bytes, little-endian, have one bit for each label."""
     texts = list(map(to_utf8, labels))
 
     def printed(raw: bytes | memoryview) -> bytes:
@@ -69,9 +69,10 @@ def set_(size: int, labels: Sequence[bytes], to_utf8: ToUtf8) -> Printer:
 def compressed(content: Printer) -> Printer:
     """Prints a value of a column that MariaDB compresses. `content` prints the uncompressed bytes.
 
-    The first byte is 0 before uncompressed bytes. Otherwise, its upper half is the method, bit 3 says that zlib's
-    header is left out, and the lowest 3 bits are the size of the length of the content, which follows, big-endian
-    (`compress_zlib` in MariaDB's `field_comp.cc`). An empty value has no bytes at all.
+    If the first byte is 0, the content follows uncompressed. Any other first byte consists of three parts: the lowest 3
+    bits say how many bytes the length of the content takes, bit 3 says that zlib's header is left out, and the upper
+    half is the method. The length, big-endian, and the compressed content follow (`compress_zlib` in MariaDB's
+    `field_comp.cc`). An empty value has no bytes at all.
     """
 
     def printed(raw: bytes | memoryview) -> bytes:
@@ -93,7 +94,7 @@ def _uncompressed(raw: bytes | memoryview) -> bytes | memoryview:
     except zlib.error:
         raise malformed("COMPRESSED", "cannot be decompressed") from None
     if len(content) != length or not decompressor.eof or decompressor.unused_data:
-        raise malformed("COMPRESSED", f"has not the {length} bytes that it announces")
+        raise malformed("COMPRESSED", f"does not have the {length} bytes that it announces")
     return content
 
 
@@ -111,8 +112,8 @@ def inet4(raw: bytes | memoryview) -> bytes:
 def inet6(raw: bytes | memoryview) -> bytes:
     """Prints a MariaDB INET6.
 
-    The first longest run of zeros is left out, even if it is a single word. Addresses that stand for an IPv4 address
-    end with its text.
+    The longest run of words that are zero is left out (the first such run, if several are equally long), even if it is
+    a single word. Addresses that stand for an IPv4 address end with the text of the IPv4 address.
     """
     octets = _address("INET6", raw, 16)
     words = [int.from_bytes(octets[at : at + 2], "big") for at in range(0, 16, 2)]
@@ -126,7 +127,9 @@ def inet6(raw: bytes | memoryview) -> bytes:
 
 
 def _longest_zeros(words: Sequence[int]) -> tuple[int, int]:
-    """Returns where the first longest run of zeros begins, and its length, which is 0 if there is none."""
+    """Returns where the first of the longest runs of zeros begins, and its length. The length is 0 if there are no
+    zeros.
+    """
     start, longest, run = 0, 0, 0
     for number, word in enumerate(words):
         run = 0 if word else run + 1

@@ -17,7 +17,9 @@ _HOURS_MAX = 838
 
 
 def date(raw: bytes | memoryview) -> bytes:
-    """Prints a DATE: 3 bytes, little-endian, with 5 bits of the day, 4 of the month, and the year."""
+    """Prints a DATE: 3 bytes, little-endian. From the lowest bit up, there are 5 bits for the day, 4 for the month, and
+    15 for the year.
+    """
     check_size("DATE", raw, 3)
     number = int.from_bytes(raw, "little")
     return _date("DATE", number >> 9, number >> 5 & 15, number & 31)
@@ -26,8 +28,9 @@ def date(raw: bytes | memoryview) -> bytes:
 def time(digits: int) -> Printer:
     """Prints a TIME with `digits` digits of the fraction, for example `-838:59:59.0`.
 
-    The bytes are one big-endian number plus an offset: 3 bytes with the hour and 6 bits each of the minute and the
-    second, then the bytes of the fraction. A negative time is the negative of this whole number.
+    The bytes are one big-endian number, to which an offset was added. Its lowest bytes are the fraction. Above them,
+    from the lowest bit up, are 6 bits for the second, 6 for the minute, and the hour. For a negative time, this whole
+    number is negative.
     """
     fraction_size = (digits + 1) // 2
 
@@ -45,8 +48,9 @@ def time(digits: int) -> Printer:
 def datetime_(digits: int) -> Printer:
     """Prints a DATETIME with `digits` digits of the fraction.
 
-    First come 5 bytes, big-endian, plus an offset: 13 times the year plus the month, then 5 bits each of the day and
-    the hour, and 6 bits each of the minute and the second. The bytes of the fraction follow.
+    The first 5 bytes are a big-endian number, to which an offset was added. From its lowest bit up, there are 6 bits
+    for the second, 6 for the minute, 5 for the hour and 5 for the day. The other bits hold `13 * year + month`. The
+    bytes of the fraction follow.
     """
     fraction_size = (digits + 1) // 2
 

@@ -1,4 +1,4 @@
-"""The codes of column types in the binary log."""
+"""Lists the codes of column types in the binary log."""
 
 from enum import IntEnum
 
@@ -6,9 +6,9 @@ from enum import IntEnum
 class TypeCode(IntEnum):
     """The code of a column's type: `enum_field_types` in MySQL's `field_types.h`, and in MariaDB's `mysql_com.h`.
 
-    Only types that a table map can name are here, and `DECIMAL` and `NULL`, which no supported server writes. `STRING`
-    is CHAR and BINARY, `VARCHAR` is VARCHAR and VARBINARY, and `BLOB` is every TEXT and BLOB. The types with a 2 at the
-    end replaced those without it in MySQL 5.6; MariaDB can still write the older ones.
+    Here are the types that a table map can name, and also `DECIMAL` and `NULL`, which no supported server writes.
+    `STRING` stands for CHAR and BINARY, `VARCHAR` for VARCHAR and VARBINARY, and `BLOB` for every TEXT and BLOB. In
+    MySQL 5.6, the types with a 2 at the end replaced those without it; MariaDB can still write the older ones.
     """
 
     DECIMAL = 0

@@ -1,1 +1,1 @@
-"""Columns of many rows: their values are printed together."""
+"""Prints the values of a column for many rows together."""

@@ -1,6 +1,6 @@
 """Prints columns of numbers, many values at once. The layouts are described in `numbers`.
 
-Some values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+Some values are *left*: this module does not print them, and they are printed one by one later (see `PrintedColumn`).
 """
 
 import numpy as np
@@ -59,8 +59,8 @@ def distinct(size: int, printer: Printer) -> PrintColumn:
 def decimal(precision: int, scale: int) -> PrintColumn:
     """Prints DECIMAL. Impossible values are left.
 
-    All digits of a value are written into a row of a matrix, with a place for the sign before them; the text begins at
-    the sign, or at the first digit that is not a zero at the beginning.
+    All digits of a value are written into a row of a matrix, with a place for the sign before them. The text of the
+    value leaves out the zeros at the beginning of the row.
     """
     whole = precision - scale
     whole_groups = [whole % _GROUP_DIGITS] + [_GROUP_DIGITS] * (whole // _GROUP_DIGITS)

@@ -1,4 +1,4 @@
-"""Chooses how the values of a column are printed, many at once. `printed` defines what is correct."""
+"""Chooses the function that prints many values of a column at once. The module `printed` defines what is correct."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,8 @@ _DISTINCT_BYTES_MAX = 8
 def column_printer(column: Column, charsets: Mapping[int, str], size: int, printer: Printer) -> PrintColumn | None:
     """Returns a function that prints many values of a column; None if `printer` must print each of them.
 
-    `charsets` is that of `printer_for`. `size` is the number of bytes of each value, 0 if it is not the same for all.
+    `charsets` is the same as for `printer_for`. `size` is the number of bytes of each value, or 0 if values have
+    different sizes.
     """
     if column.type in INTEGER_SIZES:
         return batch_numbers.integer(INTEGER_SIZES[TypeCode(column.type)], unsigned=column.unsigned)

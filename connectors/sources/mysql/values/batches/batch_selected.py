@@ -1,6 +1,7 @@
 """Converts what a query returns for a column, many values at once. `values.selected` defines what is correct.
 
-Some values are *left*: they are not converted here, but one by one (see `PrintedColumn`).
+Some values are *left*: this module does not convert them, and they are converted one by one later (see
+`PrintedColumn`).
 """
 
 import numpy as np
@@ -45,7 +46,8 @@ def without_zeros(raw: RawColumn) -> PrintedColumn:
 def floating(size: int) -> PrintColumn:
     """Converts FLOAT (4 bytes) or DOUBLE (8 bytes), which are sent as numbers of 8 bytes.
 
-    All are left if one of them is not a number; see `batch_numbers.floating` for others.
+    If one of them is not a number, all values are left. Otherwise, the same values are left as by
+    `batch_numbers.floating`.
     """
 
     def printed(raw: RawColumn) -> PrintedColumn:

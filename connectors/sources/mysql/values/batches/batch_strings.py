@@ -1,6 +1,7 @@
-"""Prints columns of texts and bytes, many values at once, where the stored bytes are what is printed.
+"""Prints columns of texts and bytes, many values at once, if the printed bytes are the stored bytes.
 
-Other values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+All other values are *left*: this module does not print them, and they are printed one by one later (see
+`PrintedColumn`).
 """
 
 import numpy as np
@@ -27,10 +28,10 @@ def binary(length: int) -> PrintColumn:
 
 
 def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
-    """Prints texts that are valid UTF-8, or only ASCII in other character sets. Others are left.
+    """Prints texts that are valid UTF-8, or, in other character sets, texts that are only ASCII. Other texts are left.
 
-    `fixed` says that it is a CHAR. Then texts with spaces at the end are left, too. Returns None if the character set
-    does not contain ASCII.
+    `fixed` says that the column is a CHAR. Then texts with spaces at the end are left, too. Returns None if the
+    character set does not contain ASCII.
     """
     if not _has_ascii(to_utf8):
         return None
@@ -55,7 +56,7 @@ def _has_ascii(to_utf8: ToUtf8) -> bool:
 def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
     """Returns a mask of the texts that are not only ASCII.
 
-    With `is_utf8`, the mask selects none if all texts are valid UTF-8.
+    With `is_utf8`, the mask selects no text at all if all texts are valid UTF-8.
     """
     mask = np.zeros(raw.count, bool)
     offsets, data = gather(raw.octets, raw.count, [(raw.starts.astype(np.int32), raw.lengths.astype(np.int32))])
@@ -68,7 +69,9 @@ def _not_ascii(raw: RawColumn, *, is_utf8: bool) -> Mask:
 
 
 def _all_valid(raw: RawColumn, joined: bytes) -> bool:
-    """Whether all texts are valid UTF-8: they are if they are valid joined, and none begins inside a character."""
+    """Whether all texts are valid UTF-8. They are if the joined texts are valid, and no text begins inside a
+    character.
+    """
     first = raw.octets[raw.starts]
     inside = (first >= _FIRST_AFTER_ASCII) & (first < _FIRST_LEAD_BYTE) & (raw.lengths > 0)
     if inside.any():

@@ -1,6 +1,7 @@
 """Prints columns of times, many values at once. The layouts are described in `temporal`.
 
-Impossible values are *left*: they are not printed here, but one by one (see `PrintedColumn`).
+Impossible values are *left*: this module does not print them, and they are printed one by one later (see
+`PrintedColumn`).
 """
 
 import numpy as np

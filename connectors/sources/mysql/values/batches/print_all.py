@@ -1,4 +1,4 @@
-"""Prints all values of a column: most of them together, and one by one those that are left."""
+"""Prints all values of a column: most of them together, and then, one by one, those that are left."""
 
 import numpy as np
 
@@ -10,8 +10,9 @@ from changelog.envelope.columnar.splice import Pool
 def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer, pool: Pool) -> tuple[Ints, Ints]:
     """Returns the starts and the lengths of the texts in `pool`, and adds new texts to it.
 
-    `pool` must begin with the bytes of `raw.octets`. The result is that of `printer` for each value. `print_column`
-    prints many values together; None if each must be printed alone. Raises what `printer` raises.
+    `pool` must begin with the bytes of `raw.octets`. The texts are those that `printer` prints for each value.
+    `print_column` prints many values together; it is None if each value must be printed alone. Raises what `printer`
+    raises.
     """
     if print_column is None:
         starts, lengths, left = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64), np.arange(raw.count)

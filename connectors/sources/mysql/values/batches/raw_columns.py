@@ -1,4 +1,4 @@
-"""Values of one column in many rows: as the binary log stores them, and as they are printed.
+"""Holds the values of one column in many rows: as the binary log stores them, and as they are printed.
 
 The modules `batch_*` print such columns without a Python object for each value. `printed` defines what is correct.
 """
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 PADDING_BYTES = 16
-"""The bytes that `RawColumn.octets` must have after the last value, because more is read than a value has."""
+"""`RawColumn.octets` must have this many bytes after the last value, because reading a value can go beyond its end."""
 
 _WORD_BYTES = 8
 
@@ -59,8 +59,8 @@ class RawColumn:
 class PrintedColumn:
     """The texts of a column: value n has `lengths[n]` bytes of `data` from `starts[n]` on.
 
-    If `data` is None, the texts are slices of `RawColumn.octets`. The mask `left` has the values that must be printed
-    one by one; None if there are none. Their starts and lengths mean nothing.
+    If `data` is None, the texts are slices of `RawColumn.octets`. `left` is a mask of the values that must be printed
+    one by one, or None if there are no such values. The starts and lengths of these values mean nothing.
     """
 
     data: bytes | None
@@ -70,7 +70,7 @@ class PrintedColumn:
 
 
 PrintColumn = Callable[[RawColumn], PrintedColumn]
-"""Prints the values of a column; see `PrintedColumn` for those that it cannot print."""
+"""A function that prints the values of a column. See `PrintedColumn` for the values that it cannot print."""
 
 
 def arrow_texts(numbers: npt.NDArray[np.generic], left: Mask | None = None) -> PrintedColumn:

@@ -1,1 +1,1 @@
-"""JSON in the binary log: documents, and the differences between two of them."""
+"""Reads JSON in the binary log: documents, and lists of changes to a document."""

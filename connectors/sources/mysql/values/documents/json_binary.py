@@ -1,9 +1,10 @@
 """Reads MySQL's binary JSON: the format of JSON columns in tables and in the binary log.
 
 The format is described at the top of `json_binary.h` in MySQL's source. A document is one byte with the type, and the
-value. An object or array begins with the number of its members and its size in bytes. Entries of fixed size follow:
-for each key its offset and length, then for each value its type and its offset, or the value itself if it is small.
-Offsets count from the start of the object or array. In a *small* one, numbers and offsets have 2 bytes, otherwise 4.
+value. An object or array begins with the number of its members and its size in bytes. Entries of fixed size follow: for
+each key its offset and length, then for each value its type and its offset, or the value itself if it is small. Offsets
+count from the start of the object or array. In a *small* object or array, numbers and offsets have 2 bytes; in a large
+one, they have 4.
 """
 
 import math
@@ -20,8 +21,10 @@ DEPTH_MAX: Final = 100
 
 
 Json = Union[None, bool, int, float, str, Number, list["Json"], dict[str, "Json"]]  # noqa: UP007 (it is recursive)
-"""A document, or a value in it. A float is finite. Members are in the order in which they are stored. A value of an SQL
-type that JSON lacks is a string, as the server prints it, unless it is a DECIMAL."""
+"""A document, or a value in it. A float is finite. Members are in the order in which they are stored. A document can
+also contain values of SQL types that JSON lacks. Such a value is the string that the server prints, except that a
+DECIMAL is a `Number`.
+"""
 
 
 def parse_json(data: bytes | memoryview) -> Json:
@@ -83,8 +86,9 @@ _ARRAYS: Final = {_SMALL_ARRAY: _SMALL, _LARGE_ARRAY: _LARGE}
 class _Reader:
     """Reads the values of one document.
 
-    In a valid document, no byte belongs to two values. Therefore the bytes read are counted: a document in which many
-    offsets name the same value would otherwise become a huge text.
+    In a valid document, no byte belongs to two values. Therefore the reader counts the bytes that it reads, and refuses
+    a document when they are more than the document has. Otherwise, a document in which many offsets name the same value
+    would become a huge text.
     """
 
     __slots__ = ("_data", "_unread")
@@ -94,7 +98,9 @@ class _Reader:
         self._unread = len(data) - 1  # without the type of the document
 
     def value(self, kind: int, at: int, end: int, depth: int) -> Json:
-        """Returns the value at `at`. It must end at or before `end`. `depth` counts it, if it is an object or array."""
+        """Returns the value at `at`, which must end at or before `end`. If it is an object or array, `depth` is its
+        level.
+        """
         if kind == _STRING:
             return self._string(at, end)
         if kind in _OBJECTS:
@@ -178,7 +184,9 @@ class _Reader:
         return value
 
     def _length(self, at: int, end: int) -> tuple[int, int]:
-        """Returns a length, and where it ends: 7 bits in each byte, the lowest first; the last byte has no high bit."""
+        """Returns a length, and where its bytes end. Each byte has 7 bits of the length, the lowest ones first. The
+        highest bit of a byte is set if another byte follows.
+        """
         length = 0
         for index in range(5):
             self._take(at + index, 1, end)
@@ -198,7 +206,7 @@ class _Reader:
     def _take(self, at: int, size: int, end: int) -> None:
         """Counts `size` bytes as read.
 
-        Raises the error if they reach beyond `end`, or if more bytes were read in total than the document has.
+        Raises the error if these bytes reach beyond `end`, or if more bytes were read in total than the document has.
         """
         self._unread -= size
         if at + size > end or self._unread < 0:
@@ -206,7 +214,7 @@ class _Reader:
 
 
 def _inlined(kind: int, field: int, entry: int) -> Json:
-    """Returns the value that the field of an entry has instead of an offset."""
+    """Returns the value of an entry whose field holds the value itself instead of an offset."""
     if kind == _LITERAL:
         if field >= len(_LITERALS):
             raise _malformed(entry + 1)

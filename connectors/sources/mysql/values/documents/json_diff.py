@@ -1,4 +1,4 @@
-"""Applies the changes of a JSON column that MySQL logs instead of the new document.
+"""Applies a partial update of a JSON document: MySQL can log a list of changes instead of the new document.
 
 With `binlog_row_value_options = PARTIAL_JSON`, a PARTIAL_UPDATE_ROWS event has a list of changes where the new document
 would be. Each change is one byte with the operation, a path, and a value unless the operation is REMOVE; path and value
@@ -74,7 +74,9 @@ def read_diffs(diffs: bytes | memoryview) -> Iterator[Change]:
 
 
 def _apply(document: Json, change: Change) -> None:
-    """Changes the document. Raises LookupError if it lacks the path, or if an INSERT names a member that it has."""
+    """Changes the document. Raises LookupError if the path does not exist, or if an INSERT names a member that
+    exists.
+    """
     *steps, last = change.path
     parent = document
     for step in steps:
@@ -171,7 +173,9 @@ def _malformed(offset: int) -> ChangelogError:
 _OPERATIONS: Final = frozenset(Operation)
 _SIZES: Final = {252: 2, 253: 3, 254: 8}
 _SHORT: Final = 251
-"""A length below this is its own first byte."""
+"""A length below this is stored in one byte. A first byte of this value or more says how many bytes follow
+(`_SIZES`).
+"""
 _STEP: Final = re.compile(
     r"""\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s.\[\]"*]+))"""
     r"|\[(?:(?P<index>[0-9]{1,10})|(?P<last>last)(?:-(?P<before>[0-9]{1,10}))?)\]",

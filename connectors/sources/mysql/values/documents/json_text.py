@@ -14,9 +14,10 @@ _EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # the power of ten of the first digit, i
 
 _quickly: Final = JSONEncoder(ensure_ascii=False, check_circular=False).encode
 """It separates values as MySQL does, and escapes what MySQL escapes: quotes, backslashes and characters below 32. But
-it lays some doubles out otherwise, and it cannot print a `Number`."""
+it formats some doubles differently, and it cannot print a `Number`.
+"""
 _other_double: Final = re.compile(r"[0-9]e[+-]|[0-9]{16}\.").search
-"""Finds a double that Python lays out otherwise, or a text that looks like it."""
+"""Finds a double that Python formats differently, or a text that looks like such a double."""
 
 
 def json_text(data: bytes | memoryview) -> bytes:
@@ -27,8 +28,8 @@ def json_text(data: bytes | memoryview) -> bytes:
 def print_json(document: Json) -> bytes:
     """Returns the text of a document in UTF-8.
 
-    Doubles have the fewest digits that read back as the same number, and a point or an exponent. MySQL 8.0 prints them
-    exactly so; MySQL 9 prints some otherwise.
+    Doubles have the fewest digits that read back as the same number, and a point or an exponent. MySQL 8.0 prints
+    exactly the same; MySQL 9 prints some doubles differently.
     """
     try:
         text = _quickly(document)
@@ -50,7 +51,7 @@ def _array(values: list[Json]) -> str:
 
 
 def _double(number: float) -> str:
-    """Lays the shortest digits out as MySQL 8.0 does.
+    """Formats a double, with the fewest possible digits, as MySQL 8.0 does.
 
     Whole numbers of more than 15 digits have an exponent, and so have numbers with more than 14 zeros after the point.
     """

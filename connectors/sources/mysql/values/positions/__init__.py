@@ -1,1 +1,1 @@
-"""Ids of transactions, and places in the binary log."""
+"""Handles ids of transactions, and places in the binary log."""

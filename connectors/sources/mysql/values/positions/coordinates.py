@@ -1,7 +1,8 @@
-"""Places in the binary log as single integers, which have the order of the log.
+"""Converts places in the binary log to single integers, which sort in the order of the log.
 
 The log is a series of files, whose names end with a number, such as `binlog.000012`. A coordinate is the number of the
-file, times 2**36, plus an offset in the file in bytes. It is the commit of a position (`envelope.position`).
+file, times 2**36, plus an offset in the file in bytes. Positions (`envelope.position`) have a coordinate as their
+commit.
 """
 
 import re
@@ -45,7 +46,9 @@ def file_offset(coordinate: int) -> int:
 
 
 def bytes_read(before: int, after: int) -> int:
-    """Returns how many bytes of log lie between two coordinates; of the last file only, if they are in two files."""
+    """Returns how many bytes of the log lie between two coordinates. If they are in two files, only the bytes in the
+    second file are counted.
+    """
     same_file = file_number(before) == file_number(after)
     return max(after - before, 0) if same_file else file_offset(after)
 
@@ -62,5 +65,5 @@ def parse_file_name(name: str) -> tuple[str, int]:
 
 
 def coordinate_text(coordinate: int) -> str:
-    """Returns a coordinate for people, as `000012:345`: the number of the file, and the offset."""
+    """Formats a coordinate for people, for example as `000012:345`: the number of the file, and the offset."""
     return f"{file_number(coordinate):06}:{file_offset(coordinate)}"

@@ -1,10 +1,11 @@
-"""The bytes of a set of MySQL's GTIDs, as COM_BINLOG_DUMP_GTID sends them and a PREVIOUS_GTIDS event holds them.
+"""Encodes and decodes sets of MySQL's GTIDs, in the bytes that COM_BINLOG_DUMP_GTID sends and that a PREVIOUS_GTIDS
+event has.
 
-All numbers are little-endian. The set starts with 8 bytes: the number of sources. For each source follow the 16 bytes
-of its UUID, the number of its intervals (8 bytes), and for each interval its first number and the first number after it
-(8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. Then the first 8 bytes begin and end
-with a byte 1, and the number of sources is between them. After each UUID, such a set has the length of the tag, times
-two, in one byte, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
+All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
+bytes of its UUID, the number of its intervals (8 bytes), and for each interval its first number and the first number
+after it (8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and
+the last of the first 8 bytes are 1, and the 6 bytes between them are the number of sources. After each UUID come a byte
+with twice the length of the tag, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
 """
 
 import struct
@@ -24,7 +25,9 @@ _TAGGED: Final = 1
 
 
 def encode_gtids(gtids: GtidSet) -> bytes:
-    """Returns the bytes of a set. Only a set with tags uses the format with tags, so MySQL 8.0 can read all others."""
+    """Returns the bytes of a set. Only a set with tags uses the format with tags, so MySQL 8.0 can read all other
+    sets.
+    """
     tagged = any(":" in source for source in gtids.intervals)
     count = len(gtids.intervals)
     parts = [_NUMBER.pack(_TAGGED << 56 | count << 8 | _TAGGED if tagged else count)]

@@ -1,4 +1,4 @@
-"""Positions of MariaDB in the log, as global transaction ids (GTIDs): the last one of each domain.
+"""Handles MariaDB's positions in the binary log: a position is the last global transaction id (GTID) of each domain.
 
 A GTID of MariaDB has a domain, the id of the server that first executed the transaction, and a sequence number:
 `0-1-100`. Within a domain, the log has increasing sequence numbers; transactions of different domains have no order.
@@ -26,7 +26,7 @@ class GtidPosition:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parses a list of GTIDs, such as `@@gtid_binlog_pos`, or `@@gtid_binlog_state`, which can have several GTIDs
-        of a domain. The last one of a domain counts.
+        of a domain. Of several GTIDs of a domain, the last one is used.
 
         Raises ChangelogError (MALFORMED) with the offset of the character that does not fit.
         """
@@ -61,7 +61,7 @@ class GtidPosition:
         return bool(self.domains)
 
     def contains(self, gtid: str) -> bool:
-        """Returns whether the position is at this GTID, or after it in the same domain; the server does not matter.
+        """Returns whether the position is at this GTID, or after it in the same domain. The server id is ignored.
 
         Raises ChangelogError (MALFORMED) if `gtid` is not a GTID.
         """
@@ -97,7 +97,8 @@ class GtidPositionBuilder:
         self._domains = dict(start.domains)
 
     def add(self, gtid: str) -> None:
-        """Makes a GTID the last of its domain, as the server does: also if its sequence number is not the highest.
+        """Makes a GTID the last one of its domain, even if its sequence number is not the highest. The server does the
+        same.
 
         Raises ChangelogError (MALFORMED) if `gtid` is not a GTID.
         """
@@ -105,7 +106,9 @@ class GtidPositionBuilder:
         self._domains[domain] = server, sequence
 
     def add_all(self, head: str, numbers: Sequence[int]) -> None:
-        """Adds the GTIDs whose texts are `head` and then one of the `numbers`. The last one counts."""
+        """Adds the GTIDs whose texts are `head` and then one of the `numbers`. The last of them becomes the
+        position.
+        """
         for number in numbers[-1:]:
             self.add(f"{head}{number}")
 
@@ -124,7 +127,9 @@ def parse_gtid(text: str) -> tuple[int, int, int]:
 
 
 def _numbers(match: re.Match[str]) -> tuple[int, int, int] | None:
-    """Returns the three numbers, or None if one is too large: the first two have 32 bits, the last has 64."""
+    """Returns the three numbers, or None if one is too large: the first two have at most 32 bits, the last at most
+    64.
+    """
     domain, server, sequence = (int(part) for part in match.groups())
     fits = domain < 1 << 32 and server < 1 << 32 and sequence < 1 << 64
     return (domain, server, sequence) if fits else None

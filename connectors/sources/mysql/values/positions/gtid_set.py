@@ -1,4 +1,4 @@
-"""Sets of MySQL's global transaction ids (GTIDs), as text and in the bytes of the replication protocol.
+"""Handles sets of MySQL's global transaction ids (GTIDs). The module `gtid_encoding` converts them to bytes.
 
 A GTID has a source and a number: `3e11fa47-71ca-11e1-9e33-c80aa9429562:23`. The source is the UUID of the server that
 first executed the transaction. Since MySQL 8.3, a tag may follow the UUID: `3e11fa47-…:orders:7`. A set holds, for each
@@ -25,15 +25,16 @@ NUMBER_END: Final = (1 << 63) - 1
 class GtidSet:
     """An immutable set of GTIDs.
 
-    `intervals` has the numbers of each source; sources are in lower case, with their tag, if there is one. No source is
-    without numbers, and the end of an interval is never the start of the next. Therefore equal sets are equal values.
+    `intervals` has the numbers of each source; sources are in lower case, with their tag, if there is one. Every source
+    has numbers, and the end of an interval is never the start of the next. Therefore equal sets are equal values.
     """
 
     intervals: Mapping[str, Bounds]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses a set as the server prints it, such as `@@gtid_executed`. White space is allowed around each mark.
+        """Parses a set as the server prints it, such as `@@gtid_executed`. White space is allowed around each
+        punctuation mark.
 
         Raises ChangelogError (MALFORMED) with the offset of the character that does not fit.
         """
@@ -130,7 +131,7 @@ def parse_gtid(text: str) -> tuple[str, int]:
 
 @lru_cache(maxsize=256)
 def _source(text: str) -> str | None:
-    """Returns a source in lower case; None if the text is none."""
+    """Returns a source in lower case; None if the text is not a source."""
     return text.lower() if _SOURCE.fullmatch(text) else None
 
 
@@ -178,7 +179,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether an interval has the number: it does if the count of bounds up to the number is odd."""
+    """Returns whether one of the intervals has the number. One does if the number of bounds up to `number` is odd."""
     return bisect_right(bounds, number) % 2 == 1
 
 

@@ -1,4 +1,4 @@
-"""What the source needs of global transaction ids (GTIDs), whichever of the two databases they come from.
+"""Defines what the source needs of global transaction ids (GTIDs), for both MySQL and MariaDB.
 
 The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
 """
@@ -25,7 +25,7 @@ class GtidsBuilder(Protocol[G_co]):
         ...
 
     def build(self) -> G_co:
-        """Returns everything that was added, after what the builder began with. The builder can be used further."""
+        """Returns what the builder began with, and everything that was added. The builder can be used further."""
         ...
 
 
@@ -34,7 +34,7 @@ class Gtids(Protocol):
 
     @property
     def text(self) -> str:
-        """The text that `parse_gtids` reads, and the server too. Equal values have the same text."""
+        """The text, which both `parse_gtids` and the server can read. Equal values have the same text."""
         ...
 
     def __bool__(self) -> bool: ...
@@ -48,7 +48,7 @@ class Gtids(Protocol):
         ...
 
     def missing(self, other: Self) -> Self:
-        """Returns what `other` includes and this does not: nothing if this includes all of `other`."""
+        """Returns what `other` includes and this does not. The result is empty if this includes all of `other`."""
         ...
 
     def is_subset(self, other: Self) -> bool:

@@ -1,1 +1,1 @@
-"""Character sets: texts become UTF-8."""
+"""Converts texts from the character sets of MySQL and MariaDB to UTF-8."""

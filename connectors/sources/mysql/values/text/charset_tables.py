@@ -1,7 +1,8 @@
-"""Where the character sets of MySQL and MariaDB differ from the codecs of Python.
+"""Lists where the character sets of MySQL and MariaDB differ from the codecs of Python.
 
-Both servers convert alike. `tests/integration/mysql/test_charsets.py` compares every character of every set with a
-server, and prints what is wrong here. Compatibility ideographs are escaped, because editors may normalise them.
+Both servers convert texts in the same way. `tests/integration/mysql/test_charsets.py` compares every character of every
+set with a server, and prints what is wrong here. Compatibility ideographs are escaped, because editors may normalise
+them.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,9 @@ from typing import NamedTuple
 class Differences(NamedTuple):
     """A codec of Python, and the characters that the servers convert to other ones.
 
-    Each key is a character in the set, and its value is what the servers make of it and of the characters after it. `?`
-    is what they make of a character that Unicode does not have.
+    Each key of `runs` is the bytes of a character in the set. Its value is a text: the servers convert this character
+    to the first character of the text, the next character in the set to the second one, and so on. They convert a
+    character that Unicode does not have to `?`.
     """
 
     codec: str
@@ -110,7 +112,7 @@ SINGLE_BYTE: Mapping[str, Differences] = {
         "tis-620", {b"\xa0": "\ufffd", b"\xdb": "\ufffd\ufffd\ufffd\ufffd", b"\xfc": "\ufffd\ufffd\ufffd\ufffd"}
     ),
 }
-"""Character sets that have one byte a character."""
+"""Character sets with one byte for each character."""
 
 MULTI_BYTE: Mapping[str, Differences] = {
     "big5": Differences(
@@ -156,4 +158,4 @@ MULTI_BYTE: Mapping[str, Differences] = {
     "sjis": Differences("shift_jis", {b"\x81\x5f": "\\"}),
     "ujis": Differences("euc_jp", {b"\xa1\xc0": "\\", **_USER_DEFINED}),
 }
-"""Character sets that have up to four bytes a character, but one byte for each character of ASCII."""
+"""Character sets with up to four bytes for each character, and one byte for each character of ASCII."""

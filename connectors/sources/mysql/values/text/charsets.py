@@ -17,7 +17,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 _NONE = "?"
 _ABOVE_UCS2 = re.compile("[\U00010000-\U0010ffff]")
-_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the second bytes of the sets with 94 characters a row
+_FIRST_TRAIL, _LAST_TRAIL = 0xA1, 0xFE  # the least and the greatest last byte of a character, in sets with rows of 94
 _FIRST_TRAIL_BYTE = bytes([_FIRST_TRAIL])
 _HALF_WIDTH, _THIRD_SET = 0x8E, 0x8F
 
@@ -25,7 +25,7 @@ _HALF_WIDTH, _THIRD_SET = 0x8E, 0x8F
 def to_utf8(collation: int | None, charsets: Mapping[int, str]) -> ToUtf8:
     """Returns the converter of texts with this collation.
 
-    `charsets` has the names of further character sets by the id of a collation, as the server lists them. Raises
+    `charsets` maps ids of further collations to the names of their character sets, as the server lists them. Raises
     ChangelogError (PRECONDITION) if the character set is not known.
     """
     name = None if collation is None else charset_name(collation, charsets)
@@ -42,8 +42,8 @@ def to_utf8(collation: int | None, charsets: Mapping[int, str]) -> ToUtf8:
 def clean(text: bytes) -> bytes:
     """Returns a text in the server's UTF-8 as valid UTF-8, with `?` for each half of a surrogate pair.
 
-    MariaDB takes such halves into columns of its Unicode character sets, and MySQL into those of ucs2 and utf32; both
-    then print them.
+    MariaDB accepts such halves in columns with any of its Unicode character sets, and MySQL accepts them in columns
+    with ucs2 and utf32. Both then print them in the results of queries.
     """
     try:
         text.decode()
@@ -172,7 +172,7 @@ def _from_unicode(text: bytes, codec: str) -> str:
 
 
 _UNICODE: Mapping[str, ToUtf8] = {
-    "binary": clean,  # the labels of an enumeration can have it
+    "binary": clean,  # the labels of an enumeration can have this character set
     "ucs2": _ucs2,
     "utf16": _unicode("utf-16-be"),
     "utf16le": _unicode("utf-16-le"),

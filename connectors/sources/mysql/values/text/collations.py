@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-_NO_PAD = 1024  # plus a collation's id: MariaDB's id of the variant that does not ignore spaces at the end
+_NO_PAD = 1024  # MariaDB adds this to a collation's id for the variant that does not ignore spaces at the end
 
 _IDS = {
     "armscii8": "32 64",
@@ -50,9 +50,10 @@ _IDS = {
 
 
 def charset_name(collation: int, others: Mapping[int, str]) -> str | None:
-    """Returns the name of the character set of a collation, None if it is not known.
+    """Returns the name of the character set of a collation; None if the collation is not known.
 
-    `others` has the names by the id of a collation, as the server lists them, and is searched first.
+    `others` maps ids of collations to the names of their character sets, as the server lists them. It is searched
+    first.
     """
     return others.get(collation) or _BUILT_IN.get(collation)
 
