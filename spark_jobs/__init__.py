@@ -1,4 +1,4 @@
-"""Jobs on Spark, which archive the changelog, derive deltas and views from it, and compare it with its source.
+"""Contains the Spark jobs. They archive the changelog, derive deltas and views from it, and compare it with its source.
 
 Drivers read the configuration through `connectors`. Code that runs on executors imports only `envelope`, `schemas` and,
 from each source, the modules that scan tables; the import rules in pyproject.toml list these modules.

@@ -1,1 +1,1 @@
-"""Archiving: stores the changelog as a few sorted Parquet files for each entity and day."""
+"""Stores the changelog in an archive: a few sorted Parquet files for each entity and day."""

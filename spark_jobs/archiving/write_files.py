@@ -16,7 +16,7 @@ from changelog.spark_jobs.storage.records import run_name
 from changelog.spark_jobs.storage.store import Store
 
 FILE_ROWS = 5_000_000
-"""The most rows in a file."""
+"""A file has at most this many rows."""
 
 
 _STAGING = f"{ARCHIVE}/.staging"

@@ -1,1 +1,1 @@
-"""The demo on Spark: `python -m changelog.spark_jobs.demo`."""
+"""Runs the demo with its chapters on Spark: `python -m changelog.spark_jobs.demo`."""

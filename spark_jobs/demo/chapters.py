@@ -1,4 +1,6 @@
-"""The chapters on Spark: each runs a job, compares the result with the changelog as Python reads it, and shows it."""
+"""Runs the demo's chapters on Spark. Each runs a job, compares the result with the changelog as plain Python reads it,
+and shows the result.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

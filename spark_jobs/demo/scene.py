@@ -1,4 +1,4 @@
-"""Code that all chapters on Spark use: the state of the story, the session, and a way to run and show a job."""
+"""Holds what all chapters on Spark use: the state of the story, the Spark session, and a way to run and show a job."""
 
 import io
 import json

@@ -104,10 +104,10 @@ class Sides:
     """The two sides of some entities: the source's rows (`changelog.connectors.sources.fences.ROWS`), and the
     changelog's.
 
-    `cut` says which of the changelog's rows count; None means all. `json` says whether a table has a json column.
-    `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's rows of
-    some keys again, in full. `joined` says that `fetch` needs these rows joined to the keys, because the source's rows
-    have no locators (places in their table) by which they could be read again. `bounds` limit the keys.
+    `cut` says which of the changelog's rows are compared; None means all. `json` says whether a table has a json
+    column. `cached` says whether the changelog is expensive to read, so that caching pays. `fetch` reads the source's
+    rows of some keys again, in full. `joined` says that `fetch` needs these rows joined to the keys, because the
+    source's rows have no locators (places in their table) by which they could be read again. `bounds` limit the keys.
     """
 
     source: DataFrame
@@ -220,7 +220,9 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """Adds the counts that only judging shows: undecided and pending keys, and columns that differ without drift."""
+    """Adds the counts that are known only after keys were judged: undecided and pending keys, and columns that differ
+    without being drift.
+    """
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),
         F.transform("schema_changed", lambda name: F.concat(F.lit(_CHANGED), name)),

@@ -36,8 +36,9 @@ JUDGED: Final = pa.schema(
 `kind` is the kind of drift, null if the key did not drift. `columns` are the columns that differ; `unknown` and
 `schema_changed` are columns that differ without being drift (`changelog.spark_jobs.drift.row_diff`). `undecided` says
 that the changelog does not show the key's state at the fence. `pending` says that the changelog shows this state only
-as the original of a later change. Position, commit time, service and API version are those of the key's last change.
-`sample` (the values that differ, by column, as JSON) and `provenance` are set for the first drifted keys of each task.
+as the original of a later change. The columns with the position, the commit time, the service and the API version
+describe the key's last change. `sample` (the values that differ, by column, as JSON) and `provenance` are set for the
+first drifted keys of each task.
 """
 
 SAMPLES_MAX: Final = 20

@@ -3,7 +3,7 @@
 Rows are compared by a 64-bit hash and the length of their text. If both are equal, the key is the same on both sides;
 nearly all other keys are judged. To sort and join cheaply, rows are first reduced to a *narrow* form, with the hash in
 place of the text. A *fence* shows some transactions of the changelog and hides others: rows of shown transactions are
-*visible*. Every function here maps DataFrames to DataFrames; none reads, writes or counts rows.
+*visible*. Every function here maps DataFrames to DataFrames; no function reads, writes or counts rows.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
 """Compares a row of the source with the changelog's last row of the same key, column by column.
 
-Two values are equal if their canonical forms are equal (docs/reference/types.md): members are compared by name, json by
-value, and numbers as they are written. Two differences are not drift. A column is *unknown* if the changelog has no
-value for it, because the database's log did not send the value (`unavailable`). A column is *schema changed* if the
-table's columns changed after the row was written, and this altered the value without a row event.
+Two values are equal if their canonical forms are equal (docs/reference/types.md): members of objects are compared by
+name, JSON by its value, and numbers by their text. Two differences are not drift. A column is *unknown* if the
+changelog has no value for it, because the database's log did not send the value (`unavailable`). A column is *schema
+changed* if the table's columns changed after the row was written, and this altered the value without a row event.
 """
 
 import struct

@@ -22,7 +22,7 @@ incidents.
 """
 
 WRITERS_MAX = 50
-"""The most writers that a report lists for an entity."""
+"""A report lists at most this many writers for an entity."""
 
 
 @dataclass(slots=True)

@@ -32,8 +32,9 @@ DECODED: Final = pa.schema([*SCHEMA, pa.field(PARTITION, pa.int32()), pa.field(O
 """The columns of the batches that the function from `decoder` yields."""
 
 MESSAGE_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "moves")
-"""The columns of the batches that the function from `decoder` takes. `moves` holds the message headers that say where
-a row moved to or from."""
+"""The columns of the batches that the function from `decoder` is given. `moves` holds the message headers that say
+where a row moved to or from.
+"""
 
 _HEADER_BYTES: Final = 5
 """The length of the header of an Avro value: a zero byte, and the schema's id in 4 bytes."""

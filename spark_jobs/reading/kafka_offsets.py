@@ -124,7 +124,7 @@ def begin_options(spans: Spans) -> dict[str, str]:
 
 
 def ending(spans: Spans, ends_: Offsets) -> dict[Part, OffsetSpan]:
-    """Returns the spans with their ends replaced by those in `ends_`."""
+    """Returns the spans with new ends, which are in `ends_`."""
     return {part: replace(span, end=ends_[part[0]][str(part[1])]) for part, span in spans.items()}
 
 

@@ -1,1 +1,1 @@
-"""What all jobs share: command-line arguments, the Spark session, errors and metrics."""
+"""Contains what all jobs share: command-line arguments, the Spark session, errors and metrics."""

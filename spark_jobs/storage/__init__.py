@@ -1,1 +1,3 @@
-"""The folders in which jobs store files, on any file system that Spark supports, and the manifest of valid files."""
+"""Gives jobs access to the folders in which they store files, on any file system that Spark supports. A manifest lists
+the valid files.
+"""

@@ -1,4 +1,4 @@
-"""A store on any file system that Hadoop supports: HDFS, S3, Azure and others."""
+"""Implements a store on any file system that Hadoop supports: HDFS, S3, Azure and others."""
 
 import secrets
 from collections.abc import Iterator

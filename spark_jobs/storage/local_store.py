@@ -1,4 +1,4 @@
-"""A store in a folder on this machine."""
+"""Implements a store in a folder on this machine."""
 
 import os
 import secrets

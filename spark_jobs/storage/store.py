@@ -21,7 +21,9 @@ class Store(Protocol):
         """The folder as a path or URI for Spark."""
 
     def files(self, folder: str) -> Iterator[StoredFile]:
-        """Yields all files below a folder, also hidden ones, in any order; none if the folder does not exist."""
+        """Yields all files below a folder, even hidden ones, in any order. If the folder does not exist, there are no
+        files.
+        """
 
     def read(self, path: str) -> bytes:
         """Returns a file's content."""

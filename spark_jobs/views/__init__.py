@@ -1,1 +1,3 @@
-"""Views: the last state of each key, folded from its changes, and the outputs that a view is written to."""
+"""Builds views, and writes them to their outputs. A view has the last state of each key, folded from the key's
+changes.
+"""

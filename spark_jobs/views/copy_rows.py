@@ -67,7 +67,9 @@ _DETAILED: Final = ("22", "23")  # classes of errors whose messages quote values
 
 @dataclass(frozen=True, slots=True)
 class ViewColumns:
-    """The columns of a view: `columns` (nested documents are arrays of structs), then those that describe the state."""
+    """The columns of a view: first `columns` (nested documents are arrays of structs), then the columns that describe
+    the state.
+    """
 
     columns: Sequence[Column]
 

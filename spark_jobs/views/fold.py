@@ -66,7 +66,7 @@ BEGUN_FIELD: Final = pa.field(BEGUN, pa.bool_())
 """Whether the fold reached a delete of the key. If so, no earlier state can supply an unavailable value."""
 
 ROWS_MAX: Final = 4096
-"""The most rows in one output batch."""
+"""An output batch has at most this many rows."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Transforms changes into views. A view has the last state of each key, with typed values, as of a position.
 
-Every function here maps DataFrames to DataFrames; none reads, writes or counts rows. DataFrames of changes have the
-columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
+Every function here maps DataFrames to DataFrames; no function reads, writes or counts rows. DataFrames of changes have
+the columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
 `changelog.spark_jobs.views.fold.ABOUT`.
 """
 
@@ -30,7 +30,7 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Says which changes to include, by service and API version. By default, all changes count.
+    """Says which changes to include, by service and API version. By default, all changes are included.
 
     All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """
@@ -55,7 +55,7 @@ def until(changes: DataFrame, position: Position | None) -> DataFrame:
 
 
 def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
-    """Returns the changes that count by this choice."""
+    """Returns the changes that this choice includes."""
     if choice.keep_services:
         changes = changes.where(F.col("service_name").isin(*choice.keep_services))
     if choice.drop_services:
@@ -68,8 +68,8 @@ def chosen(changes: DataFrame, choice: Chosen) -> DataFrame:
 def latest(changes: DataFrame, columns: Sequence[Column], *, raw: bool = False) -> DataFrame:
     """Returns the last state of each key of one entity. Deleted keys are included; `live` removes them.
 
-    Truncated keys are left out, and repeated changes count once. Changes of a key are ordered by position, even if they
-    are in different partitions. Raises ChangelogError (USAGE) if names of columns clash with those of `ABOUT`.
+    Truncated keys are left out, and repeats of a change are ignored. Changes of a key are ordered by position, even if
+    they are in different partitions. Raises ChangelogError (USAGE) if names of columns clash with those of `ABOUT`.
     """
     schema = schema_of(columns, raw=raw)
     fold_states = partial(fold.fold, columns=tuple(columns), schema=schema, raw=raw)

@@ -1,1 +1,3 @@
-"""The source's side of a comparison: the fence (a snapshot as of which both sides are compared), and its tasks."""
+"""Reads the source's side of a comparison, as of a fence: a snapshot of the database, at which both sides are
+compared.
+"""

@@ -1,4 +1,5 @@
-"""The report of `detect_drift`: what to do, the state of earlier drift, a page for people, and metrics.
+"""Makes the report of `detect_drift`: it decides what to do, follows earlier drift, and writes a page for people and
+metrics.
 
 This code uses neither Spark nor the network. It reads only reports and, beside them, the files of drifted keys.
 """

@@ -14,7 +14,7 @@ BARE = 2
 """The height of the tick that stands for a run without drift."""
 
 COLUMNS_MAX = 12
-"""The most columns that the second chart shows."""
+"""The second chart shows at most this many columns."""
 
 
 def spark(points: Sequence[Point], name: str) -> Markup:

@@ -1,4 +1,4 @@
-"""A report's figures in Prometheus's text format, for node_exporter's textfile collector."""
+"""Writes a report's figures in Prometheus's text format, for node_exporter's textfile collector."""
 
 from collections.abc import Mapping
 from datetime import datetime

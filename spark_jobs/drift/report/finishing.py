@@ -22,8 +22,8 @@ def finish(
     """Returns the report with `action`, `history`, `trend` and the policy's verdicts; `report` itself is not changed.
 
     `policy` has the policies by entity; the default policy applies to all other entities. `earlier` has the reports of
-    earlier runs, the oldest first. `folder` is the folder of all reports. It already has this run's drifted keys, in
-    RUN_ID/keys.jsonl, and those of earlier runs; the history is counted from these files. `config` is the path of the
+    earlier runs, the oldest first. `folder` is the folder of all reports. It already has the drifted keys of this run,
+    in RUN_ID/keys.jsonl, and of earlier runs. The history is computed from these files. `config` is the path of the
     configuration, for the commands. Raises ChangelogError (MALFORMED) if a file of keys is damaged.
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME

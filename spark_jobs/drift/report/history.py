@@ -51,7 +51,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
 
     A key that drifts is *open*, or *republished* if the same run sent a repair. Once a later run compares the whole
     entity and finds the key equal, the key is *verified*. A run that compared only a part of the entity verifies no
-    key. Without a folder, the history is that of the last report alone.
+    key. Without a folder, the history covers only the last report.
     """
     runs = runs[-RUNS_MAX:]
     if folder is None:

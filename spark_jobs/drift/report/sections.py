@@ -32,7 +32,7 @@ UNKNOWN = "unknown"
 """The service name in a default stamp."""
 
 CONTEXT_CHARACTERS_MAX = 200
-"""The most characters that are shown of a stamp's context; the report in JSON has the full text."""
+"""At most this many characters of a stamp's context are shown; the report in JSON has the full text."""
 
 KINDS = {
     "missing": "in the source, not in the changelog",

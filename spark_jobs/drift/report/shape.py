@@ -1,4 +1,4 @@
-"""The format of a report, `report.json`, version 1. docs/drift-report.schema.json is made from this module.
+"""Defines the format of a report, `report.json`, version 1. docs/drift-report.schema.json is made from this module.
 
 A report has all members of these classes, and no others; a value that is unknown is null. Times are ISO 8601 in UTC
 (`…Z`). Positions are those of the changelog. A row key is *drifted* if it is *missing* (in the source, but not in the
@@ -46,8 +46,8 @@ class Source(_Part, frozen=True, kw_only=True):
 
 
 class Lost(_Part, frozen=True, kw_only=True):
-    """Changes that the changelog lacks (docs/how-to/gaps.md). `before` is the position of the last row before them,
-    and `position` that of the row that records the gap.
+    """Changes that the changelog lacks (docs/how-to/gaps.md). `before` is the position of the last row before them.
+    `position` is the position of the row that records the gap.
     """
 
     reason: str
@@ -102,7 +102,8 @@ class Sample(_Part, frozen=True, kw_only=True):
     """A drifted key. `columns` has each column that differs, with its JSON on each side that has the column.
 
     A value of more than 200 characters is a text that ends in "…". Numbers are not reformatted (`-0` stays `-0`).
-    `provenance` is that of the key's last change. Its member `context` is a text: the JSON that the application wrote.
+    `provenance` is the provenance of the key's last change. Its member `context` is a text: the JSON that the
+    application wrote.
     """
 
     key: str

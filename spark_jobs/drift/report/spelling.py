@@ -11,7 +11,7 @@ from changelog.spark_jobs.drift.report.markup import Markup, element, spelt, tog
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 KEY_MAX = 120
-"""The most characters of a key that are shown; `keys.jsonl` has the full key."""
+"""At most this many characters of a key are shown; `keys.jsonl` has the full key."""
 
 
 def count(number: int | None) -> str:
