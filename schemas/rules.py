@@ -1,4 +1,4 @@
-"""The rules that a schema change can break.
+"""Lists the rules that a schema change can break.
 
 Some rules are `strict`. If a change breaks one of these, Avro still decodes the data, but the values may be wrong, or
 Avro's libraries disagree about them.

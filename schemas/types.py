@@ -1,7 +1,8 @@
-"""Neutral column types: the type of a published value, whichever database it came from.
+"""Defines the neutral column types: the types of published values, which are the same for all databases.
 
-`docs/reference/types.md` maps them to Avro and Spark. Every value may be null. Values outside a type's usual range (an
-infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings; that page lists them.
+`docs/reference/types.md` says which types of Avro and Spark they become. Every value may be null. Values outside a
+type's usual range (an infinite date, numeric NaN, an array with lower bounds other than 1) are published as strings;
+that page lists them.
 """
 
 from dataclasses import dataclass
