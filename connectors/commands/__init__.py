@@ -1,4 +1,4 @@
-"""The commands of `changelog`. Each is a module that offers what `Command` declares."""
+"""Contains the commands of `changelog`. Each command is a module with the functions that `Command` declares."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,7 @@ class Command(Protocol):
     """The functions that the module of each command has."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Adds the command's own arguments. The parser already has those that every command has."""
+        """Adds the command's own arguments. The parser already has the arguments that every command has."""
 
     def execute(self, arguments: argparse.Namespace) -> int:
         """Runs the command and returns its exit code; raises ChangelogError."""

@@ -199,7 +199,7 @@ def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, An
     """Yields each entity with how far its table has been read.
 
     `complete` tells whether its table was read to the end. `pages_done` and `pages` are the numbers of published pages
-    and of all pages. `stale` names the columns whose values in older messages are no longer those of the table.
+    and of all pages. `stale` names the columns whose values in older messages differ from the values in the table.
     """
     for name, progress in checkpoint.windows.items() if checkpoint else ():
         pages_done, pages = pages_read(progress)

@@ -1,1 +1,1 @@
-"""Schema files: each is the contract of one entity with its readers. These modules read, generate and judge them."""
+"""Reads, generates and judges schema files. A schema file is the contract of one entity with its readers."""

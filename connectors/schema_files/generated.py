@@ -23,8 +23,8 @@ FileState = Literal["written", "unchanged", "outdated", "orphaned"]
 class FileOutcome:
     """What `generate` did with a file.
 
-    An `outdated` file should change, but was not written. An `orphaned` file is that of an entity that no longer
-    exists; it is left as it is.
+    An `outdated` file should change, but was not written. An `orphaned` file belongs to an entity that no longer
+    exists; `generate` leaves it unchanged.
     """
 
     entity: str

@@ -234,7 +234,7 @@ def _continues(contract: Contract, earlier: Contract) -> bool:
 
 
 def _versions_of(changes: Iterable[FileChange], path: str, contents: Mapping[str, bytes]) -> list[tuple[str, Contract]]:
-    """Returns the versions of a file, oldest first, also those from before it was renamed.
+    """Returns the versions of a file, oldest first, including the versions from before it was renamed.
 
     `changes` are newest first. Each version is a pair: the commit that it was read from, as a text, and its content.
     """

@@ -1,4 +1,4 @@
-"""The verdict on a migration, for each entity: what changes, and what stops the service or breaks a reader."""
+"""Defines the verdict on a migration, for each entity: what changes, and what stops the service or breaks a reader."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ class Planned:
     """What a migration does to one entity.
 
     If the entity is new, `line` is the line of the statement that creates its table. `stops` says that the service
-    would stop. `reads_again` has the columns because of which the service would read the table again. `asks` says that
-    the service would wait for `changelog schemas accept` before it reads the table again. `unseen` describes changes of
-    stored values that the service cannot see.
+    would stop. If the service would read the table again, `reads_again` has the columns that are the reason. `asks`
+    says that the service would wait for `changelog schemas accept` before it reads the table again. `unseen` describes
+    changes of stored values that the service cannot see.
     """
 
     entity: str
