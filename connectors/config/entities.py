@@ -1,4 +1,4 @@
-"""The sections `[tables]`, `[entities.X]`, `[provenance]`, `[schemas]` and `[drift]`.
+"""Defines the sections `[tables]`, `[entities.X]`, `[provenance]`, `[schemas]` and `[drift]`.
 
 The last three may also be set for one entity. An entity is a published table.
 """

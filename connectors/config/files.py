@@ -1,4 +1,4 @@
-"""`[sink] kind = "files"`."""
+"""Defines the section `[sink]` with kind = "files"."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The section `[sink]` with kind = "kafka", and the lists of settings that apply only to Kafka or only to Avro."""
+"""Defines the section `[sink]` with kind = "kafka", and lists the settings that apply only to Kafka or only to Avro."""
 
 from collections.abc import Iterator
 from typing import Any, Final, Literal

@@ -1,4 +1,4 @@
-"""The complete configuration, as `changelog.connectors.config.load` returns it."""
+"""Defines the complete configuration, which `changelog.connectors.config.load` returns."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -89,7 +89,7 @@ class Config(Section):
     drift: DriftConfig = DriftConfig()
 
     def drift_of(self, entity: str) -> DriftConfig:
-        """Returns the settings of `[entities.X.drift]`; those that it lacks are taken from `[drift]`."""
+        """Returns the settings of `[entities.X.drift]`. Settings that it lacks are taken from `[drift]`."""
         entity_drift = self.entities[entity].drift if entity in self.entities else None
         if entity_drift is None:
             return self.drift

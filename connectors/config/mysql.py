@@ -1,4 +1,4 @@
-"""`[source] kind = "mysql"`."""
+"""Defines the section `[source]` with kind = "mysql"."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""`[source] kind = "postgres"`."""
+"""Defines the section `[source]` with kind = "postgres"."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`[views.X]`: views of several entities, which the job `spark_jobs/rebuild_view.py` builds.
+"""Defines the sections `[views.X]`: views of several entities, which the job `spark_jobs/rebuild_view.py` builds.
 
 Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
 """
@@ -35,7 +35,9 @@ class ViewConfig(Section):
     nested: dict[Text, NestedConfig] = Field(default={})
 
     def entities(self) -> Iterator[str]:
-        """Yields the entity of the documents, and then those of all arrays in them, outer arrays before inner ones."""
+        """Yields the entity of the documents, and then the entities of all arrays in them, outer arrays before inner
+        ones.
+        """
         parts: list[ViewConfig | NestedConfig] = [self]
         for part in parts:
             yield part.entity

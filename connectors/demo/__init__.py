@@ -1,4 +1,4 @@
-"""`changelog demo`: a demonstration on this machine, with its own PostgreSQL or MariaDB.
+"""Runs `changelog demo`, a demonstration on this machine, with its own PostgreSQL or MariaDB.
 
 The database holds a hotel's bookings, and several sample applications write to it. The real service, `changelog run`,
 reads the tables while the applications write to them, and then streams the changes into files or to Kafka. At the end

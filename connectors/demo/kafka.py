@@ -1,4 +1,6 @@
-"""The demo's changelog on Kafka: on a broker of its own, or on one that already runs. Needs the extra `kafka`."""
+"""Stores the demo's changelog on Kafka: on a broker of its own, or on one that already runs. Needs the extra
+`kafka`.
+"""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence

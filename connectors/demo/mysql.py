@@ -1,4 +1,6 @@
-"""The demo's database on MariaDB, which runs from a folder of its programs. Needs the extra `mysql`."""
+"""Runs the demo's database on MariaDB, which needs no installation, only a folder with its programs. Needs the extra
+`mysql`.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

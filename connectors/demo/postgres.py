@@ -1,4 +1,4 @@
-"""The demo's database on PostgreSQL, which is installed with the extra `embedded`."""
+"""Runs the demo's database on PostgreSQL, which is installed with the extra `embedded`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -60,7 +60,9 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """Returns the versions of columns that a changelog holds, oldest first; none if it has no checkpoint."""
+    """Returns the versions of columns that a changelog holds, oldest first. A changelog without a checkpoint has no
+    versions.
+    """
     if log.checkpoint() is None:
         return []
     return [
