@@ -94,8 +94,8 @@ def main() -> None:
 def _peak_mib(before: str, then: str, mib: int) -> int:
     """Returns the service's peak memory, in MiB.
 
-    `before` runs before the service starts, `then` after it has read all tables. With `then`, only the peak from that
-    moment on counts.
+    `before` runs before the service starts, `then` after it has read all tables. With `then`, the peak is measured only
+    from that moment on.
     """
     with (
         temporary_server(settings={"fsync": "off", "max_wal_size": "16GB"}) as server,

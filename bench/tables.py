@@ -68,7 +68,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The three starts of one sink; `ratio` is the seconds of `over_gap`, divided by those of `again`."""
+    """The three starts with one sink. `ratio` is the seconds of `over_gap`, divided by the seconds of `again`."""
 
     first: Start
     again: Start

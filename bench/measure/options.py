@@ -1,4 +1,4 @@
-"""The options that several benchmarks share: how many rows and rounds they measure."""
+"""Defines the options that several benchmarks share: how many rows and rounds they measure."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Size:
     rounds: int
 
     def parser(self, description: str | None, rows_help: str) -> argparse.ArgumentParser:
-        """Returns a parser of these options; `rows_help` says which rows `--rows` counts."""
+        """Returns a parser of these options. `rows_help` says what the number in `--rows` is the number of."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--rows", type=int, help=f"{rows_help}: {self.rows}, with --quick {self.quick_rows}")
         parser.add_argument("--rounds", type=int, help=f"times that each side runs: {self.rounds}, with --quick 1")

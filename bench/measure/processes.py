@@ -12,7 +12,7 @@ one are the user time and the system time of the process, then the same times of
 def cpu_seconds(pid: int) -> float:
     """Returns user and system seconds of a running process, and of all processes that its main thread started.
 
-    Processes that have ended count, too. The call is cheap, because it reads the files of these processes only.
+    Processes that have ended are included. The call is cheap, because it reads the files of these processes only.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

@@ -1,4 +1,4 @@
-"""A Kafka topic, as a consumer that reads only committed messages sees it."""
+"""Reads a Kafka topic, as a consumer of committed messages sees it."""
 
 import time
 from collections.abc import Mapping
@@ -39,7 +39,9 @@ class Topic:
         return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
     def visible(self) -> int:
-        """Returns how many offsets are committed: those of messages and of transactions' markers. Reads no message."""
+        """Returns how many offsets are committed, including the offsets of the markers that end transactions. Reads no
+        message.
+        """
         return sum(self.ends().values())
 
     def consumer(self, offsets: Mapping[int, int]) -> Consumer:
