@@ -16,7 +16,7 @@ from changelog.envelope.entity import Entity
 class ColumnCatalog:
     """Reads columns from the catalogue, in the form in which the binary log describes them.
 
-    `flavour` is that of the server, and `collations` are the ids of its collations, by name.
+    `flavour` is the flavour of the server, and `collations` maps the names of its collations to their ids.
     """
 
     def __init__(self, query: Query, flavour: Flavour, collations: Mapping[str, int]) -> None:
@@ -33,7 +33,7 @@ class ColumnCatalog:
         return type(self)(query, self._flavour, self._collations)
 
     def rows(self, table: TableName) -> Sequence[CatalogColumn]:
-        """Returns the columns that a table has now, in order; none if there is no such table."""
+        """Returns the columns that a table has now, in order. If the table does not exist, there are no columns."""
         rows = self._query(f"SELECT {FIELDS} {_OF_TABLE}", table)
         json = json_columns(self._query, self._flavour, table)
         return [_declared(CatalogColumn(*row), is_json=(*table, row[0]) in json) for row in rows]
@@ -113,7 +113,7 @@ class Declarations:
 
 
 def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns those of the new `columns` of a table that may have a value in older rows.
+    """Returns the columns among the new `columns` of a table that may have a value in older rows.
 
     An example is a column that was added with a default: rows that are older than the column have the default, but the
     log does not show that. A new column without a default is null in older rows.

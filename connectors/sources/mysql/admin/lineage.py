@@ -1,8 +1,8 @@
 """Decides whether a server's log continues a changelog, and from where.
 
 A changelog continues on any server whose log has all transactions that the changelog has: the same server, or a replica
-that was promoted. Where those transactions are in the files of the log does not matter, because the server finds the
-next ones by their GTIDs. But positions are made of places in the files, so another server begins a new epoch.
+that was promoted. These transactions may be at other places in the files of the log, because the server finds the next
+ones by their GTIDs. But positions are made of places in the files, so a new epoch begins with another server.
 
 The part of a checkpoint's `source` that this module writes:
 
@@ -34,11 +34,11 @@ FIRST_EPOCH = 1
 class Lineage:
     """Where a stream begins.
 
-    `server` is the server's identity. `epoch` is that of its positions, and `through` the coordinate up to which the
-    changelog is complete; 0 if the changelog was made from other files than the log of this server. `received` has the
-    transactions that the changelog has, and `resume` those that the server need not send. `joined` says that the log
-    continues the one from which the changelog was made. `half` is the transaction that is published only in part, with
-    the epoch and the commit of the published part.
+    `server` is the server's identity. `epoch` is the epoch of the stream's positions. `through` is the coordinate up to
+    which the changelog is complete, or 0 if the changelog was made from other files than the log of this server.
+    `received` has the transactions that the changelog has, and `resume` the transactions that the server need not send.
+    `joined` says that the log continues the one from which the changelog was made. `half` is the transaction that is
+    published only in part, with the epoch and the commit of the published part.
     """
 
     server: str

@@ -163,7 +163,7 @@ def _numeric(compared: str, value_of: Callable[[str], str | None], requested: st
 
 
 def _plain(literal: str, requested: str, value_of: Callable[[str], str | None]) -> _Family:
-    """Returns a family of types that are compared as they are."""
+    """Returns a family of types whose columns are compared directly."""
     column = "{column}"
     return _Family(compared=column, literal=literal, looked_up=column, requested=requested, value_of=value_of)
 
@@ -171,7 +171,8 @@ def _plain(literal: str, requested: str, value_of: Callable[[str], str | None]) 
 def _temporal(type_name: str, value_of: Callable[[str], str | None]) -> _Family:
     """Returns the family of a type of dates or times.
 
-    A `CAST` of a text that is no such value is NULL; a literal, such as `DATE'2024-01-32'`, would be an error.
+    Values are written with `CAST`, which returns NULL for a text that is not a date or time. A literal such as
+    `DATE'2024-01-32'` would be an error instead.
     """
     literal = f"CONCAT('CAST(''', {{column}}, ''' AS {type_name})')"
     return _plain(literal, f"CAST('{{value}}' AS {type_name})", value_of)

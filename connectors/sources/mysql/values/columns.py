@@ -1,4 +1,4 @@
-"""The columns of a table, as the binary log describes them."""
+"""Defines the columns of a table, as the binary log describes them."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class Column:
 
     @property
     def bits(self) -> int:
-        """The number of bits of a `BIT`; the log has the number of whole bytes in the second byte, and the rest in the
-        first.
+        """The number of bits of a `BIT`. The second byte of the metadata is the number of whole bytes, and the first is
+        the number of bits left over.
         """
         return (self.meta >> 8) * 8 + (self.meta & 0xFF)

@@ -3,7 +3,7 @@ log.
 
 The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
 are numbers that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and
-halves of surrogate pairs. The text of a JSON document is that of MySQL 8.0; MySQL 9 formats some doubles in documents
+halves of surrogate pairs. A JSON document has the text that MySQL 8.0 prints; MySQL 9 formats some doubles in documents
 differently.
 """
 

@@ -92,7 +92,9 @@ def old_time(raw: bytes | memoryview) -> bytes:
 
 
 def old_datetime(raw: bytes | memoryview) -> bytes:
-    """Prints a DATETIME of the older layout: 8 bytes, little-endian, whose decimal digits are those of the text."""
+    """Prints a DATETIME of the older layout: 8 bytes, little-endian, whose decimal digits are the digits of the
+    text.
+    """
     check_size("DATETIME", raw, 8)
     day, clock = divmod(int.from_bytes(raw, "little"), 1000000)
     hours, rest = divmod(clock, 10000)

@@ -65,7 +65,7 @@ def floating(size: int) -> PrintColumn:
 
 
 def bits(count: int) -> PrintColumn:
-    """Converts BIT of `count` bits. All are left if one of them does not have its size."""
+    """Converts BIT of `count` bits. All values are left if one of them has the wrong size."""
     size = (count + 7) // 8
     print_column = batch_numbers.distinct(size, bits_printer(count))
 

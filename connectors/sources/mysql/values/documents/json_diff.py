@@ -138,7 +138,7 @@ def _counted(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _path(data: bytes, at: int) -> tuple[tuple[Step, ...], int]:
-    """Returns the steps of the path at `at`, and where it ends. A path has the form that JSON_SET takes."""
+    """Returns the steps of the path at `at`, and where it ends. A path has the same form as in JSON_SET."""
     encoded, end = _counted(data, at)
     text = encoded.decode("utf-8", "surrogateescape")
     place = 1

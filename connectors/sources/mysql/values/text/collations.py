@@ -1,4 +1,6 @@
-"""The character set of each collation that MySQL and MariaDB have built in, by the collation's id in the binary log."""
+"""Lists the character set of each collation that is built into MySQL or MariaDB, by the collation's id in the binary
+log.
+"""
 
 from collections.abc import Iterator, Mapping
 
