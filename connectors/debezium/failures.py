@@ -47,17 +47,20 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
 """The kind of an error with one of these patterns in its causes (the first that matches), and a hint."""
 
 _WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event producer|Error while)")
-_PREFIX = "Connector configuration is not valid. "
+_INVALID = "Connector configuration is not valid. "
+_PACKAGE = re.compile(r"\b(?:[a-z]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)")
 
 
-def failure(launch: Launch, end: End | None, code: int | None, errors: Sequence[str]) -> ChangelogError:
+def failure(
+    launch: Launch, end: End | None, code: int | None, errors: Sequence[str], logged: Sequence[str]
+) -> ChangelogError:
     """Returns the error for an engine that failed.
 
     `end` is its last frame, if there was one, `code` the exit code of the process (negative for a signal; None if it
-    hangs), and `errors` are the last lines of its standard error.
+    hangs), `errors` are the last lines of its standard error, and `logged` the causes of the last errors in its log.
     """
     if end is not None:
-        return _of_engine(launch, end)
+        return _of_engine(launch, end, logged)
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         return ChangelogError(
@@ -71,24 +74,28 @@ def failure(launch: Launch, end: End | None, code: int | None, errors: Sequence[
             f"the Debezium process needs more than its heap of {launch.heap_mib} MiB",
             hint="raise heap_mib, or lower the connector's max.queue.size and max.batch.size",
         )
-    last = next((line for line in errors if re.search(r"Error|Exception|Unrecognized", line)), None) or (
-        errors[-1] if errors else "it printed nothing"
-    )
-    return ChangelogError(Kind.PRECONDITION, f"the Debezium process ended with exit code {code}: {last}")
+    telling = (line for line in errors if re.search(r"Error|Exception|Unrecognized", line))
+    reason = next(telling, errors[-1] if errors else "it printed nothing")
+    return ChangelogError(Kind.PRECONDITION, f"the Debezium process ended with exit code {code}: {reason}")
 
 
-def _of_engine(launch: Launch, end: End) -> ChangelogError:
+def _of_engine(launch: Launch, end: End, logged: Sequence[str]) -> ChangelogError:
     causes = end.causes or (Cause(name="", message=end.message),)
     unknown = ("ClassNotFoundException", "NoClassDefFoundError")
     missing = next((cause for cause in causes if cause.name.endswith(unknown)), None)
     if missing is not None:
         return _missing_class(launch, missing)
-    text = " ".join(f"{cause.name} {cause.message}" for cause in causes)
+    message = _message(causes)
+    if message.endswith(":") and logged:  # Debezium has left out the cause, but logged it
+        message = f"{message} {logged[-1]}"
+    text = " ".join([message, *(f"{cause.name} {cause.message}" for cause in causes)])
+    if causes[0].message.startswith(_INVALID):  # the log says why a connection failed
+        text = " ".join([text, *logged])
     kind, hint = next(
         ((kind, hint) for kind, patterns, hint in RULES if re.search("|".join(patterns), text, re.IGNORECASE)),
         (Kind.PRECONDITION, None),
     )
-    return ChangelogError(kind, f"Debezium: {_message(causes)}", hint=hint)
+    return ChangelogError(kind, f"Debezium: {message}", hint=hint)
 
 
 def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
@@ -109,8 +116,8 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 def _message(causes: Sequence[Cause]) -> str:
     """Returns the message of the root cause, and before it that of the first exception, if it says more."""
     first, root = causes[0], causes[-1]
-    own = first.message.removeprefix(_PREFIX)
-    cause = root.message or root.name.rpartition(".")[2]
+    own = _PACKAGE.sub("", first.message.removeprefix(_INVALID))
+    cause = _PACKAGE.sub("", root.message) or root.name.rpartition(".")[2]
     if first is root or not own or _WRAPPER.match(own) or cause in own:
         return own if cause in own else cause
-    return f"{own}: {cause}"
+    return f"{own.rstrip(':')}: {cause}"

@@ -50,6 +50,7 @@ GRACE_S = 5.0
 """How long `close` waits longer than the process itself does, before it kills the process."""
 
 STDERR_LINES = 50
+LOGGED_CAUSES = 5
 
 STOP_TIMED_OUT = 4
 """The exit code of a process that ended itself because its engine did not stop in time."""
@@ -86,6 +87,7 @@ class EngineProcess:
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
         self._errors: deque[str] = deque(maxlen=STDERR_LINES)
+        self._logged: deque[str] = deque(maxlen=LOGGED_CAUSES)
         try:
             self._process = subprocess.Popen(
                 launch.command(find_java()),
@@ -188,6 +190,8 @@ class EngineProcess:
         for frame in received:
             match frame:
                 case LogLine():
+                    if frame.level == "ERROR" and frame.cause:
+                        self._logged.append(frame.cause)
                     self._log(frame)
                 case frames.Hello():
                     if frame.protocol != frames.PROTOCOL:
@@ -212,7 +216,7 @@ class EngineProcess:
             return
         if code is not None:
             self._stderr_reader.join()
-        self._failure = failures.failure(self._launch, end, code, list(self._errors))
+        self._failure = failures.failure(self._launch, end, code, list(self._errors), list(self._logged))
 
     def _send(self, command: bytes) -> None:
         """Writes a command. If the process is gone, `read` will say why."""
