@@ -14,7 +14,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from changelog.connectors.servers.kafka import BRIEF, find_java
+from changelog.connectors.java import find_java
+from changelog.connectors.servers.kafka import BRIEF
 from changelog.connectors.servers.postgres import Server, find_bin
 from changelog.envelope.errors import ChangelogError
 from tests.patience import PATIENCE_S, until
