@@ -82,7 +82,9 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
     entity_names = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun_entities=entity_names, lag_s=lag_s)
     stop_results = [] if stored is None or running else stop_findings(stored)
-    other_findings = [tables_finding(resolved, tables), clock_finding(source.clock_ahead_s()), *unresolved]
+    ahead_s = source.clock_ahead_s()
+    clocks = [] if ahead_s is None else [clock_finding(ahead_s)]
+    other_findings = [tables_finding(resolved, tables), *clocks, *unresolved]
     return [*source.check(resolved, stored), *other_findings, *sink, *stop_results]
 
 

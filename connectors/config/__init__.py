@@ -4,6 +4,7 @@
 no `repr` shows a secret.
 """
 
+from changelog.connectors.config.debezium import DebeziumConfig, TopicsConfig
 from changelog.connectors.config.entities import (
     DriftConfig,
     EntityConfig,
@@ -23,6 +24,7 @@ from changelog.connectors.config.views import NestedConfig, ViewConfig
 __all__ = [
     "OWN_ENVELOPE",
     "Config",
+    "DebeziumConfig",
     "DriftConfig",
     "EntityConfig",
     "FilesConfig",
@@ -38,6 +40,7 @@ __all__ = [
     "SinkConfig",
     "StampConfig",
     "TablesConfig",
+    "TopicsConfig",
     "ViewConfig",
     "load",
     "raise_problems",

@@ -152,12 +152,17 @@ class Client:
             return Admin(self.config())
 
     def reader(
-        self, *, open_too: bool = False, group: str = "changelog", defaults: Mapping[str, Any] | None = None
+        self,
+        *,
+        open_too: bool = False,
+        group: str = "changelog",
+        defaults: Mapping[str, Any] | None = None,
+        **ours: Any,
     ) -> Consumer:
         """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
 
         With `open_too`, it also gets the messages of open and aborted transactions. Offsets that the caller commits are
-        those of `group`. The user's options override `defaults`.
+        those of `group`. `defaults` and `ours` are further options, as in `config`.
         """
         with translated("connecting to Kafka"):
             return Consumer(
@@ -168,6 +173,7 @@ class Client:
                     isolation_level="read_uncommitted" if open_too else "read_committed",
                     enable_auto_commit=False,
                     enable_partition_eof=True,
+                    **ours,
                 )
             )
 
