@@ -102,6 +102,12 @@ def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
     source = database(config)
     for heading, fact in source.log_facts(stored):
         yield f"{heading:<13}{fact}"
+    if not source.reads_tables:
+        yield "consumers    see the events after the gap, in a later epoch; rows whose events were lost stay as they"
+        yield "             are until they change again, or until Debezium makes a snapshot of their tables;"
+        yield "             if rows of the changelog itself may be gone, too, consumers first see a truncate, and then"
+        yield "             all events that are left; the entity `gaps` records the gap"
+        return
     yield from _tables(config, source)
     yield "consumers    see every row again as `read`, in a later epoch, and a delete of each key that is gone;"
     yield "             if rows of the changelog itself may be gone, too, they first see a truncate;"

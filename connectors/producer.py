@@ -29,8 +29,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import TopicMetadata
 from msgspec import Raw
 
+from changelog.connectors.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from changelog.connectors.sinks.kafka.admin.names import topic
-from changelog.connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from changelog.envelope.codec import json_codec
 from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind

@@ -82,7 +82,9 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
     entity_names = () if stored is None else stored.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun_entities=entity_names, lag_s=lag_s)
     stop_results = [] if stored is None or running else stop_findings(stored)
-    other_findings = [tables_finding(resolved, tables), clock_finding(source.clock_ahead_s()), *unresolved]
+    ahead_s = source.clock_ahead_s()
+    clocks = [] if ahead_s is None else [clock_finding(ahead_s)]
+    other_findings = [tables_finding(resolved, tables), *clocks, *unresolved]
     return [*source.check(resolved, stored), *other_findings, *sink, *stop_results]
 
 
@@ -150,7 +152,7 @@ def sink_findings(
 def registry_findings(settings: Config, sink: KafkaConfig) -> Iterator[Finding]:
     """Tests whether the registry has the schemas of the live tables, or would accept them."""
     from changelog.connectors.commands.schemas import register  # noqa: PLC0415, it needs the extra
-    from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
+    from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
 
     assert sink.registry is not None
     with closing(Registry(sink.registry, sink.registry_client)) as registry:

@@ -5,6 +5,7 @@ the start.
 no `repr` shows a secret.
 """
 
+from changelog.connectors.config.debezium import DebeziumConfig, TopicsConfig
 from changelog.connectors.config.entities import (
     DriftConfig,
     EntityConfig,
@@ -24,6 +25,7 @@ from changelog.connectors.config.views import NestedConfig, ViewConfig
 __all__ = [
     "OWN_ENVELOPE",
     "Config",
+    "DebeziumConfig",
     "DriftConfig",
     "EntityConfig",
     "FilesConfig",
@@ -39,6 +41,7 @@ __all__ = [
     "SinkConfig",
     "StampConfig",
     "TablesConfig",
+    "TopicsConfig",
     "ViewConfig",
     "load",
     "raise_problems",

@@ -85,3 +85,4 @@ class EntityConfig(Section):
     profile: Literal["changelog", "aggressive", "history"] = "changelog"
     retention_days: int = Field(default=3, ge=1, le=36_500)
     topic_settings: dict[str, str] = Field(default={})
+    types: dict[Text, Text] = Field(default={})

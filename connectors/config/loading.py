@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from changelog.connectors.config.debezium import DebeziumConfig, source_problems
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
@@ -166,19 +167,24 @@ def _secret(kind: str, name: str, folder: Path, environ: Mapping[str, str]) -> s
 
 def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
     if config.tables is None and not config.entities:
-        include = f'include = ["{config.source.home}.*"]'
+        include = f'include = ["{config.source.home or "SCHEMA"}.*"]'
         yield ("entities",), f"no table is to be published; add [tables] {include}, or [entities.X]"
     for name, entity in config.entities.items():
         if entity.table is None and config.tables is None:
             yield ("entities", name, "table"), 'is missing; add table = "SCHEMA.TABLE"'
         if "sha256" in entity.mask.values() and config.mask is None:
             yield ("entities", name, "mask"), 'sha256 needs a secret; add [mask] key = "env:NAME"'
+        if entity.types and not isinstance(config.source, DebeziumConfig):
+            text = 'applies only to [source] kind = "debezium"; leave this key out'
+            yield ("entities", name, "types"), text
         for key in sorted(TOPIC_KEYS & entity.model_fields_set):
             if not isinstance(config.sink, KafkaConfig):
                 yield ("entities", name, key), "applies only to topics, and the sink is files; leave this key out"
             elif key == "retention_days" and entity.profile != "history":
                 text = 'applies only to profile = "history"; set that profile, or leave this key out'
                 yield ("entities", name, key), text
+    if isinstance(config.source, DebeziumConfig):
+        yield from ((("source", *keys), text) for keys, text in source_problems(config.source))
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
 

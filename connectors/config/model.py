@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
+from changelog.connectors.config.debezium import DebeziumConfig
 from changelog.connectors.config.entities import (
     DriftConfig,
     EntityConfig,
@@ -33,7 +34,10 @@ def _source_kind(source: Any) -> Any:
 
 
 SourceConfig = Annotated[
-    Annotated[PostgresConfig, Tag("postgres")] | Annotated[MysqlConfig, Tag("mysql")], Discriminator(_source_kind)
+    Annotated[PostgresConfig, Tag("postgres")]
+    | Annotated[MysqlConfig, Tag("mysql")]
+    | Annotated[DebeziumConfig, Tag("debezium")],
+    Discriminator(_source_kind),
 ]
 """`[source]`: the database that is read."""
 

@@ -13,7 +13,7 @@ from changelog.connectors.config.model import Config
 Loc = tuple[str | int, ...]
 """A place in the file: the keys that lead to it, and the indexes of list items."""
 
-_KINDS = {"sink": ("files", "kafka"), "source": ("mysql", "postgres")}
+_KINDS = {"sink": ("files", "kafka"), "source": ("debezium", "mysql", "postgres")}
 
 
 def place(details: ErrorDetails) -> Loc:

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from changelog.connectors.java import find_java
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker, find_lib, temporary_broker
 from changelog.connectors.sinks.kafka.admin.names import topic
 from changelog.connectors.sinks.kafka.admin.topics import read
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
 from changelog.connectors.terminal import safe
 from changelog.envelope.codec import json_codec

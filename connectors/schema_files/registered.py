@@ -6,11 +6,11 @@ The schema in the file is a part of the schema in the registry, at the pointer `
 
 from collections.abc import Sequence
 
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.schema_files import files
 from changelog.connectors.schema_files.files import Contract
 from changelog.connectors.schema_files.history import Earlier, Past, SchemaVersion
 from changelog.connectors.sinks.kafka.admin.names import subject
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.schemas import avro
 
 STATE_AT = "/fields/current"

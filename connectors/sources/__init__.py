@@ -275,6 +275,10 @@ def no_table(_: TableName) -> bool:
 class Database(Protocol):
     """A configured database. It holds no connection: each call opens its own."""
 
+    @property
+    def reads_tables(self) -> bool:
+        """Whether the service can read tables, besides the log. If not, it cannot repair, or compare."""
+
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """Returns the tables that exist now and can be published, sorted by schema and name.
 
@@ -357,8 +361,8 @@ class Database(Protocol):
         ChangelogError for the first statement that the server refuses; the statements before it keep their effect.
         """
 
-    def clock_ahead_s(self) -> float:
-        """Returns by how many seconds the database's clock is ahead of this machine's clock.
+    def clock_ahead_s(self) -> float | None:
+        """Returns by how many seconds the database's clock is ahead of this machine's clock; None if it is unknown.
 
         Commit times come from the database's clock. Raises ChangelogError if the database cannot be reached.
         """

@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from changelog.connectors import failpoints
 from changelog.connectors.config import OWN_ENVELOPE, Config, KafkaConfig
 from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import begins, ends
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks.kafka.admin import cleanup, rights, topic_check, topics
 from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
 from changelog.connectors.sinks.kafka.encoding.connect import ConnectValues
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, Values
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
-from changelog.connectors.sinks.kafka.reading.offsets import begins, ends
 from changelog.connectors.sinks.kafka.reading.positions import refuse_shared
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.entity import Entity

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from changelog.connectors.config import Config, MysqlConfig, PostgresConfig
+from changelog.connectors.config import Config, DebeziumConfig, MysqlConfig, PostgresConfig
 from changelog.connectors.extras import installation
 from changelog.connectors.sources import Database
 from changelog.connectors.sources.candidates import Candidate
@@ -29,6 +29,10 @@ def database(
     being opened, because this may take long without any failure. Raises ChangelogError (PRECONDITION) if the packages
     for this kind of database are not installed.
     """
+    if isinstance(config.source, DebeziumConfig):
+        with kafka_needed():
+            from changelog.connectors.wiring import debezium  # noqa: PLC0415, it needs optional packages
+        return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):
         with client_needed():
             from changelog.connectors.wiring import mysql  # noqa: PLC0415, it needs an optional package
@@ -107,6 +111,19 @@ def client_needed() -> Iterator[None]:
             raise
         message = "the database is MySQL or MariaDB, and pymysql is not installed"
         raise ChangelogError(Kind.USAGE, message, hint=installation("mysql")) from error
+
+
+@contextmanager
+def kafka_needed() -> Iterator[None]:
+    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "changelog":
+            raise
+        message = f"[source] kind is debezium, and {missing} is not installed"
+        raise ChangelogError(Kind.USAGE, message, hint=installation("kafka")) from error
 
 
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:

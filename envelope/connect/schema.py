@@ -31,7 +31,7 @@ class ConnectSchema:
     """One schema. `type` is Connect's type as the JsonConverter writes it, such as `int64`.
 
     `name` is the semantic type, if there is one, or the name of a struct. `fields` are those of a struct, in order, and
-    `items` is the type of an array's elements.
+    `items` is the type of an array's elements. A map has the types `keys` and `values`.
     """
 
     type: str
@@ -41,6 +41,8 @@ class ConnectSchema:
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: tuple[tuple[str, "ConnectSchema"], ...] = ()
     items: "ConnectSchema | None" = None
+    keys: "ConnectSchema | None" = None
+    values: "ConnectSchema | None" = None
 
 
 def to_json(schema: ConnectSchema) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.admin.names import topic
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
-from changelog.connectors.sinks.kafka.reading.offsets import Part
 from changelog.spark_jobs.reading.kafka_offsets import Offsets
 from changelog.spark_jobs.reading.read import reached
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from changelog.connectors.config import Config, KafkaConfig
 from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks.kafka.admin import topics as kafka_topics
 from changelog.connectors.sinks.kafka.admin.names import delta_subject, delta_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import Topic, TopicState
-from changelog.connectors.sinks.kafka.client import Client
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.envelope.entity import OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.avro import delta_schema

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import Part, begins, ends, since
 from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import topic
 from changelog.connectors.sinks.kafka.admin.topics import Topic
-from changelog.connectors.sinks.kafka.client import Admin, Client
-from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends, since
 from changelog.envelope.entity import OF_CHANGELOG, RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 

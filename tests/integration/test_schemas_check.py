@@ -16,8 +16,8 @@ import structlog
 
 from changelog.connectors import cli
 from changelog.connectors.demo import booking
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.servers.unprivileged import free_port
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.schemas import avro
 from changelog.schemas.types import Primitive, Struct
 from tests.servers.registry import Registry as Server

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog import schemas
+from changelog.connectors.kafka import client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.sinks.files.sink import FileSink
-from changelog.connectors.sinks.kafka import client
 from changelog.connectors.sinks.kafka.reading.consume import consumed
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.position import Position

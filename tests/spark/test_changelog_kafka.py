@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.connectors import config
+from changelog.connectors.kafka import client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.service.service import Service
-from changelog.connectors.sinks.kafka import client
 from changelog.connectors.sinks.kafka.reading import complete_ends
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.connectors.wiring.sinks import open_log

@@ -25,10 +25,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pyspark.sql import SparkSession
 
 from changelog.connectors import failpoints
+from changelog.connectors.kafka import client
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka import client
 from changelog.connectors.sinks.kafka.admin.topics import Topic, read
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink

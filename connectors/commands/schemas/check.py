@@ -116,7 +116,7 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
             raise ChangelogError(Kind.USAGE, f"{file}: no registry is configured", hint="give --against registry:URL")
         url, options = sink.registry, sink.registry_client
     with extra_needed():
+        from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
         from changelog.connectors.schema_files.registered import in_registry  # noqa: PLC0415
-        from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
     with closing(Registry(url, options)) as registry:
         return in_registry(contracts, registry)

@@ -25,7 +25,7 @@ from changelog.schemas import avro
 from changelog.schemas.types import Struct
 
 if TYPE_CHECKING:
-    from changelog.connectors.sinks.kafka.encoding.registry import Registry
+    from changelog.connectors.kafka.registry import Registry
 
 RegistryState = Literal["registered", "new", "compatible", "incompatible"]
 
@@ -70,7 +70,7 @@ def execute(arguments: argparse.Namespace) -> int:
             hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
         )
     with extra_needed():
-        from changelog.connectors.sinks.kafka.encoding.registry import Registry  # noqa: PLC0415
+        from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
     if settings.envelope == OWN_ENVELOPE:
         schemas += [(entity, delta_subject(settings.prefix, entity), avro.delta_schema()) for entity, *_ in schemas]

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.sinks.kafka.admin.topics import IN_SYNC_HINT, Topic, TopicState, read
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.envelope.errors import ChangelogError
 
 CALL_S = 4.0

@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
-from changelog.connectors.sinks.kafka.client import UNKNOWN_TOPIC, Client, error_of, translated
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import KEY, Values
 from changelog.connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
-from changelog.connectors.sinks.kafka.reading.offsets import Part
 from changelog.connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
-from changelog.connectors.sinks.kafka.reading.unchanged import TopicIds, read_ids, refuse_older, refuse_rows
+from changelog.connectors.sinks.kafka.reading.unchanged import TopicIds, refuse_older, refuse_rows
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -47,7 +48,6 @@ _TOPICS = "topics"
 """The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""
 
 _DELETE = pa.scalar(Op.DELETE.value)
-
 _LAST_CALL_S = 2.0
 
 _DEFAULTS = {

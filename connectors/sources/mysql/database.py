@@ -52,6 +52,8 @@ __all__ = ["MysqlDatabase", "Settings"]
 class MysqlDatabase:
     """The server that `settings` describes; see `changelog.connectors.sources.Database`."""
 
+    reads_tables = True
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

@@ -53,6 +53,8 @@ class PostgresDatabase:
     `settings.sessions` collects the sessions of all openings, so that we can tell our own sessions from foreign ones.
     """
 
+    reads_tables = True
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from tests.integration.kafka.topics import NAME
 

@@ -16,10 +16,10 @@ from psycopg.rows import dict_row
 
 from changelog.connectors import config
 from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.service.service import Service
 from changelog.connectors.sinks import Log
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sources.postgres.admin.catalog import read_tables
 from changelog.connectors.sources.postgres.session.connection import connect
 from changelog.connectors.wiring import entities

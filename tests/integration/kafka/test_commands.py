@@ -21,11 +21,11 @@ from confluent_kafka.admin import (
 )
 
 from changelog.connectors import cli, config
+from changelog.connectors.kafka import client
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.service.service import Service
-from changelog.connectors.sinks.kafka import client
 from changelog.connectors.sinks.kafka.admin.topics import Topic, delta_topics_of, ensure, read
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.connectors.wiring.sinks import open_log

@@ -15,13 +15,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import ends, written_ends
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
-from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JSON
 from changelog.connectors.sinks.kafka.reading import complete_ends
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
-from changelog.connectors.sinks.kafka.reading.offsets import ends, written_ends
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind

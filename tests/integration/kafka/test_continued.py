@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from changelog.connectors.capture.tables.repairs import Repairs
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka.client import Client
-from changelog.connectors.sinks.kafka.reading.unchanged import read_ids
 from changelog.connectors.wiring.sinks import read_versions
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Record

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 
 from changelog.connectors import cli
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.admin.names import gaps_topic, positions_topic, topic
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from changelog.connectors.wiring.sinks import read_gaps

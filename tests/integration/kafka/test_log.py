@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, headers
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink

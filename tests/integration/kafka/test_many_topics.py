@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
 from changelog.connectors.sinks.kafka.admin.topics import ensure, missing, topics_of
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.topics import messages
 from tests.integration.kafka.site import Site

@@ -4,10 +4,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from changelog.connectors.kafka import offsets
+from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sinks.kafka.client import Admin, Client
-from changelog.connectors.sinks.kafka.reading import offsets
-from changelog.connectors.sinks.kafka.reading.offsets import Part
 
 PARTITIONS = 24
 

@@ -18,10 +18,10 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.producer import EVENTS_MAX, ChangelogProducer, Event
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port, temporary_folder
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.envelope.codec import json_codec
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition

@@ -17,10 +17,10 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.servers.unprivileged import free_port
 from changelog.connectors.sinks.kafka.admin.names import subject
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.envelope.codec.avro_codec import AvroCodec
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka.admin import PartitionMetadata
 from structlog.testing import capture_logs
 
+from changelog.connectors.kafka.client import Admin, Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
 from changelog.connectors.sinks.kafka import insistence, sink
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
 from changelog.connectors.sinks.kafka.admin.topics import topics_of
-from changelog.connectors.sinks.kafka.client import Admin, Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.reading import consume
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink

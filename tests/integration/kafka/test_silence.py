@@ -17,12 +17,12 @@ from structlog.testing import capture_logs
 
 from changelog.connectors import config
 from changelog.connectors.config import Config
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
 from changelog.connectors.service.service import Service
 from changelog.connectors.sinks.kafka import insistence, sink
 from changelog.connectors.sinks.kafka.admin.topics import Topic, ensure
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.reading import consume
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from changelog.connectors.kafka import client
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker, temporary_broker
-from changelog.connectors.sinks.kafka import client
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.errors import ChangelogError, Kind

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Message
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.checkpoint import Decisions

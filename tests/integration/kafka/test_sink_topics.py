@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import temporary_broker
 from changelog.connectors.sinks.kafka.admin.topic_check import findings
 from changelog.connectors.sinks.kafka.admin.topics import (
@@ -17,7 +18,6 @@ from changelog.connectors.sinks.kafka.admin.topics import (
     ensure,
     topics_of,
 )
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.errors import ChangelogError, Kind

@@ -9,12 +9,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import written_ends
+from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka import sink as sinks
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
-from changelog.connectors.sinks.kafka.reading.offsets import written_ends
-from changelog.connectors.sinks.kafka.reading.unchanged import LOOK_S, read_ids
+from changelog.connectors.sinks.kafka.reading.unchanged import LOOK_S
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch

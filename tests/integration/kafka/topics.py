@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
-from changelog.connectors.sinks.kafka.client import Admin, Client
+from changelog.connectors.kafka.client import Admin, Client
+from changelog.connectors.kafka.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.encoding.messages import JsonValues
-from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch

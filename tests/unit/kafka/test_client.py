@@ -2,7 +2,7 @@
 
 import pytest
 
-from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.kafka.client import Client
 from changelog.envelope.errors import ChangelogError, Kind
 
 

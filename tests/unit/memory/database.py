@@ -79,6 +79,8 @@ class MemoryDatabase:
     A commit that has messages and no rows becomes visible the next time a source reads.
     """
 
+    reads_tables = True
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from changelog.connectors.kafka.client import TIMEOUT_S, Client, error_of, translated
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
 from changelog.envelope.errors import ChangelogError, Kind
 
 _LOOK_S = 0.05

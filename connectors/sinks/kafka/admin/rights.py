@@ -6,7 +6,7 @@ from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AclOperation
 
 from changelog.connectors.findings import Finding, fail, ok
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, translated
+from changelog.connectors.kafka.client import TIMEOUT_S, Client, translated
 from changelog.envelope.errors import ChangelogError
 
 NEEDED = (AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)

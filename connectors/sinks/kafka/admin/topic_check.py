@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.kafka.client import Client
 from changelog.connectors.sinks.kafka.admin.names import topic as topic_name
 from changelog.connectors.sinks.kafka.admin.topics import (
     AHEAD,
@@ -15,7 +16,6 @@ from changelog.connectors.sinks.kafka.admin.topics import (
     read,
     refuse_resized,
 )
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.envelope.errors import ChangelogError
 
 

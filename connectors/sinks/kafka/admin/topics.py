@@ -13,6 +13,7 @@ from typing import Any, Literal
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
+from changelog.connectors.kafka.client import TIMEOUT_S, UNKNOWN_TOPIC, Admin, Client, error_of
 from changelog.connectors.sinks.kafka.admin.names import (
     dead_topic,
     delta_topic,
@@ -23,7 +24,6 @@ from changelog.connectors.sinks.kafka.admin.names import (
 from changelog.connectors.sinks.kafka.admin.names import (
     topic as topic_name,
 )
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, UNKNOWN_TOPIC, Admin, Client, error_of
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks.kafka.admin.names import subject
 from changelog.connectors.sinks.kafka.encoding.messages import Messages, of_envelopes
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.envelope.codec import json_codec
 from changelog.envelope.codec.avro_codec import AvroCodec
 from changelog.envelope.columnar import batch

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sinks.kafka.admin.names import key_subject, subject
 from changelog.connectors.sinks.kafka.encoding.avro import wire_header
 from changelog.connectors.sinks.kafka.encoding.messages import JSON, Messages, joined, other_headers
-from changelog.connectors.sinks.kafka.encoding.registry import Registry
 from changelog.envelope.codec import json_codec
 from changelog.envelope.columnar import batch
 from changelog.envelope.connect.encoders import NULL_IN_JSON, Encode, avro_encoder, json_encoder

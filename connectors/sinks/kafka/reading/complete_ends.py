@@ -12,9 +12,9 @@ from contextlib import closing
 
 from confluent_kafka import Message
 
-from changelog.connectors.sinks.kafka.client import Client
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.encoding.messages import Values, is_row
-from changelog.connectors.sinks.kafka.reading.offsets import Part, ends, written_ends
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.connectors.sinks.kafka.reading.unchanged import is_foreign, message_position
 from changelog.envelope.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Client, error_of, translated
+from changelog.connectors.kafka.client import TIMEOUT_S, Client, error_of, translated
 from changelog.connectors.sinks.kafka.reading.positions import SILENCE_S
 from changelog.envelope.errors import ChangelogError, Kind
 

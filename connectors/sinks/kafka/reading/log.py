@@ -15,10 +15,11 @@ from typing import cast
 import pyarrow as pa
 from confluent_kafka import Consumer, Message
 
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part, begins, ends
 from changelog.connectors.sinks import MESSAGES, unknown_entity
 from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
-from changelog.connectors.sinks.kafka.client import Client
 from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import (
     SOURCE,
@@ -30,7 +31,6 @@ from changelog.connectors.sinks.kafka.encoding.messages import (
     without_states,
 )
 from changelog.connectors.sinks.kafka.reading.complete_ends import complete_ends
-from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
 from changelog.connectors.sinks.kafka.reading.positions import read_stored
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint

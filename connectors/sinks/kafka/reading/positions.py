@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from changelog.connectors.kafka.client import Client, error_of, translated
+from changelog.connectors.kafka.offsets import written_ends
 from changelog.connectors.sinks.kafka.admin.names import positions_topic, topic
-from changelog.connectors.sinks.kafka.client import Client, error_of, translated
-from changelog.connectors.sinks.kafka.reading.offsets import written_ends
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 

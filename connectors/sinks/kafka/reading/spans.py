@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from changelog.connectors.sinks.kafka.client import error_of, translated
-from changelog.connectors.sinks.kafka.reading.offsets import Part
+from changelog.connectors.kafka.client import error_of, translated
+from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.sinks.kafka.reading.positions import SILENCE_S
 from changelog.envelope.errors import ChangelogError, Kind
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import closing
 from typing import cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, Uuid
+from confluent_kafka import Consumer, Message
 
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.offsets import Part, begins, ends
+from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, Client, error_of
 from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, is_row, source_of
-from changelog.connectors.sinks.kafka.reading.offsets import Part, begins, ends
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -29,23 +30,7 @@ service that a topic is a new one, because librdkafka writes to the new topic wi
 Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
 and it continues only with `changelog run --over-gap`, which reads the tables again."""
 
-_NO_ID = str(Uuid(0, 0))
-"""The id that a broker before Kafka 2.8 returns, because it has no topic ids."""
-
 _BACK, _GROWTH = 4, 8
-
-
-def read_ids(admin: Admin, topics: Set[str]) -> dict[str, str]:
-    """Returns the id of each topic that exists. The result is empty if the broker has no topic ids."""
-    ids = {}
-    for name, answer in admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S).items():
-        try:
-            ids[name] = str(answer.result().topic_id)
-        except KafkaException as error:
-            # A broker gives this answer if the topic was deleted, or was created only a moment ago.
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise error_of(error.args[0], "asking Kafka for the topics' ids") from error
-    return {name: topic_id for name, topic_id in ids.items() if topic_id != _NO_ID}
 
 
 class TopicIds:

@@ -77,9 +77,10 @@ class Facts:
 class Changed:
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
-    `before` is None if the event has no old row, although an update or a delete has one in the database. Then
-    `key_before` has the key's values in the order of `Table.key`, if the message's key or its headers tell them. For a
-    delete that a later create follows because the row's key changed, `moves` is `to`; for that create it is `from`.
+    `before` is None if the event has no old row, although an update or a delete has one in the database. `key` has the
+    values of the message's key in the order of `Table.key`. For a delete that a later create follows because the row's
+    key changed, `moves` is `to`; for that create it is `from`. `other_key` is then the key of the other event, if the
+    message's header tells it.
     """
 
     table: Table
@@ -111,7 +112,7 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """A transaction begins or ends (`provide.transaction.metadata`). `events` is the number of changes at its end."""
+    """A transaction begins, or ends and had so many `events` (Debezium's setting `provide.transaction.metadata`)."""
 
     transaction: str
     ends: bool

@@ -32,9 +32,9 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options of librdkafka that users cannot set in [sink] client.
+"""Options of librdkafka that users cannot set.
 
-Exactly-once depends on them, or another setting of [sink] sets them."""
+Exactly-once depends on them, or another setting sets them."""
 
 _log = structlog.get_logger("kafka")
 
@@ -69,12 +69,13 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 _TABLE: Mapping[int, tuple[Kind, str]] = {
     **dict.fromkeys(_FENCED, (Kind.IN_USE, "another instance of this service took over; run only one")),
     **dict.fromkeys(
-        _FORBIDDEN, (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and [sink] client")
+        _FORBIDDEN,
+        (Kind.ACCESS, "see docs/reference/kafka.md for the rights that are needed, and the setting `client`"),
     ),
     **dict.fromkeys(
         UNKNOWN_TOPIC, (Kind.PRECONDITION, "the topic was deleted, or this user cannot see it; see `changelog check`")
     ),
-    KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see [sink] client, and librdkafka's CONFIGURATION.md"),
+    KafkaError._INVALID_ARG: (Kind.PRECONDITION, "see the key `client`, and librdkafka's CONFIGURATION.md"),
     **dict.fromkeys(_REFUSED, (Kind.PRECONDITION, "see docs/reference/kafka.md for what the broker must offer")),
     **dict.fromkeys(
         _TOO_LARGE, (Kind.LIMIT, "raise max.message.bytes of the topic, and message.max.bytes of the client")
@@ -106,20 +107,23 @@ def translated(doing: str) -> Iterator[None]:
 class Client:
     """How to reach the cluster. `options` are the user's options for librdkafka, which may hold secrets.
 
-    The constructor raises ChangelogError (USAGE) if an option is one of `OURS`, or if `message.max.bytes` is not a
-    number.
+    `section` is the section of the configuration that has the options. The constructor raises ChangelogError (USAGE) if
+    an option is one of `OURS`, or if `message.max.bytes` is not a number.
     """
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    section: str = "[sink]"
 
     def __post_init__(self) -> None:
         for name in sorted(OURS & self.options.keys()):
-            raise ChangelogError(Kind.USAGE, f"[sink] client: {name} is managed by the service", hint="remove it")
+            raise ChangelogError(
+                Kind.USAGE, f"{self.section} client: {name} is managed by the service", hint="remove it"
+            )
         try:
             _ = self.message_bytes
         except ValueError:
-            text = "[sink] client: message.max.bytes is not a number of bytes"
+            text = f"{self.section} client: message.max.bytes is not a number of bytes"
             raise ChangelogError(Kind.USAGE, text, hint='write it as in "2097152"') from None
 
     @property
@@ -147,20 +151,29 @@ class Client:
         with translated("connecting to Kafka"):
             return Admin(self.config())
 
-    def reader(self, *, open_too: bool = False) -> Consumer:
+    def reader(
+        self,
+        *,
+        open_too: bool = False,
+        group: str = "changelog",
+        defaults: Mapping[str, Any] | None = None,
+        **ours: Any,
+    ) -> Consumer:
         """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
 
-        With `open_too`, it also gets the messages of open and aborted transactions.
+        With `open_too`, it also gets the messages of open and aborted transactions. Offsets that the caller commits are
+        those of `group`. `defaults` and `ours` are further options, as in `config`.
         """
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
                     # A reader learns that it is at the end only from an empty answer; this makes that answer come soon.
-                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50},
-                    group_id="changelog",
+                    {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, **(defaults or {})},
+                    group_id=group,
                     isolation_level="read_uncommitted" if open_too else "read_committed",
                     enable_auto_commit=False,
                     enable_partition_eof=True,
+                    **ours,
                 )
             )
 

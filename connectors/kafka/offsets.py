@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from changelog.connectors.sinks.kafka.client import TIMEOUT_S, Admin, error_of
+from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of
 from changelog.envelope.errors import Kind
 
 Part = tuple[str, int]

@@ -35,23 +35,26 @@ _DETAIL_MAX = 300
 class Registry:
     """A client of the registry at `url`, which may be several addresses of one registry, separated by commas.
 
-    `options` are those of confluent-kafka's client. `auto_register` lets `id_of` register schemas. Every method raises
-    ChangelogError: CONNECTION if the registry cannot be reached or fails, ACCESS if the registry refuses the
-    credentials, PRECONDITION if it refuses the request. The constructor raises USAGE if an option is wrong.
+    `options` are those of confluent-kafka's client. `auto_register` lets `id_of` register schemas. `section` is the
+    section of the configuration that has the options. Every method raises ChangelogError: CONNECTION if the registry
+    cannot be reached or fails, ACCESS if the registry refuses the credentials, PRECONDITION if it refuses the request.
+    The constructor raises USAGE if an option is wrong.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any], *, auto_register: bool = False) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], *, auto_register: bool = False, section: str = "[sink]"
+    ) -> None:
         self.where = ",".join(map(_without_credentials, url.split(",")))
-        self._auto_register = auto_register
+        self._auto_register, self._section = auto_register, section
         self._schemas: dict[int, avro.Schema] = {}
         try:
             self._client = SchemaRegistryClient({"timeout": TIMEOUT_S, **options, "url": url})
         except (ValueError, TypeError) as error:
             detail = "an address must begin with http:// or https://" if "url" in str(error) else str(error)
-            raise ChangelogError(Kind.USAGE, f"[sink] registry or registry_client: {detail}") from None
+            raise ChangelogError(Kind.USAGE, f"{section} registry or registry_client: {detail}") from None
         except OSError as error:
             raise ChangelogError(
-                Kind.USAGE, f"[sink] registry_client: a certificate or key cannot be read ({error.strerror})"
+                Kind.USAGE, f"{section} registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
         weakref.finalize(self, self._client.close)  # nobody closes the codec that holds this object
 
@@ -135,28 +138,31 @@ class Registry:
         try:
             yield
         except SchemaRegistryError as error:
-            raise _error(error, where) from error
+            raise _error(error, where, self._section) from error
         except OAuthTokenError as error:
-            raise ChangelogError(Kind.ACCESS, f"{where}: no token was issued", hint=_CREDENTIALS) from error
+            hint = _CREDENTIALS.format(self._section)
+            raise ChangelogError(Kind.ACCESS, f"{where}: no token was issued", hint=hint) from error
         except httpx.TransportError as error:
             detail = _line(str(error)) or type(error).__name__
             raise ChangelogError(Kind.CONNECTION, f"{where}: {detail}") from error
         except (ValueError, TypeError, KeyError, httpx.HTTPError) as error:
             raise ChangelogError(
-                Kind.PRECONDITION, f"{where}: the answer is not that of a schema registry", hint=_ADDRESS
+                Kind.PRECONDITION,
+                f"{where}: the answer is not that of a schema registry",
+                hint=_ADDRESS.format(self._section),
             ) from error
 
 
-_CREDENTIALS = "give other credentials in [sink] registry_client"
-_ADDRESS = "correct [sink] registry: for Confluent's registry it is http://HOST:8081, for others it also has a path"
+_CREDENTIALS = "give other credentials in {} registry_client"
+_ADDRESS = "correct {} registry: for Confluent's registry it is http://HOST:8081, for others it also has a path"
 
 
-def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
+def _error(error: SchemaRegistryError, where: str, section: str) -> ChangelogError:
     """Translates an error of the registry to a ChangelogError."""
     detail = f"{where}: {_line(error.error_message or 'refused')} (HTTP {error.http_status_code})"
     match error.http_status_code:
         case 401 | 403:
-            return ChangelogError(Kind.ACCESS, detail, hint=_CREDENTIALS)
+            return ChangelogError(Kind.ACCESS, detail, hint=_CREDENTIALS.format(section))
         case 409:
             return ChangelogError(
                 Kind.PRECONDITION,
@@ -165,10 +171,10 @@ def _error(error: SchemaRegistryError, where: str) -> ChangelogError:
             )
         case 404 if error.error_code in (_NO_SUBJECT, _NO_SCHEMA):
             return ChangelogError(
-                Kind.PRECONDITION, detail, hint="the schema may belong to another registry; see [sink] registry"
+                Kind.PRECONDITION, detail, hint=f"the schema may belong to another registry; see {section} registry"
             )
         case 404 | 405:
-            return ChangelogError(Kind.PRECONDITION, detail, hint=_ADDRESS)
+            return ChangelogError(Kind.PRECONDITION, detail, hint=_ADDRESS.format(section))
         case 408 | 429:
             return ChangelogError(Kind.CONNECTION, detail)
         case status if status >= 500:

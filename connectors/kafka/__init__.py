@@ -1,0 +1,1 @@
+"""What the Kafka sink and the sources that read topics share: clients and their errors, offsets, ids, the registry."""

@@ -1,0 +1,423 @@
+"""Turns events into parts of the changelog. Pure.
+
+Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover,
+and have no order among snapshots and resent events. So the source counts what it reads. The *place* is that count. The
+`commit` in the positions of a transaction is the place before its first event, and its `through` the place after its
+last one:
+
+    place      7     8     9    10    11    12
+    event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
+    commit     └──────── 7 ──────┘         └─ 11
+
+A transaction ends when an event of another transaction follows, or when no further event has arrived. If its rest
+arrives later, it is published as another transaction with the same id.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
+from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
+from changelog.connectors.capture.assembly.open_transaction import OpenTransaction
+from changelog.connectors.capture.rows import row_records
+from changelog.connectors.capture.rows.binding import Binding
+from changelog.connectors.capture.rows.render_rows import Meta, Span
+from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
+from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.sources.debezium.assembling.binder import Binder
+from changelog.connectors.sources.debezium.assembling.events import OldRows, fitted
+from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, is_move
+from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Facts, Table, Truncated
+from changelog.envelope.checkpoint import Decisions
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op, Record, Stamp
+from changelog.envelope.position import Position
+from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.envelope.versions import Look, Versions
+
+SNAPSHOT_ROWS = 100_000
+"""The most rows of a snapshot that are one transaction. The rows of a snapshot need not be together."""
+
+NO_TRANSACTION = "0"
+"""The transaction in messages, if the connector names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenEnd:
+    """The transaction that may go on, as a checkpoint stores it: `ordinal` is that of its next row."""
+
+    transaction: Transaction
+    ordinal: int
+    stamp: Stamp | None
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the form that a checkpoint stores."""
+        _, name, _, commit, committed_at = self.transaction
+        stamp = self.stamp and [
+            self.stamp.api_version,
+            self.stamp.service_name,
+            self.stamp.identifier,
+            self.stamp.context,
+        ]
+        return {"name": name, "commit": commit, "committed_at": committed_at, "ordinal": self.ordinal, "stamp": stamp}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object], epoch: int) -> "OpenEnd":
+        """Returns the transaction from the result of `to_json`."""
+        name, commit, committed_at, ordinal = (value[key] for key in ("name", "commit", "committed_at", "ordinal"))
+        assert isinstance(name, str)
+        assert isinstance(commit, int)
+        assert isinstance(committed_at, int)
+        assert isinstance(ordinal, int)
+        stamp = value["stamp"]
+        stamp = None if not isinstance(stamp, Sequence) else Stamp(**dict(zip(_STAMP, stamp, strict=True)))
+        transaction = Transaction(xid=commit, name=name, epoch=epoch, commit=commit, committed_at=committed_at)
+        return cls(transaction=transaction, ordinal=ordinal, stamp=stamp)
+
+
+_STAMP = ("api_version", "service_name", "identifier", "context")
+
+
+@dataclass(slots=True, kw_only=True)
+class Fed:
+    """The result of a block: `consumed` of its items are done. `other_tables` counts events of no entity, by table."""
+
+    assembled: Assembled
+    consumed: int
+    other_tables: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row to publish. Of a truncate, `row` is None."""
+
+    origin: Origin
+    binding: Binding
+    op: Op
+    row: Insert | Update | Delete | None
+
+
+class Assembler:
+    """Keeps the state between two calls of `feed`.
+
+    `name` is the name of the changelog. `place` is where it continues, in a transaction that `open_end` describes if
+    there is one. `published` is the position of the last published row; `partial` says that it is in that transaction.
+    `versions` knows which columns the changelog has; without it, no changes of columns are announced.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        epoch: int,
+        entities: Sequence[Entity],
+        binder: Binder,
+        old_rows: OldRows,
+        decisions: Decisions,
+        place: int,
+        open_end: OpenEnd | None,
+        published: Position | None,
+        partial: bool,
+        versions: Versions | None,
+    ) -> None:
+        self._name, self._epoch, self._binder, self._decisions = name, epoch, binder, decisions
+        self._entities = {entity.table: entity for entity in entities}
+        self.old_rows, self.place = old_rows, place
+        self._assembly = Assembly(
+            entities=self._entities, published=published, partial=partial, listener=None, versions=versions
+        )
+        self._tables: dict[str, Table] = {}
+        self._looks: dict[str, Binding] = {}
+        self._origins: dict[tuple[str, str], Origin] = {}
+        self._run_of: tuple[str, int] | None = None
+        self._stopped_in: OpenEnd | None = None
+        if open_end is not None:
+            self._assembly.open = OpenTransaction(
+                open_end.transaction,
+                stamp=open_end.stamp,
+                ordinal=open_end.ordinal,
+                published=self._assembly.published(open_end.transaction),
+            )
+            self._run_of = open_end.transaction.name, open_end.transaction.committed_at
+
+    @property
+    def stop(self) -> ChangelogError | None:
+        """The error to raise after everything that `feed` has returned; None if there is none."""
+        return self._assembly.stop
+
+    @property
+    def open_end(self) -> OpenEnd | None:
+        """The transaction that may go on; None if there is none."""
+        opened = self._assembly.open
+        if opened is None:
+            return self._stopped_in
+        return OpenEnd(transaction=opened.transaction, ordinal=opened.ordinal, stamp=opened.stamp)
+
+    @property
+    def current(self) -> str:
+        """The id of the transaction that may go on; empty if there is none."""
+        return "" if self._run_of is None else self._run_of[0]
+
+    def feed(self, items: Sequence[Item], *, more: bool) -> Fed:
+        """Assembles the items. Unless there are `more`, the last transaction ends.
+
+        After an error, `Fed.consumed` does not include the transaction in which it is. The error is in `stop`.
+        """
+        block, before = _Block(self._assembly, place=self.place), self.open_end
+        run = block.run
+        try:
+            for index, item in enumerate(items):
+                block.index = index
+                self._feed(block, item)
+                block.place += item.placed.steps
+            self._emit_pending(block)
+            if not more:
+                self._close(block)
+            run.flush()
+        except ChangelogError as error:
+            position = run.fail(error)
+            consumed, self.place = block.start_of(position.commit)
+            self._stopped_in = None if block.begins(position.commit) else before
+        else:
+            consumed, self.place = len(items), block.place
+        return Fed(assembled=run.result(), consumed=consumed, other_tables=block.other_tables)
+
+    def _feed(self, block: "_Block", item: Item) -> None:
+        event = item.event
+        if block.pending is not None and isinstance(event, Changed) and is_move(block.pending, event):
+            self._take_move(block, block.pending, event)
+            return
+        if isinstance(event, Changed | Truncated | Emitted | Unreadable):
+            self._emit_pending(block)
+        match event:
+            case Changed(moves="to") if event.table.name in self._entities:
+                self._enter(block, event.facts)
+                block.pending = event
+            case Changed() if event.table.name in self._entities:
+                self._enter(block, event.facts)
+                self._take(block, event)
+            case Truncated() if event.name in self._entities:
+                self._enter(block, event.facts)
+                self._truncate(block, event)
+            case Changed(table=Table(name=name)) | Truncated(name=name):
+                block.other_tables[".".join(name)] += 1
+            case Emitted(prefix=prefix) if prefix == STAMP_PREFIX:
+                self._enter(block, event.facts)
+                block.run.message(prefix, event.content)
+            case Unreadable():
+                self._refuse(block, item, event)
+
+    # Transactions
+
+    def _enter(self, block: "_Block", facts: Facts) -> None:
+        """Ends the open transaction and begins another, unless the event belongs to the open one."""
+        opened = self._assembly.open
+        run_of = facts.transaction, facts.committed_at
+        if opened is not None and self._run_of is not None:
+            same = self._run_of[0] == run_of[0] if run_of[0] else self._run_of == run_of
+            if same and not (facts.snapshot and opened.ordinal >= SNAPSHOT_ROWS):
+                return
+        self._close(block)
+        self._run_of = run_of
+        block.begin(self._transaction(block, facts.transaction, facts.committed_at))
+
+    def _transaction(self, block: "_Block", name: str, committed_at: int) -> Transaction:
+        return Transaction(
+            xid=block.place,
+            name=name or NO_TRANSACTION,
+            epoch=self._epoch,
+            commit=block.place,
+            committed_at=committed_at,
+        )
+
+    def _close(self, block: "_Block") -> None:
+        if self._assembly.open is not None:
+            block.run.commit(block.place)
+        self._run_of = None
+
+    def _refuse(self, block: "_Block", item: Item, unreadable: Unreadable) -> None:
+        """Stops at a message that cannot be translated, unless an operator has decided to leave it out."""
+        error = unreadable.error
+        message = f"{item.placed.where}: {error.message}"
+        self._close(block)
+        position = Position(self._epoch, block.place, 0)
+        if error.kind is not Kind.MALFORMED:
+            raise ChangelogError(error.kind, message, hint=error.hint, position=position)
+        if self._decisions.at(position) == "skip":
+            return
+        block.begin(self._transaction(block, "", 0))
+        hint = f"{error.hint}, or " if error.hint else ""
+        raise ChangelogError(
+            Kind.STOP,
+            message,
+            hint=f"{hint}`changelog accept {position} --as skip` leaves it out",
+            position=position,
+            choices=("skip",),
+        )
+
+    # Rows
+
+    def _take(self, block: "_Block", event: Changed) -> None:
+        origin, old_rows = self._origin(event.facts), self.old_rows
+        if event.op == "d":
+            event = self._fitted(event)
+        binding = self._bound(block, event.table)
+        match event.op:
+            case "c":
+                block.take(_Row(origin, binding, Op.CREATE, old_rows.insert(event)))
+            case "r":
+                block.take(_Row(origin, binding, Op.READ, old_rows.insert(event)))
+            case "u":
+                block.take(_Row(origin, binding, Op.UPDATE, old_rows.update(event)))
+            case "d":
+                block.take(_Row(origin, binding, Op.DELETE, old_rows.delete(event)))
+
+    def _take_move(self, block: "_Block", deleted: Changed, created: Changed) -> None:
+        block.pending = None
+        if deleted.table.number != created.table.number:
+            self._take(block, deleted)
+            self._take(block, created)
+            return
+        row = self.old_rows.move(deleted, created)
+        binding = self._bound(block, created.table)
+        block.take(_Row(self._origin(created.facts), binding, Op.UPDATE, row))
+
+    def _emit_pending(self, block: "_Block") -> None:
+        """Publishes a delete that could have been the first half of a move."""
+        deleted, block.pending = block.pending, None
+        if deleted is not None:
+            self._take(block, deleted)
+
+    def _truncate(self, block: "_Block", event: Truncated) -> None:
+        entity = self._entities[event.name]
+        table = self._tables.get(entity.name) or Table(name=event.name, number=-1, columns=(), key=())
+        binding = self._binder.bind(entity, table)
+        block.take(_Row(self._origin(event.facts), binding, Op.TRUNCATE, None))
+
+    def _fitted(self, event: Changed) -> Changed:
+        """Returns a delete with the columns that the table had last, if its schema has only a part of them."""
+        known = self._tables.get(self._entities[event.table.name].name)
+        if known is None or len(event.table.columns) >= len(known.columns):
+            return event
+        names = {column.name for column in known.columns}
+        if not names.issuperset(column.name for column in event.table.columns):
+            return event
+        before = event.before and fitted(event.before, event.table, known)
+        key = event.key if known.key == event.table.key else None
+        if key is None:
+            return event
+        return replace(event, table=known, before=None if before is None else before)
+
+    def _bound(self, block: "_Block", table: Table) -> Binding:
+        """Returns the binding of a table. If its columns have changed, announces that before the next row."""
+        entity = self._entities[table.name]
+        binding = self._binder.bind(entity, table)
+        self._tables[entity.name] = table
+        last = self._looks.get(entity.name)
+        if last is binding or (last is not None and last.shape == binding.shape):
+            self._looks[entity.name] = binding
+            return binding
+        block.run.flush()
+        if last is not None:
+            old, new = dict(last.shape.fields), dict(binding.shape.fields)
+            changes = ColumnChanges(
+                table=binding.table,
+                position=block.run.here(),
+                added=tuple(name for name in new if name not in old),
+                dropped=tuple(name for name in old if name not in new),
+                retyped=tuple(name for name in new if name in old and old[name] != new[name]),
+            )
+            block.run.alter(entity.table, changes)
+        self._looks[entity.name] = binding
+        block.run.describe(entity, Look(columns=binding.shape))
+        return binding
+
+    def _origin(self, facts: Facts) -> Origin:
+        origin = self._origins.get((facts.connector, facts.database))
+        if origin is None:
+            origin = self._origins[facts.connector, facts.database] = Origin(
+                connector=facts.connector, name=self._name, database=facts.database, decisions=self._decisions
+            )
+        return origin
+
+
+class _Block:
+    """The state of one call of `feed`. `index` is the number of the present item, and `place` the place before it."""
+
+    def __init__(self, assembly: Assembly, *, place: int) -> None:
+        self._rows: list[_Row] = []
+        self.run = AssemblyRun(assembly, _Encoder(self._rows).encode)
+        self.place, self.index = place, 0
+        self.pending: Changed | None = None
+        self.other_tables: Counter[str] = Counter()
+        self._first_place = place
+        self._begun: dict[int, int] = {}
+
+    def begin(self, transaction: Transaction) -> None:
+        self._begun[transaction.commit] = self.index
+        self.run.begin(transaction)
+
+    def take(self, row: _Row) -> None:
+        self._rows.append(row)
+        self.run.take(1)
+
+    def begins(self, commit: int) -> bool:
+        """Returns whether this transaction begins in the block."""
+        return commit in self._begun
+
+    def start_of(self, commit: int) -> tuple[int, int]:
+        """Returns the number of the first item of a transaction, and the place before it."""
+        index = self._begun.get(commit)
+        return (0, self._first_place) if index is None else (index, commit)
+
+
+class _Encoder:
+    """Encodes the rows of one block. It must not refer to the run; `AssemblyRun` says why."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        self._rows = rows
+
+    def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+        meta, records, places = Meta(spans), list[Record](), list[int]()
+        unstamped: Counter[str] = Counter()
+        stop: ChangelogError | None = None
+        for place, row in enumerate(self._rows[first:end]):
+            change = meta.change(place)
+            if 2 * change.ordinal <= meta.published[place]:
+                continue
+            try:
+                row_records_ = _records(row, change)
+            except ChangelogError as error:
+                if error.kind is Kind.MALFORMED:
+                    raise
+                error.position = error.position or change.position()
+                stop = error
+                break
+            records += row_records_
+            places += [place] * len(row_records_)
+            entity = row.binding.entity
+            if change.stamp is None and entity.missing_stamp == "warn" and row.op not in (Op.TRUNCATE, Op.READ):
+                unstamped[entity.name] += 1
+        shapes = {row.binding.entity.name: row.binding.shape for row in self._rows[first:end]}
+        at = np.array(places, np.int64)
+        return EncodedRows(
+            rows=batch.with_shapes(batch.from_records(records), shapes),
+            commits=meta.commits[at],
+            xids=meta.xids(at),
+            unstamped=unstamped,
+            stop=stop,
+        )
+
+
+def _records(row: _Row, change: Change) -> list[Record]:
+    if row.row is None:
+        return row_records.truncates(row.origin, row.binding, change)
+    if row.op is Op.READ:
+        assert isinstance(row.row, Insert)
+        return [row_records.read(row.origin, row.binding, row.row.new, change)]
+    return row_records.records(row.origin, row.binding, row.row, change)

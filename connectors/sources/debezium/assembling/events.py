@@ -1,0 +1,78 @@
+"""Turns one event into the row that is published: decides whether its old row is complete, and adapts its columns."""
+
+from collections.abc import Iterable
+
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
+from changelog.connectors.sources.debezium.assembling.binder import RELATION
+from changelog.connectors.sources.debezium.decode.events import Changed, Row, Table
+
+_PARTLY = frozenset({"postgresql"})
+"""The connectors whose deletes have an old row with nulls, or even defaults, in columns that the log does not have.
+
+With PostgreSQL, that depends on the table's replica identity, of which events say nothing. But if it is FULL, each
+update has an old row, and otherwise almost none has. https://debezium.io/documentation/reference/stable/connectors/\
+postgresql.html#postgresql-replica-identity"""
+
+
+class OldRows:
+    """Decides whether old rows are complete.
+
+    `whole` has the tables whose last update had an old row, as `SCHEMA.NAME`.
+    """
+
+    def __init__(self, whole: Iterable[str]) -> None:
+        self.whole = set(whole)
+
+    def insert(self, event: Changed) -> Insert:
+        """Returns the row of a create or a read."""
+        assert event.after is not None
+        return Insert(relid=RELATION, new=event.after)
+
+    def update(self, event: Changed) -> Update:
+        """Returns the row of an update.
+
+        An update never changes the key of a message. So if the old row has another key, it has only the columns of an
+        index, and does not count.
+        """
+        assert event.after is not None
+        before = event.before
+        if before is not None and _key(event.table, before) != _key(event.table, event.after):
+            before = None
+        name = ".".join(event.table.name)
+        (self.whole.discard if before is None else self.whole.add)(name)
+        return Update(relid=RELATION, old_kind=None if before is None else "O", old=before, new=event.after)
+
+    def delete(self, event: Changed) -> Delete:
+        """Returns the row of a delete. If it is unknown whether the old row is complete, only the key counts."""
+        if event.before is not None and self._is_whole(event):
+            return Delete(relid=RELATION, old_kind="O", old=event.before)
+        return Delete(relid=RELATION, old_kind="K", old=_key_row(event))
+
+    def move(self, deleted: Changed, created: Changed) -> Update:
+        """Returns the row of a delete and a create that are one change of a key."""
+        assert created.after is not None
+        delete = self.delete(deleted)
+        return Update(relid=RELATION, old_kind=delete.old_kind, old=delete.old, new=created.after)
+
+    def _is_whole(self, event: Changed) -> bool:
+        return event.facts.connector not in _PARTLY or ".".join(event.table.name) in self.whole
+
+
+def _key(table: Table, row: Row) -> Row:
+    return tuple(value for column, value in zip(table.columns, row, strict=True) if column.name in table.key)
+
+
+def _key_row(event: Changed) -> Row:
+    """Returns a row that has only the columns of the key."""
+    keys = dict(zip(event.table.key, event.key, strict=True))
+    before = event.before or (UNCHANGED,) * len(event.table.columns)
+    return tuple(
+        keys.get(column.name, old if column.name in event.table.key else UNCHANGED)
+        for column, old in zip(event.table.columns, before, strict=True)
+    )
+
+
+def fitted(row: Row, of: Table, to: Table) -> Row:
+    """Returns a row of a table that is described by a part of its columns, with the columns of `to`."""
+    values = {column.name: value for column, value in zip(of.columns, row, strict=True)}
+    return tuple(values.get(column.name, UNCHANGED) for column in to.columns)

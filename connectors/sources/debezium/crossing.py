@@ -1,0 +1,81 @@
+"""Continues a changelog over a gap, where the input no longer has the next event.
+
+The changelog continues in a new epoch, at the oldest event that the input still has, and in parts that lost nothing at
+their next event. The service cannot read tables, so rows whose events were lost stay as they are until another event
+changes them; Debezium's own snapshots make such events. If the changelog itself has lost rows, everything that the
+input has is read once more, after a truncate of the entities that lost rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.gap_records import truncates
+from changelog.connectors.capture.tables.table_progress import COMPLETE
+from changelog.connectors.failpoints import Reach
+from changelog.connectors.sources import ChangelogEnd, CrossedGap
+from changelog.connectors.sources.debezium.settings import Settings
+from changelog.connectors.sources.debezium.source import FIRST_PLACE
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.gap import Gap, Side
+from changelog.envelope.position import Position, commit_text
+
+
+@contextmanager
+def crossing(
+    settings: Settings,
+    entities: Sequence[Entity],
+    stored: Checkpoint | None,
+    take_over: Callable[[], ChangelogEnd],
+    *,
+    reason: str,
+    reach: Reach,
+) -> Iterator[CrossedGap]:
+    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint. See `Database.cross_gap`."""
+    shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
+    check_settings(None if stored is None else replace(stored, partial=False), shapes, accept=settings.accept_settings)
+    reach("gap:claimed")
+    end = take_over()
+    reach("gap:taken-over")
+    before = end.checkpoint
+    after = settings.origin.after_gap(before, again=bool(end.lost))
+    place = FIRST_PLACE if before is None else int(before.source["place"])
+    position = Position(end.epoch + 1, place, 0)
+    checkpoint = Checkpoint(
+        position=position,
+        through=commit_text(place + 1),
+        epoch=position.epoch,
+        windows={entity.name: COMPLETE for entity in entities},
+        settings=shapes,
+        accepted={} if before is None else before.accepted,
+        source={
+            "connector": settings.connector,
+            "identity": dict(after.identity),
+            "progress": dict(after.progress),
+            "place": place + 1,
+        },
+    )
+    first = _unknown(end) if before is None else _side(before, committed_at=end.committed_at)
+    gap = Gap(name=settings.name, reason=reason, before=first, after=_side(checkpoint), entities=tuple(shapes))
+    gap_record = gap.record(connector=settings.connector, database="", at=datetime.now(UTC))
+    lost = [entity for entity in entities if entity.name in end.lost]
+    yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
+
+
+def _unknown(end: ChangelogEnd) -> Side:
+    return Side(position=None, epoch=end.epoch, through=None, system=None, timeline=None)
+
+
+def _side(checkpoint: Checkpoint, *, committed_at: datetime | None = None) -> Side:
+    """Describes one side of the gap by the checkpoint on that side."""
+    return Side(
+        position=None if checkpoint.position is None else str(checkpoint.position),
+        epoch=checkpoint.epoch,
+        through=str(int(checkpoint.through[:16], 16)),
+        system=None,
+        timeline=None,
+        committed_at=committed_at,
+    )

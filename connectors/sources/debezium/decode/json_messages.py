@@ -1,0 +1,80 @@
+"""Separates the schema of a message in JSON from its content, without reading the same schema twice.
+
+The JsonConverter writes `{"schema":…,"payload":…}`. Messages of one table have the same schema, so a message begins
+with the same bytes as an earlier one of its topic, up to the payload; these bytes are compared, and not read.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from changelog.connectors.sources.debezium.decode import schemas
+from changelog.connectors.sources.debezium.decode.layouts import Layout
+from changelog.connectors.sources.debezium.decode.payloads import outers
+from changelog.connectors.sources.debezium.decode.tables import UNFIT
+from changelog.envelope.errors import ChangelogError, Kind
+
+PREFIXES_MAX: Final = 8
+"""How many schemas are remembered for a topic."""
+
+LAYOUTS_MAX: Final = 4096
+"""How many schemas are remembered in all."""
+
+_BETWEEN: Final = b',"payload":'
+
+
+class JsonSplitter:
+    """Splits messages in JSON. `plain` is the layout of messages without a schema."""
+
+    def __init__(self) -> None:
+        self.plain = Layout(None)
+        self._prefixes: dict[str, list[tuple[bytes, Layout]]] = {}
+        self._layouts: dict[bytes, Layout] = {}
+
+    def split(
+        self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], object]
+    ) -> tuple[Layout, object]:
+        """Returns the layout of a message, and what `accept` makes of the message's payload.
+
+        `accept` raises msgspec.DecodeError if the payload is no JSON. Raises ChangelogError (MALFORMED), or what
+        `accept` raises.
+        """
+        for prefix, layout in self._prefixes.get(topic, ()):
+            if content.startswith(prefix):
+                try:
+                    return layout, accept(memoryview(content)[len(prefix) : -1])
+                except msgspec.DecodeError:
+                    break  # perhaps there are members after the payload
+        outer = outers.decode(content)
+        if isinstance(outer.schema, UnsetType) or isinstance(outer.payload, UnsetType):
+            return self.plain, accept(content)
+        layout = self.layout(outer.schema)
+        self._remember(topic, content, bytes(outer.schema), bytes(outer.payload), layout)
+        return layout, accept(bytes(outer.payload))
+
+    def layout(self, schema: Raw) -> Layout:
+        """Returns the layout of a schema in JSON. Raises ChangelogError (MALFORMED)."""
+        text = bytes(schema)
+        layout = self._layouts.get(text)
+        if layout is None:
+            if text == b"null":
+                return self.plain
+            try:
+                layout = Layout(schemas.from_json(msgspec.json.decode(text)))
+            except UNFIT:
+                raise ChangelogError(
+                    Kind.MALFORMED, "the schema inside a message is not one of Kafka Connect"
+                ) from None
+            if len(self._layouts) >= LAYOUTS_MAX:
+                self._layouts.clear()
+            self._layouts[text] = layout
+        return layout
+
+    def _remember(self, topic: str, content: bytes, schema: bytes, payload: bytes, layout: Layout) -> None:
+        prefix = b'{"schema":' + schema + _BETWEEN
+        if content.startswith(prefix) and content[len(prefix) :] == payload + b"}":
+            prefixes = self._prefixes.setdefault(topic, [])
+            prefixes.insert(0, (prefix, layout))
+            del prefixes[PREFIXES_MAX:]

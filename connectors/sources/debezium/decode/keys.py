@@ -1,0 +1,87 @@
+"""Reads the keys of messages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from changelog.connectors.capture.rows.row_change import Value
+from changelog.connectors.sources.debezium.decode.events import Row
+from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter
+from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
+from changelog.connectors.sources.debezium.decode.tables import UNFIT, Rows, unfit
+
+_members: Final = msgspec.json.Decoder(dict[str, Raw])
+_raws: Final = msgspec.json.Decoder(Raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a message: the names of its fields, and their values as they arrived.
+
+    `own` reads the values, if the key carries its own schema. Else they have the types of the table's columns.
+    """
+
+    names: tuple[str, ...]
+    content: Any
+    own: Rows | None
+
+    def values(self, rows: TableRows) -> Row:
+        """Returns the values of the key, in the order of `names`. Raises ChangelogError (MALFORMED)."""
+        if self.own is not None:
+            return self.own.from_json(self.content) if isinstance(self.content, Raw) else self.content
+        converters = rows.rows.converters()
+        values: list[Value] = []
+        for name, token in self.content.items():
+            try:
+                values.append(converters[name](bytes(token)))
+            except UNFIT:
+                raise unfit(name) from None
+        return tuple(values)
+
+
+NO_KEY: Final = Key((), {}, None)
+
+
+class Keys:
+    """Reads keys, in JSON with or without a schema."""
+
+    def __init__(self, json: JsonSplitter, layouts: Layouts) -> None:
+        self._json, self._layouts = json, layouts
+        self._readers: dict[int, tuple[Layout, tuple[str, ...], Rows]] = {}
+
+    def read(self, topic: str, content: bytes | None) -> Key:
+        """Returns the key of a message. Keys that are no object have no names."""
+        if content is None:
+            return NO_KEY
+        layout, payload = self._json.split(f"key of {topic}", content, _raws.decode)
+        assert isinstance(payload, Raw)
+        if bytes(payload)[:1] != b"{":
+            return NO_KEY
+        if layout.schema is None:
+            members: Mapping[str, Raw] = _members.decode(payload)
+            return Key(tuple(members), members, None)
+        names, rows = self._reader(layout)
+        return Key(names, payload, rows)
+
+    def in_header(self, topic: str, content: bytes | None) -> Key:
+        """Returns the key in a header; no key if the header's converter left no JSON of it."""
+        try:
+            return self.read(f"header of {topic}", content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return NO_KEY
+
+    def names_in(self, row: Raw) -> tuple[str, ...]:
+        """Returns the names of the columns of a row in JSON."""
+        return tuple(_members.decode(row))
+
+    def _reader(self, layout: Layout) -> tuple[tuple[str, ...], Rows]:
+        known = self._readers.get(id(layout))
+        if known is None:
+            assert layout.schema is not None
+            columns = self._layouts.columns(("", ""), layout.schema.fields, "")
+            names = tuple(column.name for column in columns)
+            known = self._readers[id(layout)] = (layout, names, Rows(columns, self._layouts.placeholders))
+        return known[1], known[2]

@@ -1,0 +1,48 @@
+"""The members of messages. Events, messages about transactions and heartbeats share one type, because a message in
+JSON does not say what it is.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
+
+NULL: Final = Raw(b"null")
+
+
+class LogicalMessage(msgspec.Struct, gc=False):
+    """The block `message` of an event with `op` m. `content` is in base64."""
+
+    prefix: str = ""
+    content: str | None = None
+
+
+class Payload(msgspec.Struct, gc=False):
+    """The members of an event, or of a message about a transaction or a table. A message has only some of them."""
+
+    op: str | None = None
+    before: Raw = NULL
+    after: Raw = NULL
+    source: Source | None = None
+    transaction: Transaction | None = None
+    message: LogicalMessage | None = None
+    status: str | None = None
+    id: str | None = None
+    event_count: int | None = None
+    ts_ms: int | None = None
+    ddl: Raw | UnsetType = UNSET
+    tableChanges: Raw | UnsetType = UNSET  # noqa: N815, as Debezium spells it
+    updateDescription: Raw = NULL  # noqa: N815
+
+
+class Outer(msgspec.Struct, gc=False):
+    """The two members of a message that carries its schema."""
+
+    schema: Raw | UnsetType = UNSET
+    payload: Raw | UnsetType = UNSET
+
+
+payloads: Final = msgspec.json.Decoder(Payload)
+outers: Final = msgspec.json.Decoder(Outer)

@@ -1,0 +1,40 @@
+"""The settings of the translation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+PLACEHOLDER = "__debezium_unavailable_value"
+"""The default of Debezium's setting `unavailable.value.placeholder`."""
+
+
+def _unknown_schema(number: int) -> Any:
+    raise KeyError(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationSettings:
+    """The settings of the translation.
+
+    - `tables`: the tables whose rows are translated; None for all. Rows of other tables are ignored.
+    - `types`: the declared types of columns, by table and column. A declared type is the name of a neutral type or of a
+      semantic type (`declared_types`); it takes the place of the type that the schema of a message gives the column.
+    - `unwrapped`: whether messages are flat rows, as the transformation ExtractNewRecordState makes them.
+      `added_prefix` is the prefix of the fields and the headers that the transformation adds. `tombstones_delete` says
+      that a message without value deletes the row, because the transformation left nothing else of a delete.
+    - `placeholder`: Debezium's setting `unavailable.value.placeholder`.
+    - `schema_of`: returns the Avro schema with the given id in the registry, as JSON. `id_bytes`: how many bytes of a
+      message hold the id: 4, or 8 as older versions of Apicurio's registry write it by default.
+    - `warn`: takes a sentence about something that is translated, but may not be what the user expects. Each sentence
+      is passed once.
+    """
+
+    tables: frozenset[tuple[str, str]] | None = None
+    types: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    unwrapped: bool = False
+    added_prefix: str = "__"
+    tombstones_delete: bool = False
+    placeholder: str = PLACEHOLDER
+    schema_of: Callable[[int], Any] = _unknown_schema
+    id_bytes: Literal[4, 8] = 4
+    warn: Callable[[str], None] = lambda _: None

@@ -1,0 +1,129 @@
+"""The contract of an input: where Debezium's events come from, and how a restart continues after the last one stored.
+
+An input has *parts*, such as the partitions of topics. The events of one part are in order; the order of events of
+different parts is the order in which the input returns them. The source stores how far it has read each part in the
+checkpoint, in the same commit as the rows. So every restart continues exactly after the last stored event.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources import Hold, Remnant
+from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.tables import Sampled, Translate
+from changelog.envelope.checkpoint import Checkpoint
+
+Progress = Mapping[str, Any]
+"""How far each part was read, by the name of the part. The values are JSON that only the input can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A message, and the progress of its part.
+
+    `after` is the progress of the part after the message. `steps`, at least 1, is how far the message moves the
+    source's own count of what it has read. `message` is None if there is nothing to publish, for example because the
+    end of a transaction takes an offset of its own. `where` says in words where the message is.
+    """
+
+    part: str
+    message: Message | None
+    after: Any
+    steps: int
+
+    @property
+    def where(self) -> str:
+        """Where the message is, for an error."""
+        return f"{self.part}, before {self.after}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Messages in the order in which they arrived.
+
+    `more` says that further messages have arrived already, so that the last transaction may go on. `in_order` says that
+    the order of all messages is fixed, because an earlier opening has decided on it.
+    """
+
+    placed: Sequence[Placed]
+    more: bool = False
+    in_order: bool = False
+
+
+Span = tuple[str, Any, Any]
+"""A part, and the progress in it before and after consecutive messages."""
+
+
+class Input(Protocol):
+    """One opening of an input. Only the thread of the publish loop calls its methods, except `left`."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the checkpoint stores beside the progress, so that the next opening finds the same input again."""
+
+    @property
+    def progress(self) -> Progress:
+        """The progress from which this opening reads."""
+
+    def read(self, timeout_s: float, gather_s: float) -> Batch:
+        """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
+
+    def left(self, progress: Progress) -> int:
+        """Returns how many steps lie between `progress` and the present end of the input. Raises ChangelogError.
+
+        An input that does not know its end returns the steps of the messages that it holds.
+        """
+
+    def confirm(self, progress: Progress) -> None:
+        """Tells whoever wants to know that everything up to `progress` is durable. Never fails."""
+
+    def close(self) -> None:
+        """Closes the connections."""
+
+
+Declared = Mapping[tuple[str, str], tuple[str, ...]]
+"""The tables that the configuration names, and the columns that it names of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterGap:
+    """Where the changelog continues after a gap: `identity` and `progress` are those of `Input`."""
+
+    identity: Mapping[str, Any]
+    progress: Progress
+
+
+class Origin(Protocol):
+    """A configured input. It holds no connection: each call opens its own. Every method may raise ChangelogError."""
+
+    def open(self, stored: Checkpoint | None) -> Input:
+        """Opens the input where the checkpoint ends. Raises GAP if it does not reach back to there."""
+
+    def sampled(self, translate: Translate, declared: Declared) -> Sampled:
+        """Returns the tables whose events the input has."""
+
+    def left(self, stored: Checkpoint) -> int:
+        """Returns how many steps lie between the checkpoint and the present end of the input; see `Input.left`."""
+
+    def is_lost(self, stored: Checkpoint) -> bool:
+        """Returns whether events after the checkpoint are lost."""
+
+    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
+        """Returns a finding for each precondition of reading the input from the checkpoint."""
+
+    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:
+        """Returns where the changelog continues after a gap. With `again`, everything is read once more."""
+
+    def hold(self) -> Hold:
+        """Returns what keeps the events for us."""
+
+    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `changelog.connectors.sources.Database.log_facts`."""
+
+    def remnants(self) -> Sequence[Remnant]:
+        """See `changelog.connectors.sources.Database.remnants`."""
+
+    def drop(self, kind: str) -> None:
+        """See `changelog.connectors.sources.Database.drop`."""

@@ -1,0 +1,1 @@
+"""The input from topics: partitions are the parts, and offsets are their progress."""

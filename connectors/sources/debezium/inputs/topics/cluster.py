@@ -1,0 +1,25 @@
+"""Asks the brokers for the topics that an input reads: their ids, their partitions, and where these begin and end."""
+
+from changelog.connectors.kafka.client import Admin
+from changelog.connectors.kafka.offsets import begins, written_ends
+from changelog.connectors.kafka.topic_ids import read_ids
+from changelog.connectors.sources.debezium.inputs.topics.lineage import Topics, TopicState
+from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
+
+
+def read_states(admin: Admin, settings: TopicsSettings) -> dict[str, TopicState]:
+    """Returns the topics that the settings name, by name. Raises ChangelogError."""
+    names = {name: topic for name, topic in sorted(admin.topics().items()) if settings.matches(name)}
+    ids = read_ids(admin, names.keys()) if names else {}
+    return {
+        name: TopicState(id=ids.get(name, ""), partitions=len(topic.partitions))
+        for name, topic in names.items()
+        if topic.partitions
+    }
+
+
+def read_topics(admin: Admin, settings: TopicsSettings) -> Topics:
+    """Returns the topics that the settings name, with the bounds of their partitions. Raises ChangelogError."""
+    states = read_states(admin, settings)
+    parts = Topics(states=states, begins={}, ends={}).parts
+    return Topics(states=states, begins=begins(admin, parts), ends=written_ends(admin, parts))

@@ -1,0 +1,138 @@
+"""Decides where each partition is read from, and whether the topics still continue what the changelog has.
+
+A restart must continue exactly after the last stored message. That is impossible if messages after it are gone, or if
+the topic is another one now, or has other partitions: then the events of a key may be in two partitions, and their
+order is unknown.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from changelog.connectors.kafka.offsets import Part
+from changelog.connectors.sources.debezium.inputs import Progress
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic: its id, which is empty if the broker has none, and the number of its partitions."""
+
+    id: str
+    partitions: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the form that a checkpoint stores."""
+        return {"id": self.id, "partitions": self.partitions}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Returns the topic from the result of `to_json`."""
+        return cls(id=value["id"], partitions=value["partitions"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The topics as they are now.
+
+    `begins` and `ends` have the first offset of each partition, and the offset after its last message. The end also
+    counts messages of open transactions.
+    """
+
+    states: Mapping[str, TopicState]
+    begins: Mapping[Part, int]
+    ends: Mapping[Part, int]
+
+    @property
+    def parts(self) -> list[Part]:
+        """All partitions."""
+        return [(name, number) for name, state in self.states.items() for number in range(state.partitions)]
+
+
+def part_name(part: Part) -> str:
+    """Returns the name of a partition in a checkpoint."""
+    return f"{part[0]}/{part[1]}"
+
+
+def part_of(name: str) -> Part:
+    """Returns the partition from the result of `part_name`."""
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)
+
+
+def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) -> Iterator[str]:
+    """Yields, for each known topic that is not the one that it was, what has changed."""
+    for name, before in sorted(known.items()):
+        now = present.get(name)
+        if now is None:
+            yield f"topic {name} is gone"
+        elif before.id and now.id and before.id != now.id:
+            yield f"topic {name} was deleted and created again"
+        elif before.partitions != now.partitions:
+            yield (
+                f"topic {name} has {now.partitions} partitions, and had {before.partitions} when its events were "
+                "published, so the order of a key's events is unknown"
+            )
+
+
+def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
+    """Yields, for each partition that does not have the next message any more, which offsets are lost."""
+    for part, offset in sorted(progress.items()):
+        topic, number = part
+        begin, end = topics.begins.get(part), topics.ends.get(part)
+        if begin is None or end is None:
+            continue
+        if begin > offset:
+            yield (
+                f"partition {number} of topic {topic} begins at offset {begin}, and the changelog has it up to "
+                f"{offset}: {begin - offset} offsets are lost"
+            )
+        elif offset > end:
+            yield (
+                f"partition {number} of topic {topic} ends at offset {end}, and the changelog has it up to {offset}: "
+                "the topic was cut"
+            )
+
+
+def problems(
+    identity: Mapping[str, Any] | None, progress: Progress | None, topics: Topics, kept: Collection[str]
+) -> list[str]:
+    """Returns why the topics do not continue the changelog, one line each.
+
+    `identity` and `progress` are stored in its checkpoint. `kept` has the stored topics that the configuration still
+    names. The others are no longer read, and may have changed.
+    """
+    known = {name: TopicState.from_json(value) for name, value in (identity or {}).items() if name in kept}
+    changed = list(changes(known, topics.states))
+    stored = {part_of(name): int(offset) for name, offset in (progress or {}).items()}
+    return changed or list(losses({part: offset for part, offset in stored.items() if part[0] in known}, topics))
+
+
+def refuse(lines: Collection[str]) -> None:
+    """Raises ChangelogError (GAP) if there are problems. The message has the first one."""
+    if lines:
+        first, more = next(iter(lines)), len(lines) - 1
+        others = f" (and {more} more)" if more else ""
+        raise ChangelogError(Kind.GAP, f"{first}{others}", hint=OVER_GAP)
+
+
+def offsets(progress: Progress, topics: Topics) -> dict[Part, int]:
+    """Returns where each partition is read from: after the stored offset, or from the beginning."""
+    stored = {part_of(name): int(offset) for name, offset in progress.items()}
+    return {part: stored.get(part, topics.begins[part]) for part in topics.parts}
+
+
+def offsets_over_gap(identity: Mapping[str, Any], progress: Progress, topics: Topics) -> dict[Part, int]:
+    """Returns where each partition is read from after a gap.
+
+    A partition that still has the next message goes on there. Any other one is read from its beginning.
+    """
+    known = {name: TopicState.from_json(value) for name, value in identity.items()}
+    intact = {name for name, state in known.items() if topics.states.get(name, state).id == state.id}
+    stored = {part_of(name): int(offset) for name, offset in progress.items()}
+    return {
+        part: stored[part]
+        if part[0] in intact and part in stored and topics.begins[part] <= stored[part] <= topics.ends[part]
+        else topics.begins[part]
+        for part in topics.parts
+    }

@@ -1,0 +1,24 @@
+"""Converts a message of the Kafka client to ours."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from confluent_kafka import Message as KafkaMessage
+
+from changelog.connectors.sources.debezium.decode.events import Message
+
+
+def message_of(answer: KafkaMessage) -> Message:
+    """Returns the message in an answer of the client that is no error."""
+    return Message(
+        topic=answer.topic() or "",
+        key=answer.key(),
+        value=answer.value(),
+        headers=cast(Sequence[tuple[str, bytes | None]], answer.headers() or ()),
+        timestamp_ms=answer.timestamp()[1],
+    )
+
+
+def size(message: Message | None) -> int:
+    """Returns the size of a message's key and value in bytes; 0 for no message."""
+    return 0 if message is None else len(message.key or b"") + len(message.value or b"")

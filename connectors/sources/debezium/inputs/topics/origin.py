@@ -1,0 +1,183 @@
+"""The topics of a configuration; see `changelog.connectors.sources.debezium.inputs.Origin`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from changelog.connectors.findings import Finding, fail, ok, warn
+from changelog.connectors.kafka.client import TIMEOUT_S, Admin, error_of
+from changelog.connectors.kafka.offsets import begins, ends
+from changelog.connectors.sources import Hold, Remnant
+from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
+from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
+from changelog.connectors.sources.debezium.inputs.topics.lineage import (
+    Topics,
+    offsets_over_gap,
+    part_name,
+    part_of,
+    problems,
+)
+from changelog.connectors.sources.debezium.inputs.topics.reader import TopicsInput
+from changelog.connectors.sources.debezium.inputs.topics.sampling import samples
+from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
+from changelog.connectors.sources.debezium.tables import Sampled, Translate, has_change, sampled
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+
+GROUP = "group"
+"""The kind of the only remnant: the consumer group that shows tools how far the service is."""
+
+_ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
+
+
+class TopicsOrigin:
+    """The topics that `settings` name."""
+
+    def __init__(self, settings: TopicsSettings) -> None:
+        self._settings = settings
+
+    def open(self, stored: Checkpoint | None) -> TopicsInput:
+        """See `Origin.open`."""
+        source = {} if stored is None else stored.source
+        return TopicsInput(self._settings, source.get("identity"), source.get("progress"), source.get("ahead", ()))
+
+    def sampled(self, translate: Translate, declared: Declared) -> Sampled:
+        """See `Origin.sampled`: the last messages of the topics tell."""
+        admin = self._settings.client.admin()
+        topics = Topics(states=read_states(admin, self._settings), begins={}, ends={})
+        first, last = begins(admin, topics.parts), ends(admin, topics.parts)
+        counts = Counter[str]()
+        for topic, number in topics.parts:
+            counts[topic] += last[topic, number] - first[topic, number]
+        return sampled(
+            samples(self._settings, topics.parts, partial(has_change, translate=translate)),
+            translate,
+            counts=counts,
+            partitions={name: state.partitions for name, state in topics.states.items()},
+            declared=declared,
+        )
+
+    def left(self, stored: Checkpoint) -> int:
+        """See `Origin.left`."""
+        parts = {part_of(name): int(offset) for name, offset in stored.source.get("progress", {}).items()}
+        admin = self._settings.client.admin()
+        present = set(Topics(states=read_states(admin, self._settings), begins={}, ends={}).parts)
+        last = ends(admin, [part for part in parts if part in present])
+        return sum(max(end - parts[part], 0) for part, end in last.items())
+
+    def is_lost(self, stored: Checkpoint) -> bool:
+        """See `Origin.is_lost`."""
+        return bool(self._problems(read_topics(self._settings.client.admin(), self._settings), stored))
+
+    def _problems(self, topics: Topics, stored: Checkpoint) -> Sequence[str]:
+        identity, progress = stored.source.get("identity"), stored.source.get("progress")
+        kept = {topic for topic in identity or {} if self._settings.matches(topic)}
+        return problems(identity, progress, topics, kept)
+
+    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
+        """See `Origin.findings`."""
+        admin = self._settings.client.admin()
+        topics = read_topics(admin, self._settings)
+        return [*self._topics(topics), *_compacted(admin, topics), self._continues(topics, stored)]
+
+    def _topics(self, topics: Topics) -> Iterator[Finding]:
+        name = "topics"
+        if not topics.states:
+            patterns = " ".join(self._settings.include)
+            hint = "correct [source.topics] include, or let Debezium publish an event; this user may lack the rights"
+            yield fail(name, f"no topic matches {patterns}", hint)
+            return
+        yield ok(name, f"{len(topics.states)} topics with {len(topics.parts)} partitions")
+        for pattern in self._settings.include:
+            only = TopicsSettings(client=self._settings.client, include=(pattern,), group=self._settings.group)
+            if not any(map(only.matches, topics.states)):
+                yield warn(name, f"no topic matches {pattern} yet", "it is read as soon as it exists")
+
+    def _continues(self, topics: Topics, stored: Checkpoint | None) -> Finding:
+        name = "offsets"
+        if stored is None:
+            return ok(name, "the changelog will begin with the oldest event of each partition")
+        lines = self._problems(topics, stored)
+        if lines:
+            return fail(name, "; ".join(lines), OVER_GAP)
+        return ok(name, "the topics have all events after the changelog")
+
+    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:
+        """See `Origin.after_gap`: a partition that lost nothing goes on at its next event."""
+        topics = read_topics(self._settings.client.admin(), self._settings)
+        source = {} if stored is None or again else stored.source
+        offsets = offsets_over_gap(source.get("identity", {}), source.get("progress", {}), topics)
+        return AfterGap(
+            identity={name: state.to_json() for name, state in topics.states.items()},
+            progress={part_name(part): offset for part, offset in offsets.items()},
+        )
+
+    def hold(self) -> Hold:
+        """See `Origin.hold`: the topics keep their messages for a fixed time, whoever reads them."""
+        return Hold(
+            kind="topics",
+            name=" ".join(self._settings.include),
+            reader=None,
+            condition="kept",
+            is_lost=False,
+            confirmed="",
+            nbytes=None,
+            xids=None,
+        )
+
+    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `Origin.facts`."""
+        topics = read_topics(self._settings.client.admin(), self._settings)
+        spans = {part: f"offsets {topics.begins[part]} to {topics.ends[part]}" for part in topics.parts}
+        facts = [("topic", f"{name}, partition {number}: {span}") for (name, number), span in spans.items()]
+        if stored is None:
+            return facts
+        reached = ", ".join(f"{part} at {offset}" for part, offset in stored.source.get("progress", {}).items())
+        return [("", f"has the events before {reached or 'every offset'}"), *facts]
+
+    def remnants(self) -> Sequence[Remnant]:
+        """See `Origin.remnants`."""
+        return [Remnant(kind=GROUP, name=self._settings.group, exists=self._group_exists())]
+
+    def _group_exists(self) -> bool:
+        admin = self._settings.client.admin()
+        try:
+            groups = admin.list_consumer_groups(request_timeout=TIMEOUT_S).result().valid
+        except KafkaException as error:
+            raise error_of(error.args[0], "asking Kafka for consumer groups") from error
+        return any(group.group_id == self._settings.group for group in groups or ())
+
+    def drop(self, kind: str) -> None:
+        """See `Origin.drop`."""
+        if kind != GROUP:
+            raise ChangelogError(Kind.USAGE, f"the service creates no {kind} beside its topics, only a group")
+        group = self._settings.group
+        for future in self._settings.client.admin().delete_consumer_groups([group]).values():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in _ABSENT:
+                    raise error_of(error.args[0], f"deleting the consumer group {group}") from error
+
+
+def _compacted(admin: Admin, topics: Topics) -> Iterator[Finding]:
+    """Warns of topics that keep only the last event of each key: others may be gone before they are read."""
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics.states]
+    compacted = []
+    for resource, future in (admin.describe_configs(resources) if resources else {}).items():
+        try:
+            policy = future.result()["cleanup.policy"].value or ""
+        except KafkaException:  # without the right to describe settings, there is nothing to say
+            continue
+        if "compact" in policy:
+            compacted.append(resource.name)
+    if compacted:
+        others = f" and {len(compacted) - 1} more" if len(compacted) > 1 else ""
+        yield warn(
+            "compaction",
+            f"{compacted[0]}{others} may lose events before they are read: its cleanup.policy is compact",
+            "set cleanup.policy=delete, or a min.compaction.lag.ms above the longest time that the service is stopped",
+        )

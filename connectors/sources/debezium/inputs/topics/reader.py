@@ -1,0 +1,209 @@
+"""Reads committed messages of topics, from the offsets of a checkpoint. It joins no consumer group."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from changelog.connectors.kafka.client import error_of, translated
+from changelog.connectors.kafka.offsets import Part, ends
+from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
+from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
+from changelog.connectors.sources.debezium.inputs.topics.lineage import (
+    TopicState,
+    changes,
+    offsets,
+    part_name,
+    part_of,
+    problems,
+    refuse,
+)
+from changelog.connectors.sources.debezium.inputs.topics.messages import message_of, size
+from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
+from changelog.envelope.errors import ChangelogError, Kind
+
+LOOK_S = 10.0
+"""The seconds between two looks at the topics: whether there are new ones, and whether the present ones have changed.
+
+Only a look finds a topic that was created again, or that has more partitions. It also finds that no broker answers,
+because a consumer waits for brokers without an error."""
+
+MESSAGES_MAX, BYTES_MAX = 8192, 8 << 20
+"""A batch ends at so many messages, or bytes."""
+
+_STEP = 512
+_SILENCE_S = 30.0
+
+_DEFAULTS: Mapping[str, Any] = {
+    "queued.max.messages.kbytes": 16 << 10,  # for all partitions of a consumer together, instead of 64 MiB
+    "fetch.queue.backoff.ms": 20,
+}
+
+_log = structlog.get_logger("debezium")
+
+
+class TopicsInput:
+    """One opening of the input; see `changelog.connectors.sources.debezium.inputs.Input`.
+
+    `identity`, `progress` and `ahead` are stored in the checkpoint; the first two are None for a new changelog. The
+    messages of `ahead` come first, in this order. The constructor raises ChangelogError: GAP if the topics do not
+    continue the changelog, and the errors of connecting.
+    """
+
+    def __init__(
+        self,
+        settings: TopicsSettings,
+        identity: Mapping[str, Any] | None,
+        progress: Progress | None,
+        ahead: Sequence[Span] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self._admin = settings.client.admin()
+        topics = read_topics(self._admin, settings)
+        kept = {name for name in identity or {} if settings.matches(name)}
+        refuse(problems(identity, progress, topics, kept))
+        self._states: Mapping[str, TopicState] = topics.states
+        self._begun = offsets(progress or {}, topics)
+        self._reached = dict(self._begun)
+        self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._begun]
+        self._buffer: deque[Placed] = deque()
+        self._look_at = clock() + LOOK_S
+        self._may_commit = True
+        self._consumer = settings.client.reader(
+            group=settings.group,
+            defaults=_DEFAULTS,
+            # By default, a consumer would go on at another offset if ours is gone, and say nothing.
+            auto_offset_reset="error",
+        )
+        with translated("reading topics"):
+            self._consumer.assign([TopicPartition(*part, offset) for part, offset in self._begun.items()])
+        _log.info("reading topics", topics=len(self._states), partitions=len(self._begun))
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """See `Input`: the topics."""
+        return {name: state.to_json() for name, state in self._states.items()}
+
+    @property
+    def progress(self) -> Progress:
+        """See `Input`."""
+        return {part_name(part): offset for part, offset in self._begun.items()}
+
+    def read(self, timeout_s: float, gather_s: float) -> Batch:
+        """See `Input`. Raises ChangelogError (ALTERED) if there are new topics, so that the source opens again."""
+        self._look()
+        if self._ahead:
+            return Batch(placed=self._read_ahead(), more=True, in_order=True)
+        if self._buffer:
+            placed, self._buffer = list(self._buffer), deque()
+            return Batch(placed=placed, more=True)
+        return self._gathered(timeout_s, gather_s)
+
+    def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
+        if not self._begun:
+            time.sleep(timeout_s)  # a consumer without partitions may not be asked
+            return Batch(placed=())
+        placed = new = self._polled(timeout_s)
+        deadline, nbytes = time.monotonic() + gather_s, 0
+        while new:
+            nbytes += sum(size(item.message) for item in new)
+            if len(placed) >= MESSAGES_MAX or nbytes >= BYTES_MAX:
+                return Batch(placed=placed, more=True)
+            new = self._polled(max(deadline - time.monotonic(), 0.0))
+            placed = [*placed, *new]
+        return Batch(placed=placed)
+
+    def _polled(self, timeout_s: float) -> list[Placed]:
+        with translated("reading topics"):
+            first = self._consumer.poll(timeout_s)
+            answers = [] if first is None else [first, *self._consumer.consume(_STEP, 0)]
+        return [placed for answer in answers if (placed := self._placed(answer)) is not None]
+
+    def _placed(self, answer: KafkaMessage) -> Placed | None:
+        """Returns what arrived, in its place; None if it tells nothing new.
+
+        The end of a partition may be after offsets without a message, which the ends of transactions take.
+        """
+        part, error = (answer.topic() or "", cast(int, answer.partition())), answer.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            self._raise(error)
+            return None
+        after = cast(int, answer.offset()) + (error is None)
+        steps = after - self._reached.get(part, after)
+        if steps <= 0:
+            return None
+        self._reached[part] = after
+        message = None if error is not None else message_of(answer)
+        return Placed(part=part_name(part), message=message, after=after, steps=steps)
+
+    def _raise(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # the next opening finds which offsets are lost
+            raise ChangelogError(Kind.ALTERED, f"reading topics: {error.str()}")
+        if not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            raise error_of(error, "reading topics")
+
+    def _read_ahead(self) -> list[Placed]:
+        """Reads the messages whose order is known, and returns them in this order.
+
+        A message that retention or compaction has removed since is left out.
+        """
+        needed: dict[Part, int] = {}
+        for part, end in self._ahead:
+            needed[part] = max(end, needed.get(part, 0))
+        arrived: dict[Part, deque[Placed]] = {part: deque() for part in needed}
+        others: list[Placed] = []
+        deadline = time.monotonic() + _SILENCE_S
+        while any(self._reached[part] < end for part, end in needed.items()):
+            new = self._polled(1.0)
+            for placed in new:
+                arrived.get(part_of(placed.part), others).append(placed)
+            if new:
+                deadline = time.monotonic() + _SILENCE_S
+            elif time.monotonic() >= deadline:
+                raise ChangelogError(Kind.CONNECTION, f"reading topics: Kafka has been silent for {_SILENCE_S:.0f} s")
+        in_order: list[Placed] = []
+        for part, end in self._ahead:
+            queue = arrived[part]
+            while queue and queue[0].after <= end:
+                in_order.append(queue.popleft())
+        self._ahead = []
+        self._buffer.extend(placed for queue in arrived.values() for placed in queue)
+        self._buffer.extend(others)
+        return in_order
+
+    def _look(self) -> None:
+        """Looks at the topics every `LOOK_S`. Raises ChangelogError: GAP if one is no longer what it was."""
+        if self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_S
+        present = read_states(self._admin, self._settings)
+        refuse(list(changes(self._states, present)))
+        new = sorted(present.keys() - self._states.keys())
+        if new:
+            raise ChangelogError(Kind.ALTERED, f"there is a new topic {new[0]}")
+
+    def left(self, progress: Progress) -> int:
+        """See `Input`. Topics that did not exist at this opening are not counted."""
+        present = ends(self._admin, list(self._begun))
+        return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._begun)
+
+    def confirm(self, progress: Progress) -> None:
+        """See `Input`: commits the offsets to the consumer group. If that is refused, warns once."""
+        if not self._may_commit or not progress:
+            return
+        committed = [TopicPartition(*part_of(name), int(offset)) for name, offset in progress.items()]
+        try:
+            self._consumer.commit(offsets=committed, asynchronous=True)
+        except KafkaException as error:
+            self._may_commit = False
+            hint = "tools that show the lag of groups will not show this service"
+            _log.warning("offsets are not committed", group=self._settings.group, why=error.args[0].str(), hint=hint)
+
+    def close(self) -> None:
+        """See `Input`."""
+        self._consumer.close()

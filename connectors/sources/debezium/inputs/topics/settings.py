@@ -1,0 +1,30 @@
+"""The configuration of the input from topics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from changelog.connectors.kafka.client import Client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsSettings:
+    """Which topics to read.
+
+    The topics are those that match a pattern of `include` and no pattern of `exclude`. Offsets are also committed to
+    the consumer group `group`, for tools that show how far it is; the service itself never reads them there.
+    """
+
+    client: Client
+    include: Sequence[str]
+    exclude: Sequence[str] = ()
+    group: str
+
+    def matches(self, topic: str) -> bool:
+        """Returns whether the topic is to be read. Topics of Kafka itself are not, unless they are named exactly."""
+        if topic.startswith("__") and topic not in self.include:
+            return False
+        included, excluded = (
+            any(fnmatchcase(topic, pattern) for pattern in patterns) for patterns in (self.include, self.exclude)
+        )
+        return included and not excluded

@@ -1,0 +1,29 @@
+"""The configuration of the Debezium source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from changelog.connectors.capture.settings_guard import PLAIN_CODEC
+from changelog.connectors.sources.debezium.inputs import Declared, Origin
+from changelog.connectors.sources.debezium.tables import Translate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings of one source.
+
+    `name` is the name of the changelog, and `connector` that of Debezium's connector. `origin` says where the events
+    come from. `translator` returns a new translation. `hmac_key` is the secret of the `sha256` masks. `codec` names the
+    format in which the sink stores rows; the source only checks that it has not changed. With `accept_settings`, the
+    source continues even if settings that decide order or content have changed. `declared` has the tables that the
+    configuration names, because a table may have no event yet.
+    """
+
+    name: str
+    connector: str
+    origin: Origin
+    translator: Callable[[], Translate]
+    hmac_key: bytes
+    codec: str = PLAIN_CODEC
+    accept_settings: bool = False
+    declared: Declared = field(default_factory=dict)

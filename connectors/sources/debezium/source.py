@@ -1,0 +1,286 @@
+"""The Debezium source: translates and assembles the events of an input to pieces of the changelog."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import structlog
+
+from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables.table_progress import COMPLETE
+from changelog.connectors.capture.throttled_warnings import TELL_EVERY_S, Stamps
+from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.sources import Activity, Piece, Recover
+from changelog.connectors.sources.debezium.assembling.assembler import Assembler, Fed, OpenEnd
+from changelog.connectors.sources.debezium.assembling.binder import Binder
+from changelog.connectors.sources.debezium.assembling.events import OldRows
+from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, merged
+from changelog.connectors.sources.debezium.decode.events import Event, Message
+from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
+from changelog.connectors.sources.debezium.settings import Settings
+from changelog.connectors.sources.debezium.tables import Translate
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.entity import Entity
+from changelog.envelope.errors import ChangelogError
+from changelog.envelope.position import Position, commit_text
+from changelog.envelope.versions import Version, Versions
+
+FIRST_EPOCH, FIRST_PLACE = 1, 1
+
+FAIL_POINTS = ("debezium:read", "debezium:assembled")
+"""The fail points between the steps of one read, at which tests can crash the process."""
+
+Known = Callable[[], Iterable[Version]]
+"""Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
+
+_log = structlog.get_logger("debezium")
+
+
+class DebeziumSource:
+    """One opening of an input; see `changelog.connectors.sources.Source`.
+
+    It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
+    is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`.
+
+    The checkpoint's `source` has: `progress` and `identity`, see `Input`; `place`, the count of what was read; `open`,
+    the transaction that may go on; `ahead`, the order of the messages that a stop has taken back; `whole`, see
+    `OldRows`; and `message_bytes`, the mean size of messages.
+
+    Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        entities: Sequence[Entity],
+        recover: Recover,
+        known: Known | None = None,
+        *,
+        reach: Reach = nowhere,
+    ) -> None:
+        self._settings, self._reach = settings, reach
+        self._translate: Translate = settings.translator()
+        stored = recover()
+        shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
+        check_settings(stored, shapes, accept=settings.accept_settings)
+        self._input = settings.origin.open(stored)
+        try:
+            self._state = self._resumed(stored, entities, shapes)
+            self._assembler = self._begun(entities, known)
+        except BaseException:
+            self._input.close()
+            raise
+        checkpoint = self._state.checkpoint
+        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
+        self._stamps, self._others = Stamps(), OtherTables()
+        self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
+        self._hurried = False
+
+    def _resumed(
+        self, stored: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
+    ) -> Checkpointing:
+        epoch = FIRST_EPOCH if stored is None else stored.epoch
+        through = commit_text(FIRST_PLACE) if stored is None else stored.through
+        members = {} if stored is None else dict(stored.source)
+        if stored is not None:
+            _warn_of_added({entity.name for entity in entities} - stored.windows.keys())
+        checkpoint = resumed(
+            stored,
+            entities,
+            through=through,
+            epoch=epoch,
+            settings=shapes,
+            source={
+                "place": FIRST_PLACE,
+                **members,
+                "connector": self._settings.connector,
+                "progress": dict(self._input.progress),
+                "identity": dict(self._input.identity),
+            },
+            joined=True,
+            held=lambda: (),
+        )
+        # The input has the rows of every table, so no table is read.
+        checkpoint = replace(checkpoint, windows={entity.name: COMPLETE for entity in entities})
+        return Checkpointing(
+            checkpoint,
+            name=self._settings.name,
+            signing=lambda _: None,
+            asking={entity.name for entity in entities},
+            stretch=lambda _: (epoch, {}),
+            reach=self._reach,
+        )
+
+    def _begun(self, entities: Sequence[Entity], known: Known | None) -> Assembler:
+        checkpoint = self._state.checkpoint
+        versions = None
+        if known is not None:
+            accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
+            versions = Versions(known(), accepted=accepted, filled=lambda *_: ())
+        open_end = checkpoint.source.get("open")
+        return Assembler(
+            name=self._settings.name,
+            epoch=checkpoint.epoch,
+            entities=entities,
+            binder=Binder(hmac_key=self._settings.hmac_key),
+            old_rows=OldRows(checkpoint.source.get("whole", ())),
+            decisions=checkpoint.decisions,
+            place=int(checkpoint.source["place"]),
+            open_end=None if open_end is None else OpenEnd.from_json(open_end, checkpoint.epoch),
+            published=checkpoint.position,
+            partial=checkpoint.partial,
+            versions=versions,
+        )
+
+    # Source
+
+    def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
+        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
+        if self._opening_checkpoint is not None:
+            checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
+            return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
+        if self._assembler.stop is not None:
+            raise self._assembler.stop
+        batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
+        self._reach("debezium:read")
+        if not batch.placed and (batch.more or self._assembler.open_end is None):
+            return None
+        items = self._translated(batch.placed)
+        if not batch.in_order:
+            items = list(merged(items, self._assembler.current))
+        fed = self._assembler.feed(items, more=batch.more)
+        self._reach("debezium:assembled")
+        return self._piece(batch, items, fed)
+
+    def _translated(self, placed: Sequence[Placed]) -> list[Item]:
+        messages = [item.message for item in placed if item.message is not None]
+        events: Iterator[Event | Unreadable]
+        try:
+            events = iter(self._translate(messages))
+        except ChangelogError:
+            events = map(self._translated_one, messages)
+        return [Item(item, None if item.message is None else next(events)) for item in placed]
+
+    def _translated_one(self, message: Message) -> Event | Unreadable:
+        try:
+            [event] = self._translate([message])
+        except ChangelogError as error:
+            return Unreadable(error=error)
+        return event
+
+    def _piece(self, batch: Batch, items: Sequence[Item], fed: Fed) -> Piece | None:
+        self._stamps.heard(fed.assembled.invalid_stamps, fed.assembled.unstamped)
+        self._others.count(fed.other_tables)
+        before, state = self._state.checkpoint, self._state
+        state.deliver(fed.assembled)
+        state.hear(fed.assembled)
+        nbytes = self._size.add(items[: fed.consumed])
+        self._remember(batch, items, fed.consumed)
+        if state.checkpoint == before:
+            return None
+        return Piece(
+            rows=fed.assembled.rows,
+            checkpoint=state.checkpoint,
+            nbytes=sum(rows.nbytes for rows in fed.assembled.rows),
+            log_bytes=nbytes,
+        )
+
+    def _remember(self, batch: Batch, items: Sequence[Item], consumed: int) -> None:
+        """Puts into the checkpoint how far the input is read."""
+        assembler, state = self._assembler, self._state
+        if assembler.open_end is None:
+            state.reach(commit_text(assembler.place))
+        after = {item.placed.part: item.placed.after for item in items[:consumed]}
+        progress = {**state.checkpoint.source["progress"], **after}
+        state.remember("progress", progress)
+        state.remember("place", assembler.place)
+        state.remember("open", None if assembler.open_end is None else assembler.open_end.to_json())
+        state.remember("whole", sorted(assembler.old_rows.whole))
+        state.remember("message_bytes", self._size.mean)
+        if assembler.stop is not None:
+            state.remember("ahead", [list(span) for span in spans(items[consumed:], progress)])
+        elif batch.placed:
+            state.remember("ahead", None)
+
+    def activity(self) -> Activity:
+        """See `Source.activity`."""
+        return Activity(invalid_stamps=self._stamps.take())
+
+    def end(self) -> str:
+        """See `Source.end`."""
+        self._hurried = True
+        return commit_text(self._assembler.place + self._input.left(self._state.checkpoint.source["progress"]))
+
+    def end_of(self, through: str) -> str:
+        """Returns where the input ends now, for a changelog that reaches `through`. Another thread may call this."""
+        source = self._state.checkpoint.source
+        return max(through, commit_text(int(source["place"]) + self._input.left(source["progress"])))
+
+    @property
+    def message_bytes(self) -> int:
+        """The mean size of messages."""
+        return self._size.mean
+
+    def confirm(self, checkpoint: Checkpoint) -> None:
+        """See `Source.confirm`."""
+        self._state.confirm(checkpoint)
+        self._input.confirm(checkpoint.source["progress"])
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._input.close()
+
+
+class MeanSize:
+    """The mean size of the last messages, in bytes; it starts at `mean`."""
+
+    def __init__(self, mean: int) -> None:
+        self.mean = mean
+
+    def add(self, items: Sequence[Item]) -> int:
+        """Adds messages. Returns the sum of their sizes."""
+        messages = [item.placed.message for item in items if item.placed.message is not None]
+        nbytes = sum(len(message.key or b"") + len(message.value or b"") for message in messages)
+        steps = sum(item.placed.steps for item in items)
+        if steps:
+            weight = min(steps / 1000, 1.0) if self.mean else 1.0
+            self.mean = round((1 - weight) * self.mean + weight * nbytes / steps)
+        return nbytes
+
+
+class OtherTables:
+    """Counts the events of tables that are no entity, and logs them at a limited rate."""
+
+    def __init__(self) -> None:
+        self._unlogged: Counter[str] = Counter()
+        self._log_at = 0.0
+
+    def count(self, events: Counter[str]) -> None:
+        """Counts events, by table."""
+        self._unlogged += events
+        if self._unlogged and time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + TELL_EVERY_S
+            tables = dict(self._unlogged.most_common(10))
+            _log.warning("events of tables that are not configured", tables=tables, count=self._unlogged.total())
+            self._unlogged.clear()
+
+
+def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
+    """Yields the parts of consecutive messages, each with the progress before and after them.
+
+    `progress` is the progress before all of them.
+    """
+    reached = dict(progress)
+    for part, group in groupby(items, lambda item: item.placed.part):
+        before, after = reached.get(part), [item.placed.after for item in group][-1]
+        reached[part] = after
+        yield part, before, after
+
+
+def _warn_of_added(added: Collection[str]) -> None:
+    for name in sorted(added):
+        hint = "for its older rows, let Debezium make an incremental snapshot of its table"
+        _log.warning("an entity was added; events before now were passed over", entity=name, hint=hint)

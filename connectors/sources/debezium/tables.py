@@ -1,0 +1,158 @@
+"""The tables whose events an input has: their columns and keys, as sampled events describe them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from changelog.connectors.sources import Trait
+from changelog.connectors.sources.debezium.decode.events import Changed, Event, Message, Table
+from changelog.envelope.errors import ChangelogError
+
+Translate = Callable[[Sequence[Message]], Sequence[Event]]
+"""Translates messages. Raises ChangelogError: MALFORMED if one of them is not an event of Debezium."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """See `changelog.connectors.sources.ColumnInfo`."""
+
+    name: str
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTable:
+    """A table; see `changelog.connectors.sources.TableInfo`.
+
+    `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
+    `described` is the last description in an event; None for a table that only the configuration names.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[TableColumn, ...]
+    primary_key: tuple[str, ...]
+    rows_estimate: int
+    trait: Trait
+    partitions: int
+    described: Table | None = field(repr=False)
+    nbytes: int = 0
+
+    def key_problem(self, key: Sequence[str]) -> str | None:
+        """See `TableInfo`. Events of one key are in order only if the message's key is a part of it."""
+        if self.partitions <= 1 or (self.primary_key and set(self.primary_key) <= set(key)):
+            return None
+        if not self.primary_key:
+            return (
+                f"the messages of {self.schema}.{self.name} have no key, so events of one row may be in any of the "
+                f"{self.partitions} partitions; set message.key.columns in Debezium"
+            )
+        return (
+            f"the messages of {self.schema}.{self.name} have the key ({', '.join(self.primary_key)}), so events of "
+            f"another key may be in several partitions; name at least these columns"
+        )
+
+    def usable_key(self) -> tuple[str, ...] | None:
+        """See `TableInfo`: the key of the messages."""
+        return self.primary_key or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What samples tell: the tables, and for topics with a message that cannot be read, why not."""
+
+    tables: Sequence[SampledTable]
+    unreadable: Mapping[str, ChangelogError]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The sampled events of a table."""
+
+    table: Table
+    topics: set[str] = field(default_factory=set)
+    updates: int = 0
+    with_before: int = 0
+
+    def add(self, topic: str, event: Changed) -> None:
+        self.table = event.table if event.op != "d" or not self.table.columns else self.table
+        self.topics.add(topic)
+        if event.op == "u":
+            self.updates += 1
+            self.with_before += event.before is not None
+
+
+def sampled(
+    messages: Mapping[str, Sequence[Message]],
+    translate: Translate,
+    *,
+    counts: Mapping[str, int],
+    partitions: Mapping[str, int],
+    declared: Mapping[tuple[str, str], tuple[str, ...]],
+) -> Sampled:
+    """Returns what messages, by topic, tell of their tables.
+
+    `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has the tables
+    that the configuration names, and the columns that it names of them.
+    """
+    seen: dict[tuple[str, str], _Seen] = {}
+    unreadable: dict[str, ChangelogError] = {}
+    for topic, topic_messages in messages.items():
+        for event in _events(topic, topic_messages, translate, unreadable):
+            if isinstance(event, Changed):
+                seen.setdefault(event.table.name, _Seen(event.table)).add(topic, event)
+    tables = [_table(name, facts, counts, partitions) for name, facts in seen.items()]
+    tables += [_declared(name, columns) for name, columns in declared.items() if name not in seen]
+    return Sampled(tables=sorted(tables, key=lambda table: (table.schema, table.name)), unreadable=unreadable)
+
+
+def has_change(messages: Sequence[Message], translate: Translate) -> bool:
+    """Returns whether one of the messages describes a table, or cannot be read."""
+    unreadable: dict[str, ChangelogError] = {}
+    events = list(_events("", messages, translate, unreadable))
+    return bool(unreadable) or any(isinstance(event, Changed) and event.op != "d" for event in events)
+
+
+def _events(
+    topic: str, messages: Iterable[Message], translate: Translate, unreadable: dict[str, ChangelogError]
+) -> Iterable[Event]:
+    for message in messages:
+        try:
+            yield from translate([message])
+        except ChangelogError as error:
+            unreadable[topic] = error
+
+
+def _table(
+    name: tuple[str, str], seen: _Seen, counts: Mapping[str, int], partitions: Mapping[str, int]
+) -> SampledTable:
+    return SampledTable(
+        schema=name[0],
+        name=name[1],
+        columns=tuple(TableColumn(column.name, not column.optional) for column in seen.table.columns),
+        primary_key=seen.table.key,
+        rows_estimate=sum(counts[topic] for topic in seen.topics),
+        trait=_trait(seen),
+        partitions=max(partitions[topic] for topic in seen.topics),
+        described=seen.table,
+    )
+
+
+def _trait(seen: _Seen) -> Trait:
+    if not seen.updates:
+        return Trait(name="before", value="not seen yet", suffices=True)
+    if seen.with_before == seen.updates:
+        return Trait(name="before", value="there", suffices=True)
+    return Trait(name="before", value="missing" if not seen.with_before else "missing at times", suffices=False)
+
+
+def _declared(name: tuple[str, str], columns: tuple[str, ...]) -> SampledTable:
+    return SampledTable(
+        schema=name[0],
+        name=name[1],
+        columns=tuple(TableColumn(column, not_null=True) for column in columns),
+        primary_key=(),
+        rows_estimate=0,
+        trait=Trait(name="before", value="no event yet", suffices=True),
+        partitions=1,
+        described=None,
+    )

@@ -1,0 +1,20 @@
+"""Makes the translation of events, and logs what it warns of."""
+
+from dataclasses import replace
+
+import structlog
+
+from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
+from changelog.connectors.sources.debezium.decode.translate import Translator
+from changelog.connectors.sources.debezium.tables import Translate
+
+_log = structlog.get_logger("debezium")
+
+
+def translator(settings: TranslationSettings) -> Translate:
+    """Returns a new translation."""
+    return Translator(replace(settings, warn=_warn)).translate
+
+
+def _warn(sentence: str) -> None:
+    _log.warning("events may not be what you expect", why=sentence)

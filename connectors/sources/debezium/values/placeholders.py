@@ -1,0 +1,54 @@
+"""The forms in which Debezium publishes a value that the database's log did not send.
+
+The setting `unavailable.value.placeholder` is a text, or bytes as `hex:…`. In a column of bytes it is encoded as the
+column's values are; in an array, a map or a column of UUIDs it has further forms.
+https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-toasted-values
+"""
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from changelog.envelope.connect.schema import ConnectSchema
+
+_HEX: Final = "hex:"
+
+
+class Placeholders:
+    """The forms of the placeholder `setting`."""
+
+    def __init__(self, setting: str) -> None:
+        content = bytes.fromhex(setting.removeprefix(_HEX)) if setting.startswith(_HEX) else setting.encode()
+        self._content = content
+        spelled = content.decode("utf-8", "replace")
+        self._texts = (
+            spelled,
+            base64.b64encode(content).decode(),
+            base64.urlsafe_b64encode(content).decode(),
+            content.hex(),
+        )
+        # Debezium makes it with java.util.UUID.nameUUIDFromBytes.
+        self._uuid = str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
+
+    def values(self, schema: ConnectSchema) -> Sequence[Any]:
+        """Returns the values of this schema that stand for one that was not sent, as a decoder of Avro returns them."""
+        match schema.type:
+            case "string":
+                return (*self._texts, self._uuid)
+            case "bytes":
+                return (self._content,)
+            case "array" if schema.items is not None:
+                if schema.items.type in ("int8", "int16", "int32", "int64"):
+                    return ([*self._content],)
+                return [[value] for value in self.values(schema.items)]
+            case "map" if schema.keys is not None and schema.values is not None and schema.keys.type == "string":
+                return [{value: value} for value in self.values(schema.values) if isinstance(value, str)]
+        return ()
+
+    def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
+        """Returns the same values as JSON. Bytes are a string in base64 there."""
+        return [msgspec.json.encode(value) for value in self.values(schema)]

@@ -1,0 +1,183 @@
+"""Prints days, times and durations, which change events have as numbers, as `docs/reference/types.md` publishes them.
+
+A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
+is 1 BC. Days and timestamps outside the years 1 to 9999 are printed as PostgreSQL prints them.
+"""
+
+import re
+from datetime import date
+from functools import lru_cache
+from typing import Final
+
+from changelog.connectors.capture.rows.codec import plain
+
+DAY_S: Final = 86_400
+SECOND_NS: Final = 1_000_000_000
+
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY: Final = date(1, 1, 1).toordinal() - _EPOCH_DAY
+_LAST_DAY: Final = date(9999, 12, 31).toordinal() - _EPOCH_DAY
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+
+_ISO_DATE: Final = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
+_ZONED: Final = re.compile(
+    r"([+-]?\d{4,}-\d\d-\d\d)T(\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(?:Z|([+-])(\d\d):?(\d\d)(?::(\d\d))?)"
+)
+_LOCAL: Final = re.compile(r"([+-]?\d{4,}-\d\d-\d\d)T(\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z?")
+_CLOCK: Final = re.compile(r"(\d\d:\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z?")
+_DURATION: Final = re.compile(
+    r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?\d+(?:\.\d+)?)S)?)?"
+)
+
+
+def day(days: int) -> bytes:
+    """Returns a day as `YYYY-MM-DD`."""
+    text, era = _day(days)
+    return f"{text}{era}".encode()
+
+
+def clock(nanoseconds: int) -> bytes:
+    """Returns a time of day, or an amount of time, as `HH:MM:SS` with the digits of its fraction that are not 0 at the
+    end. It may be negative, or longer than a day: MySQL has such values.
+    """
+    sign = "-" if nanoseconds < 0 else ""
+    seconds, fraction = divmod(abs(nanoseconds), SECOND_NS)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{sign}{hour:02}:{minute:02}:{second:02}{_fraction(fraction)}".encode()
+
+
+def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
+    """Returns a point in time, in nanoseconds since 1970, in the form of our timestamps; `utc` appends the zone.
+
+    In the years 1 to 9999 that is ISO 8601 with six digits after the second, or with nine if the value is finer than a
+    microsecond.
+    """
+    seconds, fraction = divmod(nanoseconds, SECOND_NS)
+    prefix = _second(seconds)
+    if prefix is None:
+        return _far(seconds, fraction, utc=utc)
+    microseconds, rest = divmod(fraction, 1000)
+    text = b"%b.%06d" % (prefix, microseconds) if rest == 0 else b"%b.%09d" % (prefix, fraction)
+    return text + b"Z" if utc else text
+
+
+def from_iso_date(text: str) -> bytes:
+    """Converts a day in ISO 8601, maybe with a `Z` at its end. Raises ValueError for any other text."""
+    return day(_days(text.removesuffix("Z")))
+
+
+def from_iso_clock(text: str) -> bytes:
+    """Converts a time of day in ISO 8601, maybe with a `Z`. Raises ValueError for any other text."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        raise ValueError("not a time of day")
+    digits = (match[3] or "").rstrip("0")
+    return f"{match[1]}:{match[2] or '00'}{'.' if digits else ''}{digits}".encode()
+
+
+def from_iso_timestamp(text: str) -> bytes:
+    """Converts a local timestamp in ISO 8601, maybe with a meaningless `Z`. Raises ValueError for other texts."""
+    match = _LOCAL.fullmatch(text)
+    if match is None:
+        raise ValueError("not a timestamp")
+    return timestamp(_nanoseconds(match[1], match[2], match[3], match[4]))
+
+
+def from_zoned(text: str) -> bytes:
+    """Converts a timestamp with a zone in ISO 8601 to UTC. Raises ValueError for any other text."""
+    match = _ZONED.fullmatch(text)
+    if match is None:
+        raise ValueError("not a timestamp with a zone")
+    nanoseconds = _nanoseconds(match[1], match[2], match[3], match[4])
+    if match[5]:
+        offset_s = (int(match[6]) * 60 + int(match[7])) * 60 + int(match[8] or 0)
+        nanoseconds -= (-offset_s if match[5] == "-" else offset_s) * SECOND_NS
+    return timestamp(nanoseconds, utc=True)
+
+
+def duration(nanoseconds: int) -> bytes:
+    """Returns an amount of time as PostgreSQL prints an interval without days: `PT4H5M6.5S`."""
+    sign = "-" if nanoseconds < 0 else ""
+    seconds, fraction = divmod(abs(nanoseconds), SECOND_NS)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    parts = [f"{sign}{number}{unit}" for number, unit in ((hour, "H"), (minute, "M")) if number]
+    if second or fraction or not parts:
+        parts.append(f"{sign}{second}{_fraction(fraction)}S")
+    return f"PT{''.join(parts)}".encode()
+
+
+def from_iso_duration(text: str) -> bytes:
+    """Converts an interval in ISO 8601 to the form in which PostgreSQL prints it, without parts that are 0.
+
+    Raises ValueError for any other text.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or len(text) < len("P0D"):
+        raise ValueError("not an interval")
+    numbers = [_without_zeros(number) for number in match.groups()]
+    days = "".join(f"{number}{unit}" for number, unit in zip(numbers[:3], "YMD", strict=True) if number)
+    times = "".join(f"{number}{unit}" for number, unit in zip(numbers[3:], "HMS", strict=True) if number)
+    return f"P{days}{'T' if times else ''}{times}".encode() if days or times else b"PT0S"
+
+
+def quoted(text: bytes) -> bytes:
+    """Returns one of the texts above as a JSON string."""
+    return plain(text)
+
+
+def _without_zeros(number: str | None) -> str:
+    """Returns a number as text without zeros at the end of its fraction; nothing if it is 0 or missing."""
+    if number is None or not number.strip("-0."):
+        return ""
+    return number.rstrip("0").rstrip(".") if "." in number else number
+
+
+def _fraction(nanoseconds: int) -> str:
+    return f".{nanoseconds:09}".rstrip("0") if nanoseconds else ""
+
+
+@lru_cache(maxsize=4096)
+def _day(days: int) -> tuple[str, str]:
+    """Returns a day, and ` BC` if it lies before the year 1."""
+    if _FIRST_DAY <= days <= _LAST_DAY:
+        return date.fromordinal(days + _EPOCH_DAY).isoformat(), ""
+    # Days repeat every 400 years.
+    cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
+    within = date.fromordinal(rest + 1)
+    year = within.year + cycles * _CYCLE_YEARS
+    era = " BC" if year < 1 else ""
+    return f"{1 - year if year < 1 else year:04}-{within.month:02}-{within.day:02}", era
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> bytes | None:
+    """Returns a second since 1970 as ISO 8601; many timestamps share one. None outside the years 1 to 9999."""
+    if not _FIRST_DAY * DAY_S <= seconds < (_LAST_DAY + 1) * DAY_S:
+        return None
+    days, second = divmod(seconds, DAY_S)
+    return f"{_day(days)[0]}T{clock(second * SECOND_NS).decode()}".encode()
+
+
+def _far(seconds: int, fraction: int, *, utc: bool) -> bytes:
+    days, second = divmod(seconds, DAY_S)
+    text, era = _day(days)
+    time = clock(second * SECOND_NS + fraction).decode()
+    return f"{text} {time}{'+00' if utc else ''}{era}".encode()
+
+
+def _days(text: str) -> int:
+    """Returns the number of a day in ISO 8601, whose year 0 is 1 BC."""
+    match = _ISO_DATE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a day")
+    cycles, year = divmod(int(match[1]), _CYCLE_YEARS)
+    within = date(year + _CYCLE_YEARS, int(match[2]), int(match[3]))
+    return within.toordinal() - _EPOCH_DAY + (cycles - 1) * _CYCLE_DAYS
+
+
+def _nanoseconds(day_text: str, minute: str, second: str | None, fraction: str | None) -> int:
+    hours, minutes = int(minute[:2]), int(minute[3:])
+    seconds = (_days(day_text) * 24 + hours) * 3600 + minutes * 60 + int(second or 0)
+    return seconds * SECOND_NS + int((fraction or "").ljust(9, "0"))
