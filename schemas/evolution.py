@@ -35,9 +35,9 @@ _SAME_TEXT = frozenset({(Primitive.INT, Primitive.LONG), (Primitive.LONG, Primit
 def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
     """Returns the changes from the columns `old` to `new`, in the order of the new columns, with dropped columns last.
 
-    A database's log does not show a rename: it looks like one column dropped and another added. So a new column in the
-    position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If two
-    columns swapped names, or a column was dropped and added again, the log shows only that the order of columns
+    A database's log does not show renames: a rename looks like one column dropped and another added. So a new column in
+    the position of a dropped column counts as its replacement, because it may hold the values of the dropped column. If
+    two columns swapped names, or a column was dropped and added again, the log shows only that the order of columns
     differs. Such a column counts as moved, and also as retyped if its type differs.
     """
     before, after = dict(old.fields), dict(new.fields)

@@ -93,7 +93,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Returns what a run would read, compact and drop. If the archive can be read only with a Spark session, returns
-    only what it would read and where it would write.
+    only what the run would read and where it would write.
     """
     store = _store(arguments, config)
     if store is None:

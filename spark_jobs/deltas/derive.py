@@ -235,8 +235,8 @@ def _kinds(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _headers(deltas: pa.RecordBatch) -> pa.Array:
-    """Returns the messages' headers. As in the changelog, readers can use them to route messages and to detect repeats,
-    without decoding the values.
+    """Returns the messages' headers. Like the headers in the changelog, they let readers route messages and detect
+    repeats without decoding the values.
     """
     rows, count = deltas.num_rows, len(_HEADERS)
     moves = _moves(deltas.column("moved"))

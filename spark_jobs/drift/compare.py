@@ -3,8 +3,8 @@ are taken as of this snapshot.
 
 Each side is read once, and most keys turn out to be the same. Every other key is *judged*: its two rows are compared
 column by column. For some keys, the changelog does not show the state at the fence: a change of the key was already in
-the database's log when the snapshot was taken, but the snapshot does not show it, and its original is unknown. Such a
-key is *undecided*, and is compared again under a later fence.
+the database's log when the snapshot was taken, but the snapshot does not show this change, and the change's original is
+unknown. Such a key is *undecided*, and is compared again under a later fence.
 """
 
 from collections import Counter, defaultdict

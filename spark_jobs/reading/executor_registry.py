@@ -69,7 +69,8 @@ class ExecutorRegistry:
         id never changes.
 
         Raises ChangelogError: PRECONDITION if the registry has no such schema or its answer cannot be read, ACCESS if
-        the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or fails.
+        the registry rejects the credentials, CONNECTION if the registry cannot be reached at any URL, or answers with
+        an error of its own.
         """
         return _fetched(self, id_)
 

@@ -141,7 +141,9 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
 
 
 def reached(checkpoint: Checkpoint | None) -> Position | None:
-    """Returns the last position that the changelog has reached: it has every transaction that committed before it."""
+    """Returns the last position that the changelog has reached. The changelog has every transaction that committed
+    before it.
+    """
     if checkpoint is None:
         return None
     complete_before = checkpoint.complete_before

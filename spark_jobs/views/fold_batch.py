@@ -132,7 +132,9 @@ def _as_they_are(to: pa.DataType) -> Finish:
 
 
 def _of_form(form: str, to: pa.DataType) -> Finish:
-    """Lets Arrow parse the strings that match `form`. Such a string has only one meaning; all others are unusual."""
+    """Lets Arrow parse the strings that match `form`. Such a string has only one meaning. All other strings are treated
+    as unusual.
+    """
 
     def finish(values: Sequence[str | None], _: Texts) -> tuple[pa.Array, Mask | None]:
         texts = pa.array(values, pa.utf8())

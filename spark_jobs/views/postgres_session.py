@@ -44,8 +44,8 @@ def connected(dsn: str, doing: str) -> Iterator[Connection]:
     """Yields a session in autocommit mode, and closes it in the end.
 
     `doing` names the action for which the session is used, such as "writing orders"; later errors begin with it. Raises
-    ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if it
-    cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
+    ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if the
+    server cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
     """
     try:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))

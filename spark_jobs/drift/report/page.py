@@ -9,7 +9,9 @@ from changelog.spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
 from changelog.spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The page's Content-Security-Policy: it lets the page have its style, and nothing else."""
+"""The page's Content-Security-Policy. It allows the styles and the pictures that the page itself contains, and nothing
+else.
+"""
 
 TITLES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not caught up": "Not caught up"}
 KINDS_OF_SOURCE = {"postgres": "PostgreSQL"}
