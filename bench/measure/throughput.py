@@ -170,7 +170,8 @@ def print_table(medians: Mapping[str, Throughput], heads: Sequence[str] = HEADS)
 
 
 def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mapping[str, float]:
-    """Divides the figures of our sides by Debezium's, if it is there. `names` maps a side to its name in the ratios.
+    """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps a side to its name in the
+    ratios.
 
     Of Debezium's rate over the whole backlog and its rate over the second half, the better one is used. The same holds
     for its CPU time.

@@ -24,7 +24,9 @@ from changelog.envelope.entity import RESERVED
 from changelog.envelope.errors import ChangelogError, Kind
 
 DSN_VARIABLE = "DATABASE_URL"
-"""The environment variable with the connection string. The configuration has only its name, so it has no password."""
+"""The environment variable with the connection string. The configuration has only the name of this variable, so it
+contains no password.
+"""
 
 HEAD = """\
 # `changelog init` wrote this from the tables that it found; docs/reference/configuration.md describes all settings.

@@ -73,7 +73,7 @@ def _below(annotation: Any, part: str | int) -> list[Any]:
     """Returns the types that the value of the key `part` may have in a table of type `annotation`.
 
     `part` may also be the kind of the source or sink, which pydantic adds to its locations. Then `annotation` is one of
-    the types of sources or sinks; returns this type if it is of that kind.
+    the types of sources or sinks; the result is this type, if it is of that kind.
     """
     fields = _fields(annotation)
     if fields:

@@ -184,8 +184,9 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _text(value: object, depth: int, column_chars: int, *, broken: bool = False) -> str:
     """Returns the text of `value` as JSON.
 
-    `depth` is the number of levels that it is nested in. `column_chars` is the number of characters before it on its
-    first line, without the indentation. If `broken`, each item has a line of its own, even if `value` fits on one line.
+    `depth` is the number of levels in which `value` is nested. `column_chars` is the number of characters before
+    `value` on its first line, without the indentation. If `broken`, each item has a line of its own, even if `value`
+    fits on one line.
     """
     line = json.dumps(value, ensure_ascii=False)
     fits = 2 * depth + column_chars + len(line) < WIDTH and not broken and '"fields": [' not in line

@@ -55,7 +55,9 @@ def _file(folder: Path, entity: str) -> Path:
 
 
 def _contents(prefix: str, entity: Entity, shape: Struct, folder: Path) -> tuple[bytes, bytes | None]:
-    """Returns the content that the entity's file should have, and the content that it has; None if there is no file."""
+    """Returns the content that the entity's file should have, and its present content, which is None if there is no
+    file.
+    """
     file = _file(folder, entity.name)
     schema = avro.state_schema(entity.name, shape, entity.key, prefix, partition_by=entity.partition_by)
     try:

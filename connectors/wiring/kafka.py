@@ -88,7 +88,8 @@ def findings(
     begun: Iterable[str],
     lag_s: float | None,
 ) -> Iterator[Finding]:
-    """Yields the findings of `check` about the broker: whether it was reached, its topics, and the rights of our user.
+    """Yields the findings of `check` about Kafka: whether the broker was reached, the topics, and the rights of our
+    user.
 
     `running` says that the service runs now. Then the right to begin transactions is not tested, because the test would
     shut the service's producer out. `begun` has the entities that the changelog already has. `lag_s` is the changelog's
@@ -125,7 +126,7 @@ def _sources(settings: KafkaSettings, entities: Collection[str]) -> Finding:
 
 
 def forget(config: Config, sink: KafkaConfig) -> None:
-    """Deletes the checkpoint of this source, so that it starts from the beginning. Raises ChangelogError."""
+    """Deletes the checkpoint of this source, so that the source starts from the beginning. Raises ChangelogError."""
     cleanup.forget_checkpoint(client(sink), config.prefix, config.name)
 
 
