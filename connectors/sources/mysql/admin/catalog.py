@@ -48,7 +48,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueIndex:
-    """A unique index on columns. `prefix` says that it covers only the beginning of a column."""
+    """A unique index on columns. `prefix` says that the index covers only the beginning of a column."""
 
     name: str
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class UniqueIndex:
 
     @property
     def primary(self) -> bool:
-        """Whether it is the primary key, whose index always has this name."""
+        """Whether the index is that of the primary key, which is always named `PRIMARY`."""
         return self.name == "PRIMARY"
 
 
@@ -124,8 +124,8 @@ def read_tables(
     If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
     returned; the size of all other tables is 0.
 
-    While a table is renamed, the catalogue can show only a part of it, such as no columns or no indexes. Then the
-    catalogue is read once more.
+    While a table is being renamed, the catalogue may show the table incompletely, for example without columns or
+    indexes. Then the catalogue is read once more.
     """
     tables: list[Table] = []
     for _ in range(_ATTEMPTS):

@@ -6,7 +6,7 @@ ones by their GTIDs. But positions are made of places in the files, so a new epo
 
 The part of a checkpoint's `source` that this module writes:
 
-- `server`: the identity of the server, and `flavour` whether it is MySQL or MariaDB.
+- `server`: the identity of the server. `flavour`: whether the server is MySQL or MariaDB.
 - `gtids`: the transactions whose rows were delivered completely.
 - `resume`: the transactions that the server need not send again; absent if it equals `gtids`. Prepared XA transactions
   are not in it: the service holds their rows only in memory, so the server must send them again after a restart.
@@ -69,9 +69,9 @@ class Lineage:
     def trace(cls, query: Query, version: ServerVersion, stored: Checkpoint | None, *, accept: bool) -> "Lineage":
         """Returns where the stream continues the changelog that ends at `stored`, or where a new changelog begins.
 
-        Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if it never
-        had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog continues at the
-        present end of the log. Tables that were read completely are not read again.
+        Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
+        server never had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog
+        continues at the present end of the log. Tables that were read completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
         if stored is None:

@@ -1,8 +1,8 @@
 """Tracks which ranges of a table's keys are published.
 
 The bounds of the ranges are not known when a table's reading is planned. At first, the whole table is one range. A
-reader that is given a range finds out where its first rows end, narrows the range to these rows, and the rest is handed
-out again:
+reader that is given a range finds out where the first rows of the range end, and narrows the range to these rows. The
+rest of the range is handed out again:
 
     (all)            ──▶  reads (… 20000]              left: (20000 …)
     (20000 …)        ──▶  reads (20000 … 40000]        left: (40000 …)
@@ -96,7 +96,9 @@ class KeyProgress:
         self.chunk_rows = max(self.chunk_rows // 4, 1)
 
     def admit(self, _taken: KeyRange, fingerprint: str) -> bool:
-        """Returns whether the table has the same signature as before; if not, restarts it."""
+        """Returns whether the table has the same signature as before. If it has another one, the reading of the table
+        starts again.
+        """
         if fingerprint == self.signature:
             return True
         self.generation += 1

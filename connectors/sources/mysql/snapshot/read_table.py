@@ -72,8 +72,8 @@ class ReadTable:
 def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
     """Returns how an entity's table is read now.
 
-    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if it lacks a column of the key, or if
-    rows cannot be found by such a column.
+    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if the table lacks a column of the key,
+    or if the type of a key column does not allow finding rows by it.
     """
     rows = catalog.rows(entity.table)
     if not rows:

@@ -94,7 +94,7 @@ class GtidSnapshot:
         self._delivered = delivered
 
     def misses(self, ids: Ints) -> Mask:
-        """See `Visibility`. A transaction may be counted as missing although the snapshot sees it; that is safe."""
+        """See `Visibility`. A transaction may be treated as missing although the snapshot sees it; that is safe."""
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
         mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]

@@ -1,6 +1,6 @@
 """Makes the column that the binary log would describe, from a row of `information_schema.COLUMNS`.
 
-The source needs it to read a table without the log. Some members differ from those that the log gives:
+The source needs this column when it reads a table without the log. Some members differ from those that the log gives:
 
 - `labels` are missing, because queries already print labels.
 - `unsigned` of a YEAR is false, although MariaDB's log sets it.

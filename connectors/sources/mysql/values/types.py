@@ -56,8 +56,8 @@ def declared_type(column: Column) -> str:
 def lacks_size(declared: str) -> bool:
     """Returns whether the log does not say how many bytes the values of a declared type have.
 
-    The log does not say it for times with a fraction in MariaDB's older layout. The columns after such a column cannot
-    be read, either.
+    This is true of times with a fraction in MariaDB's older layout. The columns after such a column cannot be read,
+    either.
     """
     return declared.endswith(OLD_FORMAT) and "(" in declared
 

@@ -2,7 +2,7 @@
 event has.
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
-bytes of its UUID, the number of its intervals (8 bytes), and for each interval its first number and the first number
+bytes of its UUID and the number of its intervals (8 bytes). Each interval is its first number and the first number
 after it (8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and
 the last of the first 8 bytes are 1, and the 6 bytes between them are the number of sources. After each UUID come a byte
 with twice the length of the tag, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
