@@ -17,7 +17,7 @@ import pytest
 from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker
 from changelog.spark_jobs.demo.story import lacking
 from tests.patience import PROGRAM_S
-from tests.servers import fetched, java_needed, kafka_lib
+from tests.servers import HASTY_JAVA, fetched, java_needed, kafka_lib
 
 HOME = Path(__file__).parents[2]
 
@@ -62,7 +62,9 @@ def demo(temporary: Path, *words: str) -> subprocess.Popen[str]:
 
 def start(temporary: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, *words]
-    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
+    spark = f'--driver-java-options "{HASTY_JAVA}" pyspark-shell'
+    settings = {"PYTHONUNBUFFERED": "1", "COLUMNS": "80", "PYSPARK_SUBMIT_ARGS": spark}
+    environment = {**os.environ, "TMPDIR": str(temporary), **settings}
     return subprocess.Popen(
         command, cwd=HOME, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
