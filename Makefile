@@ -65,10 +65,10 @@ help:
 	@echo 'make lock    writes the lock files again, from pyproject.toml'
 	@echo 'make clean   removes what make has set up (.venv, .cache, dist); never data'
 
-demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/.done) $(if $(MYSQL),.cache/mariadb/.done)
+demo: .venv/.run $(if $(SPARK),.venv/.dev) $(if $(KAFKA),.cache/kafka/classes.jsa) $(if $(MYSQL),.cache/mariadb/.done)
 	@$(RUN) -m changelog.spark_jobs.demo $(if $(MYSQL),--mysql) $(if $(KAFKA),--kafka) $(NO_SPARK)
 
-kafka: .venv/.run .cache/kafka/.done
+kafka: .venv/.run .cache/kafka/classes.jsa
 	@$(RUN) -m changelog.connectors.servers.kafka
 
 jars: .cache/jars/.done
@@ -108,7 +108,7 @@ test: .venv/.dev
 quick: .venv/.dev
 	@$(RUN) -m pytest -n 2 --dist loadgroup -m 'not server'
 
-servers: $(SERVERS:%=.cache/%/.done)
+servers: $(SERVERS:%=.cache/%/.done) .cache/kafka/classes.jsa
 	@:
 
 soak: .venv/.dev
@@ -166,6 +166,10 @@ clean:
 
 .cache/kafka/.done: tests/servers/kafka/pom.xml
 	$(call copy-jars,kafka,$(@D)/lib)
+
+.cache/kafka/classes.jsa: tests/servers/kafka_classes.py .cache/kafka/.done | .venv/.run
+	@echo 'writing an archive of the classes of Kafka (once)'
+	@$(RUN) -m tests.servers.kafka_classes $(@D)/lib
 
 # Each of Debezium's connectors is a profile of one pom.xml.
 .cache/debezium/.done: tests/servers/debezium/pom.xml

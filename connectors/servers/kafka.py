@@ -48,6 +48,11 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java for runs of a few minutes. In such a run, Java's second compiler would cost more than it saves."""
 
+CLASSES = "classes.jsa"
+"""The name of an archive of the classes that a broker loads, in the folder above that of the jars. With it, a broker
+starts in half of the CPU time. `make` writes it; Java ignores it if the jars or Java are not those that it was written
+with."""
+
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
 OLDEST_JAVA = 17
 START_TIMEOUT_S = 120.0
@@ -115,7 +120,7 @@ class Broker(ServerProcess):
         joins: "Broker | None" = None,
     ) -> None:
         super().__init__()
-        self.lib = lib.absolute()
+        self.lib = lib.resolve()  # Java uses an archive of classes only if the jars have the same paths
         self.folder = folder.absolute()
         self.port = port or free_port()
         self.options = (f"-Xmx{heap}", *java)
@@ -171,7 +176,7 @@ class Broker(ServerProcess):
             cluster = self._joins.cluster if self._joins else _new_cluster()
             tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={properties}"]
             try:
-                run([java, "-XX:TieredStopAtLevel=1", "-cp", f"{self.lib}/*", *tool])
+                run([java, *BRIEF, *self._classes(), "-cp", f"{self.lib}/*", *tool])
             except subprocess.CalledProcessError as error:
                 lines = error.stderr.decode("utf-8", "replace").splitlines()
                 last = next((line for line in reversed(lines) if not line.startswith("\tat ")), "it printed nothing")
@@ -206,8 +211,13 @@ class Broker(ServerProcess):
         }
 
     def _command(self, java: str) -> list[str]:
-        options = [*self.options, "-Djava.awt.headless=true", "-Dlog4j2.level=WARN", "-cp", f"{self.lib}/*"]
-        return [java, *options, "kafka.Kafka", str(self.folder / "server.properties")]
+        options = [*self.options, *self._classes(), "-Djava.awt.headless=true", "-Dlog4j2.level=WARN"]
+        return [java, *options, "-cp", f"{self.lib}/*", "kafka.Kafka", str(self.folder / "server.properties")]
+
+    def _classes(self) -> list[str]:
+        """Java's options for the archive of classes, if there is one. If it does not fit, Java prints no warning."""
+        archive = self.lib.with_name(CLASSES)
+        return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 
     def _answers(self, cluster: str, deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:

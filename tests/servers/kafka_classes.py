@@ -1,0 +1,52 @@
+"""Writes an archive of the classes that a Kafka broker loads. Java maps it into memory, and so starts a broker in half
+of the CPU time.
+
+`make` calls this once. Java ignores the archive if Kafka's jars, or Java itself, are no longer those that wrote it.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from changelog.connectors.servers.kafka import BRIEF, CLASSES, Broker
+from changelog.connectors.servers.unprivileged import reachable, temporary_folder
+from tests.patience import PATIENCE_S
+
+
+def use(servers: str) -> None:
+    """Makes the broker load the classes that topics, transactions and consumer groups need."""
+    topic = NewTopic("t", 1, config={"cleanup.policy": "compact"})
+    admin = AdminClient({"bootstrap.servers": servers})
+    for created in admin.create_topics([topic]).values():
+        created.result()
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "writer", "log_level": 3})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce("t", b"value", b"key")
+    producer.commit_transaction(PATIENCE_S)
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["t"])
+    consumer.consume(1, PATIENCE_S)
+    consumer.close()
+
+
+def main(lib: Path) -> None:
+    """Writes the archive beside the folder of jars `lib`. Exits with an error if Java wrote none."""
+    archive = lib.with_name(CLASSES)
+    archive.unlink(missing_ok=True)
+    with temporary_folder("changelog-classes-") as folder:
+        written = folder / CLASSES
+        # Of some classes, no archive can be made. Java would print a warning for each.
+        options = (*BRIEF, f"-XX:ArchiveClassesAtExit={written}", "-Xlog:disable")
+        with Broker(reachable(lib, folder), folder / "kafka", java=options) as broker:
+            use(broker.bootstrap_servers)
+        if not written.exists():
+            sys.exit(f"Java wrote no archive {archive}")
+        shutil.copyfile(written, archive)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
