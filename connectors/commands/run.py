@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the service until a signal or an error stops it. `--over-gap` without `--yes` only shows the gap, if any."""
-    gc.freeze()
     gc.set_threshold(COLLECT_EVERY)
     reach = failpoints.parse(os.environ.get(failpoints.VARIABLE))
     settings = config.load(arguments.config, os.environ)
