@@ -17,6 +17,8 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
+from tests.campaigns._forked import Nursery
+from tests.campaigns._service import LEAN, Service
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
 from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
@@ -43,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("suite", deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
     config.pluginmanager.register(UnrequestedServers())
+    Service.nursery = Nursery({**LEAN, "PYTHONUNBUFFERED": "1"})
+
+
+def pytest_unconfigure() -> None:
+    if Service.nursery is not None:
+        Service.nursery.close()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
