@@ -29,8 +29,10 @@ SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
 """Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
 
-EXPENSIVE = {"broker", "registry"}
-"""Fixtures that start a Java virtual machine each."""
+GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
+"""The groups of the tests with a fixture that starts a Java virtual machine. If a test has several, the first counts,
+so that Spark is started only once; then two workers each start a broker.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
@@ -55,16 +57,15 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that need a server. Puts the tests of an expensive server into one group, so that one worker runs
-    them.
-    """
+    """Marks the tests that need a server. Puts the tests of an expensive server into a group, which one worker runs."""
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         if "starts_servers" in item.fixturenames:
             item.add_marker(pytest.mark.server)
-        if not EXPENSIVE.isdisjoint(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+        group = next((group for fixture, group in GROUPS.items() if fixture in item.fixturenames), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:
