@@ -17,6 +17,8 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
+from tests.campaigns._forked import Nursery
+from tests.campaigns._service import LEAN, Service
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
 from tests.servers.mysql import FLAVOURS, OTHER_VERSIONS, fresh_mysql_database
 from tests.servers.mysql import mysql_server as running_mysql_server
@@ -27,8 +29,10 @@ SEED_VARIABLE = "CHANGELOG_TEST_SEED"
 SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
 """Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
 
-EXPENSIVE = {"broker", "registry"}
-"""Fixtures that start a Java virtual machine each."""
+GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
+"""The groups of the tests with a fixture that starts a Java virtual machine. If a test has several, the first counts,
+so that Spark is started only once; then two workers each start a broker.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
@@ -43,20 +47,25 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("suite", deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
     config.pluginmanager.register(UnrequestedServers())
+    Service.nursery = Nursery({**LEAN, "PYTHONUNBUFFERED": "1"})
+
+
+def pytest_unconfigure() -> None:
+    if Service.nursery is not None:
+        Service.nursery.close()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that need a server. Puts the tests of an expensive server into one group, so that one worker runs
-    them.
-    """
+    """Marks the tests that need a server. Puts the tests of an expensive server into a group, which one worker runs."""
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         if "starts_servers" in item.fixturenames:
             item.add_marker(pytest.mark.server)
-        if not EXPENSIVE.isdisjoint(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+        group = next((group for fixture, group in GROUPS.items() if fixture in item.fixturenames), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:

@@ -15,8 +15,8 @@ from changelog.connectors.capture.tables.table_progress import is_complete
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 from changelog.envelope.checkpoint import Checkpoint
+from tests.campaigns._forked import ROOT, Forked, Nursery
 
-ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
@@ -47,6 +47,9 @@ class Service:
     `environment` is added to our environment at each start.
     """
 
+    nursery: Nursery | None = None
+    """Forks the processes of all services whose `environment` is empty. Without it, Python is started for each."""
+
     def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config
         self.log = log or config.with_suffix(".log")
@@ -54,7 +57,7 @@ class Service:
         self.starts = 0
         self._begun = 0
         self._started_with: tuple[str | None, *tuple[str, ...]] = (None,)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, fail_at: str | None = None, *arguments: str) -> None:
         """Starts a process with these further arguments. It crashes at the fail point `NAME:N`, if one is given."""
@@ -64,12 +67,16 @@ class Service:
         environment.pop(failpoints.VARIABLE, None)
         if fail_at is not None:
             environment[failpoints.VARIABLE] = fail_at
-        command = [sys.executable, "-m", "changelog", "run", "--config", str(self._config), "--verbose", *arguments]
+        words = ["run", "--config", str(self._config), "--verbose", *arguments]
         with self.log.open("ab") as log:
             self._begun = log.tell()
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            if self.nursery is not None and not self.environment:
+                self._process = self.nursery.start(words, environment, log.fileno())
+            else:
+                command = [sys.executable, "-m", "changelog", *words]
+                self._process = subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
         self.starts += 1
         self._started_with = fail_at, *arguments
 

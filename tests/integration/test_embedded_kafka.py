@@ -24,7 +24,6 @@ def folder(starts_servers: None) -> Iterator[Path]:
         yield new_folder
 
 
-@pytest.mark.xdist_group("kafka")
 def test_committed_messages_survive_a_crash_and_a_restart_through_a_proxy(folder: Path) -> None:
     broker = Broker(kafka_lib(), folder / "kafka")
     with Proxy("127.0.0.1", broker.port) as proxy:
@@ -73,7 +72,6 @@ def test_errors_about_missing_programs_say_how_to_install_them(tmp_path: Path, m
     assert no_jars.value.kind is no_java.value.kind is Kind.PRECONDITION
 
 
-@pytest.mark.xdist_group("kafka")
 def test_a_broker_that_cannot_start_says_why(folder: Path) -> None:
     broken = Broker(kafka_lib(), folder / "kafka", settings={"log.retention.hours": "soon"})
     with pytest.raises(ChangelogError, match=r"log\.retention\.hours") as raised, broken:

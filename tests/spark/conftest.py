@@ -14,15 +14,11 @@ from tests.servers.spark import local_spark
 from tests.spark.ran import Ran, Run
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs all tests with the Spark session in one worker. Those that also use a broker run in the broker's worker."""
+    """Lets tests with Spark leave sockets open: see `sockets`."""
     for item in items:
-        if not isinstance(item, pytest.Function) or "spark" not in item.fixturenames:
-            continue
-        item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
-        if "broker" not in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
 
 @pytest.fixture(autouse=True)

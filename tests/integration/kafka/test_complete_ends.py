@@ -32,8 +32,6 @@ from tests.patience import PATIENCE_S, until
 from tests.servers import kafka_lib
 from tests.unit.records import checkpoint
 
-pytestmark = pytest.mark.xdist_group("kafka")
-
 AWHILE_S = 3.0
 """A reader that does not wait would return too early, within this time. A correct reader is still waiting then."""
 

@@ -99,7 +99,6 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.xdist_group("kafka")
 def test_campaign_kafka(seed: int) -> None:
     kafka_lib()
     figures = run(kafka.campaign(), ROUNDS, seed)
@@ -107,7 +106,6 @@ def test_campaign_kafka(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.xdist_group("kafka")
 def test_campaign_audit_kafka(seed: int) -> None:
     kafka_lib()
     figures = run(audit_kafka.campaign(), 1, seed)

@@ -26,7 +26,6 @@ FOLLOWED = int(os.environ.get("CHANGELOG_TEST_TABLES", FEW))
 
 
 @pytest.mark.usefixtures("starts_servers")
-@pytest.mark.xdist_group("kafka")
 def test_the_topics_of_a_thousand_tables_are_created() -> None:
     topics = topics_of("many", [entity(f"table_{number:04}") for number in range(COUNT)], {})
     with temporary_broker(kafka_lib()) as broker:

@@ -37,7 +37,7 @@ TRANSACTIONS = "__transaction_state"
 HINT = "start the missing brokers, add replicas to the topic, or lower its min.insync.replicas"
 PREFIXES = ("order", "transactions", "restart")
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = pytest.mark.xdist_group("replicas")
 
 
 def settings_of(broker: Broker, prefix: str) -> KafkaSettings:

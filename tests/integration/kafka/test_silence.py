@@ -50,7 +50,7 @@ ORDER = Entity(
     default_stamp=Stamp(api_version="", service_name="", identifier=""),
 )
 
-pytestmark = pytest.mark.xdist_group("kafka")
+pytestmark = pytest.mark.xdist_group("silence")
 
 
 class Link:
