@@ -24,7 +24,7 @@ from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog, Decl
 from changelog.connectors.sources.mysql.admin.lineage import Lineage
 from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, lower_case_table_names
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
-from changelog.connectors.sources.mysql.decode.cutting import portion
+from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
@@ -107,7 +107,7 @@ class MysqlSource:
         except BaseException:
             dump.close()
             raise
-        self._stream = Stream(dump, name=settings.name, portion=portion)  # 3
+        self._stream = Stream(dump, name=settings.name)  # 3
 
     def _resume(self, stored: Checkpoint | None) -> None:
         """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
@@ -245,11 +245,11 @@ class MysqlSource:
         assert self._reading is not None
         self._reading.check(self._state)
         # No variable refers to the events, so that a large one is freed as soon as it is decoded.
-        assembled = self._assembler.feed([] if self._assembler.busy else self._taken(timeout_s, gather_s))
+        assembled = self._assembler.feed(EMPTY if self._assembler.busy else self._taken(timeout_s, gather_s))
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         return self._piece(assembled)
 
-    def _taken(self, timeout_s: float, gather_s: float) -> list[bytes]:
+    def _taken(self, timeout_s: float, gather_s: float) -> EventBlock:
         assert self._stream is not None
         return self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
 

@@ -30,7 +30,7 @@ def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gt
 
     `gtids` is the set as MariaDB's text, and `encoded_gtids` the set as MySQL encodes it; a server gets only the one
     of the two that it understands. `server_id` must be that of no replica of the server. Afterwards,
-    `connection.payloads` returns the events, each after a byte 0. Raises ChangelogError.
+    `connection.stream_packets` returns the events, each after a byte 0. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)
