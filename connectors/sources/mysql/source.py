@@ -158,7 +158,8 @@ class MysqlSource:
             received=lineage.received,
             resume=lineage.resume,
             database=settings.address.database,
-            delivered=self._delivered_to(delivered),
+            delivered=lambda commit, gtid: delivered.add(commit, gtid) if self._records() else None,
+            records=self._records,
             half=lineage.half,
             dropped=checkpoint.source.get("dropped", ()),
             lower_case_table_names=lower_case_table_names(self._asking.query),
@@ -207,14 +208,10 @@ class MysqlSource:
         )
         start(self._reading, catalog, context, self._entities)
 
-    def _delivered_to(self, delivered: Delivered) -> Callable[[int, str], None]:
-        """Returns a function that records delivered transactions while tables are read. MariaDB does not need this."""
-
-        def record(commit: int, gtid: str) -> None:
-            if self._reading is not None and self._reading.running:
-                delivered.add(commit, gtid)
-
-        return (lambda *_: None) if self._asking.flavour is Flavour.MARIADB else record
+    def _records(self) -> bool:
+        """Returns whether the transactions that are delivered must be recorded: while tables of MySQL are read."""
+        is_mysql = self._asking.flavour is Flavour.MYSQL
+        return is_mysql and self._reading is not None and self._reading.running
 
     def _versions(self) -> Versions | None:
         if self._known is None:

@@ -9,14 +9,14 @@ log ended at that time. It publishes the rows once the stream has reached this p
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.row_groups import encode_groups
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.spans import Spans
 from changelog.connectors.sources.mysql.decode.cutting import Item, cut, divided
 from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
@@ -166,6 +166,6 @@ class _Encoder:
     def __init__(self, origin: Origin, texts: RowTexts) -> None:
         self._origin, self._texts = origin, texts
 
-    def encode(self, _first: int, _end: int, spans: Sequence[Span]) -> EncodedRows:
+    def encode(self, _first: int, _end: int, spans: Spans) -> EncodedRows:
         groups, data = self._texts.take()
         return encode_groups(self._origin, groups, data, spans)

@@ -153,7 +153,7 @@ class Statements:
 
     def bodies(self) -> pa.Buffer:
         """Returns the rows of all events, one after another."""
-        return gather(self.octets, len(self.begins), [(self.begins, self.sizes)])[1]
+        return gather(self.octets, len(self.begins), [(self.begins.astype(np.int32), self.sizes.astype(np.int32))])[1]
 
     def scan(self) -> bool:
         """Finds the rows. Returns False if those of an event are unusual, and have to be added one by one."""

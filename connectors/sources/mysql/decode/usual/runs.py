@@ -11,13 +11,13 @@ changes what later events mean, or that may stop the changelog or publish anythi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
-from changelog.connectors.capture.rows.render_rows import Span
-from changelog.connectors.capture.rows.row_records import Transaction
+from changelog.connectors.capture.rows.spans import SpanColumns
 from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
@@ -40,45 +40,51 @@ _BLOCK_BYTES_MAX = 8 << 20
 """Blocks of larger events have few events for each row, and are not searched."""
 
 _XID_BYTES = 8
-_NOTHING: tuple[Stamp | None, int] = None, 0
+_NOTHING = pa.scalar("")
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Consecutive transactions of the usual form, with one element for each in the sequences.
+    """Consecutive transactions of the usual form, with one element for each in the arrays.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
     which the transactions end; `end_log_pos` is that of the last event. `rows` are the numbers of published changes;
-    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0.
+    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0. `stamps` is None if there are none.
     """
 
     end: int
     end_log_pos: int
     series: Series
-    committed_at: Sequence[int]
-    ends: Sequence[int]
-    stamps: Sequence[Stamp | None]
-    ordinals: Sequence[int]
-    rows: Sequence[int]
+    committed_at: Ints
+    ends: Ints
+    stamps: Sequence[Stamp | None] | None
+    ordinals: Ints
+    rows: Ints
     groups: Sequence[Statements]
 
 
 def deliver(run: Run, state: LogState, assembly_run: AssemblyRun, texts: RowTexts) -> None:
     """Does what `TransactionReader.read` would do with the events of a run."""
-    head, numbers, commits = run.series
-    names = [f"{head}{number}" for number in numbers]
-    for commit, name in zip(commits, names, strict=True):
-        state.delivered(commit, name)
-    members = zip(commits, names, repeat(state.epoch), commits, run.committed_at, strict=False)
-    contents = zip(map(Transaction._make, members), run.stamps, run.ordinals, run.rows, strict=True)
-    spans = [
-        Span(transaction=transaction, stamp=stamp, ordinal=ordinal, rows=rows)
-        for transaction, stamp, ordinal, rows in contents
-    ]
-    texts.add_statements(run.groups, sum(run.rows))
+    series, count = run.series, len(run.rows)
+    names = pc.binary_join_element_wise(pa.scalar(series.head), pa.array(series.numbers).cast(pa.utf8()), _NOTHING)
+    if state.records():
+        for commit, name in zip(series.commits.tolist(), names.to_pylist(), strict=True):
+            state.delivered(commit, name)
+    spans = SpanColumns(
+        xids=series.commits,
+        names=names,
+        epochs=np.full(count, state.epoch),
+        commits=series.commits,
+        committed_at=run.committed_at,
+        ordinals=run.ordinals,
+        rows=run.rows,
+        published=np.full(count, -1),
+        stamps=run.stamps,
+    )
+    texts.add_statements(run.groups, int(run.rows.sum()))
     assembly_run.take_all(spans, run.ends)
     state.place.pass_to(run.end_log_pos)
-    state.pass_all(run.series)
+    state.pass_all(series)
 
 
 class UsualRuns:
@@ -276,20 +282,25 @@ class _Collector:
         first_rows = np.cumsum(counts) - counts
         for statements in groups:
             statements.first_rows = first_rows[statements.numbers]
-        signed = [self._signed.get(number, _NOTHING) for number in range(self._count)]
+        ordinals = np.zeros(self._count, np.int64)
+        ordinals[[number for number, (_, ordinal) in self._signed.items() if ordinal]] = 1
+        stamps: list[Stamp | None] | None = [None] * self._count if self._signed else None
+        for number, (stamp, _) in self._signed.items():
+            assert stamps is not None
+            stamps[number] = stamp
         return Run(
             end=int(found.nexts[end - 1]),
             end_log_pos=int(found.ends[end - 1]),
             series=Series(
                 head=found.head(first),
                 numbers=found.gtids.numbers[first:end],
-                commits=(base + found.begins[first:end]).tolist(),
+                commits=base + found.begins[first:end],
             ),
             committed_at=found.gtids.committed_at[first:end],
-            ends=(base + found.ends[first:end]).tolist(),
-            stamps=[stamp for stamp, _ in signed],
-            ordinals=[ordinal for _, ordinal in signed],
-            rows=np.add.reduceat(counts, begins[:-1] - begins[0]).tolist(),
+            ends=base + found.ends[first:end],
+            stamps=stamps,
+            ordinals=ordinals,
+            rows=np.add.reduceat(counts, begins[:-1] - begins[0]),
             groups=groups,
         )
 
