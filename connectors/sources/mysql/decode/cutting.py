@@ -16,7 +16,7 @@ BLOCK_BYTES_MAX = 1 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
 rows of the changelog are much larger than those of the log."""
 
-_EVENTS_MAX = 16_384
+_EVENTS_MAX = 32_768
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _BYTES_WITHOUT_ROWS = 96

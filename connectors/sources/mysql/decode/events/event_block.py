@@ -48,6 +48,7 @@ class EventBlock(Sequence[bytes | memoryview]):
     pieces: list[Piece]
     _counts: list[int] = field(init=False)
     _at: tuple[int, Piece, list[int]] | None = field(init=False, default=None)
+    _sizes: Ints | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.pieces = [piece for piece in self.pieces if len(piece.ends)]
@@ -68,8 +69,13 @@ class EventBlock(Sequence[bytes | memoryview]):
     @property
     def sizes(self) -> Ints:
         """The size of each event."""
-        sizes = [np.diff(piece.ends, prepend=piece.begin) - GAP_BYTES for piece in self.pieces]
-        return np.concatenate(sizes) if sizes else np.empty(0, np.int64)
+        if self._sizes is None:
+            ends = [piece.ends for piece in self.pieces]
+            self._sizes = np.diff(np.concatenate(ends) if ends else np.empty(0, np.int64), prepend=0)
+            firsts = [0, *self._counts[:-1]] if ends else []
+            self._sizes[firsts] = [int(piece.ends[0]) - piece.begin for piece in self.pieces]
+            self._sizes -= GAP_BYTES
+        return self._sizes
 
     def joined(self) -> tuple[bytearray, Ints]:
         """Returns a copy of the whole block as one piece, with padding after it, and where each event ends in it."""
@@ -116,7 +122,9 @@ class EventBlock(Sequence[bytes | memoryview]):
             if first < count and before < end:
                 pieces.append(piece.part(max(first - before, 0), min(end, count) - before))
             before = count
-        return EventBlock(pieces)
+        block = EventBlock(pieces)
+        block._sizes = None if self._sizes is None else self._sizes[first:end]
+        return block
 
 
 EMPTY = EventBlock([])
