@@ -5,7 +5,7 @@ into a part of the changelog.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.connectors.capture.rows.spans import Spans
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.position import Position
 from changelog.envelope.versions import Announced
@@ -54,7 +54,7 @@ class EncodedRows:
     stop: ChangelogError | None = None
 
 
-Encode = Callable[[int, int, Sequence[Span]], EncodedRows]
+Encode = Callable[[int, int, Spans], EncodedRows]
 """Takes the numbers `first` and `end`, and spans; encodes the rows of a block from `first` up to, not including, `end`.
 
 The rows of a block are numbered from 0. A span is a run of rows with the same transaction and stamp; the spans cover

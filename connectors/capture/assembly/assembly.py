@@ -48,8 +48,8 @@ from changelog.connectors.capture.assembly.assembled import (
     Listener,
 )
 from changelog.connectors.capture.assembly.open_transaction import OpenTransaction, check_ordinal
-from changelog.connectors.capture.rows.render_rows import Span, parted
 from changelog.connectors.capture.rows.row_records import Change, Transaction
+from changelog.connectors.capture.rows.spans import Span, SpanColumns, parted
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -100,6 +100,15 @@ class Assembly:
         is_last = (transaction.epoch, transaction.commit) == (last.epoch, last.commit)
         return last.ordinal if is_last and self._partial else _EVERYTHING
 
+    def all_published(self, spans: SpanColumns) -> Ints:
+        """Returns what `published` returns for the transaction of each span."""
+        last = self._published
+        if last is None:
+            return np.full(len(spans), -1)
+        is_same = (spans.epochs == last.epoch) & (spans.commits == last.commit)
+        is_later = (spans.epochs > last.epoch) | ((spans.epochs == last.epoch) & (spans.commits > last.commit))
+        return np.where(is_later, -1, np.where(is_same & self._partial, last.ordinal, _EVERYTHING))
+
 
 class AssemblyRun:
     """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
@@ -115,10 +124,10 @@ class AssemblyRun:
 
     def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
         self._assembly, self._encode, self._place_of = assembly, encode, place_of
-        self._spans: list[Span] = []
+        self._spans: list[Span | SpanColumns] = []
         self._taken = self._encoded = 0
         self._batches: list[tuple[pa.RecordBatch, Ints]] = []
-        self._ended: list[tuple[Transaction, int]] = []
+        self._ended: list[tuple[Transaction, int] | tuple[SpanColumns, Ints]] = []
         self._assembled = Assembled()
 
     @property
@@ -162,7 +171,7 @@ class AssemblyRun:
         self._taken, opened.ordinal = self._taken + rows, ordinal + rows
         last, stamp = self._spans[-1] if self._spans else None, opened.stamp or opened.fallback
         if (
-            last is not None
+            isinstance(last, Span)
             and last.transaction is opened.transaction
             and last.ordinal + last.rows == ordinal
             and (last.stamp is stamp or last.stamp == stamp)
@@ -180,23 +189,23 @@ class AssemblyRun:
             )
         check_ordinal(opened.ordinal)  # checked last, so that `fail` encodes the rows that were taken
 
-    def take_all(self, spans: Sequence[Span], ends: Sequence[int]) -> None:
+    def take_all(self, spans: SpanColumns, ends: Ints) -> None:
         """Takes whole transactions, in the order of the log: the same as `begin`, `sign`, `take` and `commit` for each.
 
-        Each transaction has one span, maybe without rows. `ends` are the places at which the transactions end. If the
-        ordinal of a span is not 0, messages with stamps come before its rows. Raises ChangelogError (MALFORMED) if a
-        transaction is open.
+        Each transaction has one span, maybe without rows. The member `published` of the spans is ignored. `ends` are
+        the places at which the transactions end. If the ordinal of a span is not 0, messages with stamps come before
+        its rows. Raises ChangelogError (MALFORMED) if a transaction is open.
         """
         assembly = self._assembly
         if assembly.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
-        self._assembled.first = self._assembled.first or spans[0].transaction
-        for span in spans:
-            span.published = assembly.published(span.transaction)
-        self._spans += [span for span in spans if span.rows]
-        self._taken += sum(span.rows for span in spans)
-        self._ended += zip([span.transaction for span in spans], ends, strict=True)
-        check_ordinal(max(span.ordinal + span.rows for span in spans))
+        self._assembled.first = self._assembled.first or spans.transaction(0)
+        taken = replace(spans, published=assembly.all_published(spans)).with_rows()
+        if len(taken):
+            self._spans.append(taken)
+        self._taken += int(spans.rows.sum())
+        self._ended.append((spans, ends))
+        check_ordinal(int((spans.ordinals + spans.rows).max()))
 
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction. A stamp from a message, earlier or later, overrides
@@ -335,7 +344,7 @@ class AssemblyRun:
             if count:
                 batches.append((rows.slice(0, count), commits[:count]))
         self._batches = batches
-        self._ended = [ended for ended in self._ended if ended[0].commit < commit]
+        self._ended = [before for ended in self._ended for before in _ended_before(ended, commit)]
         assembled = self._assembled
         assembled.signals = [signal for signal in assembled.signals if signal[1].transaction.commit < commit]
         assembled.announced = [
@@ -352,7 +361,7 @@ class AssemblyRun:
         assembled = self._assembled
         assembled.rows = [rows for rows, _ in self._batches]
         if self._ended:
-            assembled.last, end = self._ended[-1]
+            assembled.last, end = _last_ended(self._ended[-1])
             assembled.through = commit_text(end)
         opened = self._assembly.open
         if opened is not None and self._batches and int(self._batches[-1][1][-1]) == opened.transaction.commit:
@@ -375,9 +384,9 @@ class AssemblyRun:
         if parsed.stamp is None:
             return
         opened.stamp = parsed.stamp
-        if self._place_of is None or not self._spans or self._spans[-1].transaction is not opened.transaction:
+        span, late = self._spans[-1] if self._spans else None, 0
+        if self._place_of is None or not isinstance(span, Span) or span.transaction is not opened.transaction:
             return
-        span, late = self._spans[-1], 0
         while late < span.rows and self._place_of(self._taken - 1 - late) == place:
             late += 1
         if late:
@@ -427,3 +436,22 @@ class AssemblyRun:
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._batches.append((rows.slice(begin), commits[begin:]))
+
+
+def _last_ended(ended: tuple[Transaction, int] | tuple[SpanColumns, Ints]) -> tuple[Transaction, int]:
+    """Returns the last one of transactions, and where it ends."""
+    transactions, ends = ended
+    if isinstance(transactions, SpanColumns) and not isinstance(ends, int):
+        return transactions.transaction(len(ends) - 1), int(ends[-1])
+    return ended
+
+
+def _ended_before(
+    ended: tuple[Transaction, int] | tuple[SpanColumns, Ints], commit: int
+) -> Sequence[tuple[Transaction, int]]:
+    """Returns the last one of transactions whose commit is before another, and where it ends; nothing if none is."""
+    transactions, ends = ended
+    if isinstance(transactions, SpanColumns):
+        number = int(np.searchsorted(transactions.commits, commit)) - 1
+        return [(transactions.transaction(number), int(ends[number]))] if number >= 0 else []
+    return [ended] if transactions.commit < commit else []

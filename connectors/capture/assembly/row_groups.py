@@ -15,9 +15,10 @@ import numpy.typing as npt
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data
-from changelog.connectors.capture.rows.render_rows import Meta, Span, merged, render
+from changelog.connectors.capture.rows.render_rows import merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.rows.spans import Meta, Spans
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError, Kind
@@ -55,7 +56,7 @@ class RowGroup:
         return Insert(relid=relid, new=new) if old is None else Update(relid=relid, old_kind="O", old=old, new=new)
 
 
-def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans: Sequence[Span]) -> EncodedRows:
+def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans: Spans) -> EncodedRows:
     """Encodes a block.
 
     `data` has the texts of the values, and ends with `splice.INLINE` bytes of padding. `spans` cover the rows of the

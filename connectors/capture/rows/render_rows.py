@@ -11,7 +11,7 @@ key or partition has two records; the position ordinal of the second one is 1 gr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Texts
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
+from changelog.connectors.capture.rows.spans import Meta, SpanColumns
 from changelog.envelope.codec import json_codec
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Pool, Segment, splice
@@ -32,81 +33,14 @@ from changelog.envelope.position import Position
 Ints = npt.NDArray[np.int64]
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_HEX_PAIRS = np.frombuffer(b"".join(b"%02X" % number for number in range(256)), np.uint16)
+_THREE_DIGITS = np.array([b"%03d" % number for number in range(1000)])
 _POSITION_LENGTH = len(str(Position(0, 0, 0)))
 _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
+_BEFORE_NAME, _BEFORE_TIME = b'","transaction":"', b'","committedAt":"'
+_TIME_LENGTH = len(_BEFORE_TIME) + len("2026-01-01T00:00:00.000000Z") + 1
+"""The texts around a transaction's name, and the length of the text after it, up to the closing quote of the time."""
 _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
-
-
-@dataclass(slots=True, kw_only=True)
-class Span:
-    """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
-
-    The assembly adds rows to its last span until the span is encoded.
-
-    The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
-    transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing
-    was published.
-    """
-
-    transaction: Transaction
-    stamp: Stamp | None
-    ordinal: int
-    rows: int
-    published: int = -1
-
-
-def parted(spans: Sequence[Span], count: int) -> tuple[list[Span], list[Span]]:
-    """Splits off the last `count` rows, all of which must be in the last span.
-
-    Returns the spans of the earlier rows, and a list with the one span of the last `count` rows. This list is empty if
-    `count` is 0.
-    """
-    if not count:
-        return [*spans], []
-    *earlier, last = spans
-    rows_before = last.rows - count
-    split_off = [replace(last, ordinal=last.ordinal + rows_before, rows=count)]
-    return [*earlier, replace(last, rows=rows_before)] if rows_before else earlier, split_off
-
-
-class Meta:
-    """The facts about each row of a block that follow from its span, as arrays with one element for each row.
-
-    - `spans`: the number of the row's span in `span_list`; `span` returns the span with that number.
-    - `ordinals`: the row's ordinal.
-    - `published`: the position ordinal of the last record of the row's transaction that was published already, or -1.
-    - `commits`: the commit of the row's transaction.
-    - `stamped`: whether the row has a stamp.
-    """
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self.span_list = spans
-        row_counts = [span.rows for span in spans]
-        self.spans: Ints = np.repeat(np.arange(len(spans)), row_counts)
-        begins = np.cumsum([0, *row_counts])[:-1]
-        ordinal_shifts = np.array([span.ordinal for span in spans], np.int64) - begins
-        self.ordinals: Ints = np.arange(len(self.spans)) + ordinal_shifts[self.spans]
-        self.published = self._spread([span.published for span in spans])
-        self.commits = self._spread([span.transaction.commit for span in spans])
-        self.stamped: npt.NDArray[np.bool_] = self._spread([span.stamp is not None for span in spans]).astype(bool)
-
-    def _spread(self, values: Sequence[int]) -> Ints:
-        """Returns for each row the value of its span; `values` has one for each span."""
-        return np.array(values, np.int64)[self.spans]
-
-    def span(self, number: int) -> Span:
-        """Returns the span for a number that `spans` contains."""
-        return self.span_list[number]
-
-    def change(self, place: int) -> Change:
-        """Returns the transaction, the ordinal and the stamp of the row with the number `place`."""
-        span = self.span_list[self.spans[place]]
-        return Change(transaction=span.transaction, ordinal=int(self.ordinals[place]), stamp=span.stamp)
-
-    def xids(self, places: Ints) -> Ints:
-        """Returns the 64-bit transaction ids of the rows with the numbers `places`."""
-        return self._spread([span.transaction.xid for span in self.span_list])[places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +66,9 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
     order = None if len(parts) == 1 else np.argsort(places, kind="stable")
     if order is not None:
         places, part_codes = places[order], part_codes[order]
-    span_numbers = meta.spans[places]
-    stamps, stamp_codes = _stamps(parts, meta, part_codes, span_numbers)
-    used_numbers, transaction_codes = np.unique(span_numbers, return_inverse=True)
-    transactions = [meta.span(number).transaction for number in used_numbers.tolist()]
-    positions = _positions(transactions, transaction_codes, 2 * meta.ordinals[places])
+    spans, codes = meta.columns, meta.spans[places]
+    stamps, stamp_codes = _stamps(parts, spans, part_codes, codes)
+    positions = _positions(spans.epochs[codes], spans.commits[codes], 2 * meta.ordinals[places])
 
     def joined(name: str) -> pa.Array:
         columns = [getattr(part, name) for part in parts]
@@ -163,11 +95,8 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
                 pa.py_buffer(positions),
             ],
         ),
-        "transaction": _pick([transaction.name for transaction in transactions], transaction_codes),
-        "committed_at": pa.array(
-            np.array([transaction.committed_at for transaction in transactions], np.int64)[transaction_codes],
-            batch.SCHEMA.field("committed_at").type,
-        ),
+        "transaction": _take(spans.names, codes),
+        "committed_at": pa.array(spans.committed_at[codes], batch.SCHEMA.field("committed_at").type),
         "api_version": _pick([stamp.api_version for stamp in stamps], stamp_codes),
         "service_name": _pick([stamp.service_name for stamp in stamps], stamp_codes),
         "identifier": _pick([stamp.identifier for stamp in stamps], stamp_codes),
@@ -177,8 +106,8 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
             stamps,
             stamp_codes,
             positions,
-            transactions,
-            transaction_codes,
+            spans,
+            codes,
         ),
         "current": joined("current"),
         "original": joined("original"),
@@ -207,44 +136,49 @@ def merged(
 
 def _pick(values: Sequence[str | None], codes: Ints) -> pa.StringArray:
     """Returns for each row the value whose index in `values` is the row's code."""
+    return _take(pa.array(values, pa.utf8()), codes)
+
+
+def _take(values: pa.StringArray, codes: Ints) -> pa.StringArray:
+    """Returns for each row the value whose index in `values` is the row's code."""
     if len(values) == 1:
-        return pa.repeat(pa.scalar(values[0], pa.utf8()), len(codes))
-    return pa.array(values, pa.utf8()).take(pa.array(codes))
+        return pa.repeat(values[0], len(codes))
+    return values if np.array_equal(codes, np.arange(len(values))) else values.take(pa.array(codes))
 
 
-def _stamps(parts: Sequence[Texts], meta: Meta, part_codes: Ints, span_numbers: Ints) -> tuple[list[Stamp], Ints]:
+def _stamps(parts: Sequence[Texts], spans: SpanColumns, part_codes: Ints, codes: Ints) -> tuple[list[Stamp], Ints]:
     """Returns the distinct stamps of the rows, and for each row the index of its stamp in them.
 
-    A row without a stamp has the default stamp of its entity.
+    A row without a stamp has the default stamp of its entity. `codes` has the number of each row's span.
     """
-    objects = {id(span.stamp): span.stamp for span in meta.span_list}
+    objects = {id(stamp): stamp for stamp in spans.stamps or [None]}
     numbers, span_stamps = {key: number for number, key in enumerate(objects)}, list(objects.values())
-    numbers_of_spans = np.array([numbers[id(span.stamp)] for span in meta.span_list], np.int64)
-    pairs, pair_codes = np.unique(numbers_of_spans[span_numbers] * len(parts) + part_codes, return_inverse=True)
+    pairs = part_codes
+    if spans.stamps is not None and len(span_stamps) > 1:
+        pairs = pairs + len(parts) * np.array([numbers[id(stamp)] for stamp in spans.stamps], np.int64)[codes]
+    used = np.flatnonzero(np.bincount(pairs))
     indexes: dict[Stamp, int] = {}
-    pair_indexes = []
-    for pair in pairs.tolist():
+    pair_indexes = np.zeros(int(used[-1]) + 1, np.int64)
+    for pair in used.tolist():
         number, part_code = divmod(pair, len(parts))
         stamp = span_stamps[number] or parts[part_code].binding.entity.default_stamp
-        pair_indexes.append(indexes.setdefault(stamp, len(indexes)))
-    return list(indexes), np.array(pair_indexes, np.int64)[pair_codes]
+        pair_indexes[pair] = indexes.setdefault(stamp, len(indexes))
+    return list(indexes), pair_indexes[pairs]
 
 
-def _positions(transactions: Sequence[Transaction], codes: Ints, position_ordinals: Ints) -> npt.NDArray[np.uint8]:
-    """Returns the texts of the rows' positions, as a matrix of bytes of shape (rows, _POSITION_LENGTH).
-
-    `codes` has the index of each row's transaction in `transactions`.
-    """
-    texts = np.full((len(codes), _POSITION_LENGTH), ord("/"), np.uint8)
-    texts[:, :8] = _hex(np.array([transaction.epoch for transaction in transactions], np.int64)[codes], 8)
-    texts[:, 9:25] = _hex(np.array([transaction.commit for transaction in transactions], np.int64)[codes], 16)
+def _positions(epochs: Ints, commits: Ints, position_ordinals: Ints) -> npt.NDArray[np.uint8]:
+    """Returns the texts of the rows' positions, as a matrix of bytes of shape (rows, _POSITION_LENGTH)."""
+    texts = np.full((len(epochs), _POSITION_LENGTH), ord("/"), np.uint8)
+    texts[:, :8] = _hex(epochs, 8)
+    texts[:, 9:25] = _hex(commits, 16)
     texts[:, 26:] = _hex(position_ordinals, 8)
     return texts
 
 
 def _hex(numbers: Ints, digits: int) -> npt.NDArray[np.uint8]:
-    """Returns the hexadecimal digits of each number, as a matrix of shape (numbers, digits)."""
-    texts: npt.NDArray[np.uint8] = _HEX[(numbers[:, None] >> np.arange(4 * digits - 4, -4, -4)) & 15]
+    """Returns the hexadecimal digits of each number, 8 or 16, as a matrix of shape (numbers, digits)."""
+    octets = numbers.astype(f">u{digits // 2}").view(np.uint8).reshape(-1, digits // 2)
+    texts: npt.NDArray[np.uint8] = _HEX_PAIRS[octets].view(np.uint8)
     return texts
 
 
@@ -256,7 +190,7 @@ def _constants(origin: Origin, binding: Binding, op: Op) -> _Constants:
     head, tail = text.split(str(position).encode(), 1)
     return _Constants(
         source=head[len(_stamp_text(_NO_STAMP)) :],
-        tail=tail[len(_transaction_text(_NO_TRANSACTION)) :],
+        tail=tail[len(_BEFORE_NAME) + len(_NO_TRANSACTION.name) + _TIME_LENGTH :],
     )
 
 
@@ -270,16 +204,31 @@ def _stamp_text(stamp: Stamp) -> bytes:
     )
 
 
-def _transaction_text(transaction: Transaction) -> bytes:
-    second, microseconds = divmod(transaction.committed_at, 1_000_000)
-    name = msgspec.json.encode(transaction.name)
-    return b'","transaction":%b,"committedAt":"%b.%06dZ"' % (name, _second_text(second), microseconds)
-
-
 @lru_cache(maxsize=1024)
 def _second_text(second: int) -> bytes:
     """Returns a time, given in seconds since 1970, as `json_codec` writes it; many transactions share a second."""
     return (_UNIX + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds").encode()
+
+
+def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
+    """Returns the JSON between a transaction's name and the constant tail, as a matrix (transactions, _TIME_LENGTH)."""
+    seconds, microseconds = np.divmod(committed_at, 1_000_000)
+    distinct, codes = np.unique(seconds, return_inverse=True)
+    second_texts = np.array([_BEFORE_TIME + _second_text(second) + b'.000000Z"' for second in distinct.tolist()])
+    texts: npt.NDArray[np.uint8] = second_texts[codes].view(np.uint8).reshape(-1, _TIME_LENGTH)
+    texts[:, -8:-2] = _THREE_DIGITS[np.stack(np.divmod(microseconds, 1000), axis=1)].view(np.uint8)
+    return texts
+
+
+def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
+    """Returns the texts as JSON without quotes: where each begins, with the end of the last one, and the bytes."""
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    octets = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.empty(0, np.uint8)
+    if ((octets < ord(" ")) | (octets == ord('"')) | (octets == ord("\\"))).any():
+        encoded = [msgspec.json.encode(text)[1:-1] for text in texts.to_pylist()]
+        return np.cumsum([0, *map(len, encoded)]), b"".join(encoded)
+    return bounds - bounds[0], octets.tobytes()
 
 
 def _provenance(
@@ -288,19 +237,26 @@ def _provenance(
     stamps: Sequence[Stamp],
     stamp_codes: Ints,
     positions: npt.NDArray[np.uint8],
-    transactions: Sequence[Transaction],
-    transaction_codes: Ints,
+    spans: SpanColumns,
+    codes: Ints,
 ) -> pa.StringArray:
-    """Returns the provenance JSON of each row, as `json_codec` writes it."""
-    pool = Pool(positions.tobytes())
+    """Returns the provenance JSON of each row, as `json_codec` writes it. `codes` has the number of each row's span."""
+    count, length = len(codes), _POSITION_LENGTH + len(_BEFORE_NAME)
+    before_names = np.empty((count, length), np.uint8)
+    before_names[:, :_POSITION_LENGTH] = positions
+    before_names[:, _POSITION_LENGTH:] = np.frombuffer(_BEFORE_NAME, np.uint8)
+    pool = Pool(before_names.tobytes())
+    bounds, names = _json_texts(spans.names)
+    name_start, time_start = pool.add(names), pool.add(_times(spans.committed_at).tobytes())
     segments = [
         _segment(pool, [_stamp_text(stamp) for stamp in stamps], stamp_codes),
         _segment(pool, [constant.source for constant in constants], part_codes),
-        (np.arange(len(part_codes), dtype=np.int32) * _POSITION_LENGTH, _POSITION_LENGTH),
-        _segment(pool, [_transaction_text(transaction) for transaction in transactions], transaction_codes),
+        (np.arange(count, dtype=np.int32) * length, length),
+        ((name_start + bounds[:-1])[codes], np.diff(bounds)[codes]),
+        (time_start + codes * _TIME_LENGTH, _TIME_LENGTH),
         _segment(pool, [constant.tail for constant in constants], part_codes),
     ]
-    return splice(pool.buffer(), len(part_codes), segments)
+    return splice(pool.buffer(), count, segments)
 
 
 def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:

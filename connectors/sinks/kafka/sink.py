@@ -322,11 +322,11 @@ class KafkaSink:
         messages = self._values.messages(batch)
         if not (batch := messages.rows).num_rows:
             return []
-        entities = batch.column("entity").to_pylist()
-        names = {entity: topic(self._settings.prefix, entity) for entity in set(entities)}
+        entities = batch.column("entity").dictionary_encode()
+        names = [topic(self._settings.prefix, entity) for entity in entities.dictionary.to_pylist()]
         calls: list[ProduceCall] = list(
             zip(
-                map(names.__getitem__, entities),
+                map(names.__getitem__, entities.indices.tolist()),
                 messages.values,
                 messages.keys,
                 batch.column("partition").to_pylist(),
@@ -336,7 +336,7 @@ class KafkaSink:
                 messages.headers,
             )
         )
-        if oversized.OVERHEAD_BYTES + messages.nbytes_max > min(self._limit(name) for name in names.values()):
+        if oversized.OVERHEAD_BYTES + messages.nbytes_max > min(self._limit(name) for name in names):
             rows = zip(calls, batch.column("op").to_pylist(), batch.column("position").to_pylist(), strict=True)
             return [call for row in rows for call in self._fitting(*row)]
         for index in reversed(pc.indices_nonzero(pc.equal(batch.column("op"), _DELETE)).to_pylist()):

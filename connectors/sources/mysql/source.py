@@ -24,7 +24,7 @@ from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog, Decl
 from changelog.connectors.sources.mysql.admin.lineage import Lineage
 from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, lower_case_table_names
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
-from changelog.connectors.sources.mysql.decode.cutting import portion
+from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
@@ -107,7 +107,7 @@ class MysqlSource:
         except BaseException:
             dump.close()
             raise
-        self._stream = Stream(dump, name=settings.name, portion=portion)  # 3
+        self._stream = Stream(dump, name=settings.name)  # 3
 
     def _resume(self, stored: Checkpoint | None) -> None:
         """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
@@ -158,7 +158,8 @@ class MysqlSource:
             received=lineage.received,
             resume=lineage.resume,
             database=settings.address.database,
-            delivered=self._delivered_to(delivered),
+            delivered=lambda commit, gtid: delivered.add(commit, gtid) if self._records() else None,
+            records=self._records,
             half=lineage.half,
             dropped=checkpoint.source.get("dropped", ()),
             lower_case_table_names=lower_case_table_names(self._asking.query),
@@ -207,14 +208,10 @@ class MysqlSource:
         )
         start(self._reading, catalog, context, self._entities)
 
-    def _delivered_to(self, delivered: Delivered) -> Callable[[int, str], None]:
-        """Returns a function that records delivered transactions while tables are read. MariaDB does not need this."""
-
-        def record(commit: int, gtid: str) -> None:
-            if self._reading is not None and self._reading.running:
-                delivered.add(commit, gtid)
-
-        return (lambda *_: None) if self._asking.flavour is Flavour.MARIADB else record
+    def _records(self) -> bool:
+        """Returns whether the transactions that are delivered must be recorded: while tables of MySQL are read."""
+        is_mysql = self._asking.flavour is Flavour.MYSQL
+        return is_mysql and self._reading is not None and self._reading.running
 
     def _versions(self) -> Versions | None:
         if self._known is None:
@@ -245,11 +242,11 @@ class MysqlSource:
         assert self._reading is not None
         self._reading.check(self._state)
         # No variable refers to the events, so that a large one is freed as soon as it is decoded.
-        assembled = self._assembler.feed([] if self._assembler.busy else self._taken(timeout_s, gather_s))
+        assembled = self._assembler.feed(EMPTY if self._assembler.busy else self._taken(timeout_s, gather_s))
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
         return self._piece(assembled)
 
-    def _taken(self, timeout_s: float, gather_s: float) -> list[bytes]:
+    def _taken(self, timeout_s: float, gather_s: float) -> EventBlock:
         assert self._stream is not None
         return self._stream.take(timeout_s, 0.0 if self._hurried else gather_s, _GATHERED_EVENTS)
 

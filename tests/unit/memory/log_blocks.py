@@ -4,7 +4,7 @@ The assembly is that of the capture core.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 
 import numpy as np
@@ -13,9 +13,9 @@ from changelog.connectors.capture.assembly.assembled import Assembled, ColumnCha
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.render_rows import Meta, Span
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.spans import Meta, Spans
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
@@ -112,7 +112,7 @@ class LogBlocks:
         self._bound[edit.table] = binding
         run.describe(entity, Look(columns=binding.shape, relation=binding.relid))
 
-    def _encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+    def _encode(self, first: int, end: int, spans: Spans) -> EncodedRows:
         meta, records, places = Meta(spans), [], []
         for place, edit in enumerate(self._rows[first:end]):
             change = meta.change(place)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from changelog.connectors.capture.assembly.assembled import Assembled, Ints
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.events import Operation
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
@@ -227,7 +228,7 @@ def read(
     packets = list(server.sent(stored.resume))
     while (packets or reader.busy) and reader.stop is None:
         taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
-        assembled = reader.feed(taken)
+        assembled = reader.feed(EventBlock.of(taken))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
         assert not reader.state.unlogged  # no prepared transaction is forgotten

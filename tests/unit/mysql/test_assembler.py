@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
+from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.mysql.assembling import ENTITY, NOTHING, Reads, Stored, after, assembler, published
@@ -40,7 +41,7 @@ def test_each_committed_change_is_delivered_once_over_restarts(
             if random.random() < 0.3:
                 reads.add(world.end)
             size = random.choice([1, 2, 3, 7, 30, 400])
-            assembled = reader.feed(packets[:size])
+            assembled = reader.feed(EventBlock.of(packets[:size]))
             assert reader.stop is None, reader.stop
             del packets[:size]
             if not done and random.random() < 0.03:
@@ -61,11 +62,11 @@ def test_a_compressed_transaction_is_delivered_in_parts(seed: int, monkeypatch: 
     rows, parts = list[pa.RecordBatch](), 0
     reader = assembler(Stored(NOTHING, NOTHING), Reads())
     for packet in world.sent(NOTHING):
-        rows += reader.feed([packet]).rows
+        rows += reader.feed(EventBlock.of([packet])).rows
         while reader.busy:
             parts += 1
             assert not reader.between
-            rows += reader.feed([]).rows
+            rows += reader.feed(EMPTY).rows
         assert reader.stop is None, reader.stop
     assert published(rows) == world.expected
     assert parts
@@ -88,7 +89,7 @@ def test_a_commit_of_an_unknown_xa_transaction_lets_the_tables_be_read(seed: int
     reads = Reads()
     reader = assembler(Stored(NOTHING, NOTHING), reads)
     packets = list(world.sent(NOTHING))[:2]
-    assert not reader.feed([*packets, *last.packets]).rows
+    assert not reader.feed(EventBlock.of([*packets, *last.packets])).rows
     assert reader.stop is None
     assert reads.discarded == [ENTITY.table]
     assert reader.state.unlogged == [("item", "the log has only the commit of an XA transaction")]
@@ -101,7 +102,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
     reader = assembler(Stored(NOTHING, NOTHING), Reads())
     head, last = list(world.sent(NOTHING))[:2], world.log[-1].packets
     with pytest.raises(ChangelogError, match="inside another") as caught:
-        reader.feed([*head, *last[:-1], *last])
+        reader.feed(EventBlock.of([*head, *last[:-1], *last]))
     assert caught.value.kind is Kind.MALFORMED
 
 
@@ -110,5 +111,5 @@ def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))
-    assembled = assembler(Stored(NOTHING, NOTHING), Reads()).feed(list(world.sent(NOTHING)))
+    assembled = assembler(Stored(NOTHING, NOTHING), Reads()).feed(EventBlock.of(world.sent(NOTHING)))
     assert [(content, number) for content, _, number in assembled.signals] == [(b"one", 11), (b"two", 12)]

@@ -4,6 +4,7 @@ from random import Random
 
 import pyarrow as pa
 
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Rotate
 from changelog.connectors.sources.mysql.decode.prepared import Prepared
@@ -66,7 +67,7 @@ def test_a_file_whose_number_is_too_large_is_told(seed: int) -> None:
     number = 1 << COORDINATE_BITS - OFFSET_BITS
     rotate = Rotate(header=header(EventType.ROTATE, flags=0x20), file=f"binlog.{number}", position=4)
     reader = assembler(NEW, Reads())
-    assembled = reader.feed([*world.sent(NOTHING), encode(rotate)])
+    assembled = reader.feed(EventBlock.of([*world.sent(NOTHING), encode(rotate)]))
     assert reader.stop is not None
     assert reader.stop.kind is Kind.LIMIT
     assert f"binary log file {number} has a number with more than" in str(reader.stop)

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.envelope.errors import Kind
 from changelog.envelope.position import Position
 from tests.unit.mysql.assembling import ENTITY, NEW, NOTHING, Reads, after, assembler, published
@@ -40,7 +41,7 @@ def test_a_table_that_was_created_because_it_was_missing_is_read(
         world.execute(statement)
         if restarts or statement is statements[-1]:
             reader = assembler(stored, Reads())
-            stored = after(stored, reader.feed(list(world.sent(stored.gtids))), reader)
+            stored = after(stored, reader.feed(EventBlock.of(world.sent(stored.gtids))), reader)
             found += reader.state.unlogged
     assert found == unlogged
 
@@ -52,7 +53,7 @@ def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:
     world.commit(1)
     world.execute(CREATE_MISSING)
     reader = assembler(NEW, Reads(), entity=replace(ENTITY, missing_stamp="stop"))
-    stored = after(NEW, reader.feed(list(world.sent(NOTHING))), reader)
+    stored = after(NEW, reader.feed(EventBlock.of(world.sent(NOTHING))), reader)
     assert reader.stop is not None
     assert reader.state.unlogged == []
     assert stored.dropped == {"item"}
@@ -67,7 +68,7 @@ def test_the_policy_stops_at_the_statement_and_not_before_it(seed: int) -> None:
     world.execute(CREATE)
     world.commit(1)
     reader = assembler(NEW, Reads(), entity=replace(ENTITY, on_unlogged="stop"))
-    assembled = reader.feed(list(world.sent(NOTHING)))
+    assembled = reader.feed(EventBlock.of(world.sent(NOTHING)))
     stored = after(NEW, assembled, reader)
     assert reader.stop is not None
     assert (reader.stop.kind, reader.stop.position) == (Kind.GAP, Position(1, created, 0))

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.prepared import Prepared
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.errors import Kind
@@ -60,6 +61,6 @@ def test_rows_of_xa_transactions_are_refused_before_they_are_all_in_memory(
     reader.state.prepared = Prepared(bytes_max=sum(map(len, world.log[0].packets)) + 500)
     *packets, _, _ = world.sent(NOTHING)
     for packet in packets:
-        reader.feed([packet])
+        reader.feed(EventBlock.of([packet]))
     assert reader.stop is not None
     assert (reader.stop.kind, reader.stop.position) == (Kind.LIMIT, second)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.decode.cutting import BLOCK_BYTES_MAX, divided, portion
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, Xid
@@ -16,7 +17,7 @@ LARGE = bytes(BLOCK_BYTES_MAX // 3)
 
 @given(sizes=st.lists(st.sampled_from([b"x" * 20, LARGE]), max_size=12))
 def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[bytes]) -> None:
-    count = portion(sizes)
+    count = portion(EventBlock.of(sizes))
     assert (count == 0) == (not sizes)
     assert sum(map(large, sizes[: max(count - 1, 0)])) < BLOCK_BYTES_MAX
     assert count == len(sizes) or sum(map(large, sizes[:count])) >= BLOCK_BYTES_MAX
@@ -28,7 +29,7 @@ def large(event: bytes) -> int:
 
 
 def test_many_small_events_are_divided() -> None:
-    events = [b"x"] * 100_000
+    events = EventBlock.of([b"x"] * 100_000)
     assert 0 < portion(events) < len(events)
 
 
@@ -54,7 +55,7 @@ IN_A_PAYLOAD = payload(header(EventType.TRANSACTION_PAYLOAD), [encode(rows(Event
     "event", [IN_A_PAYLOAD, encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))], ids=["MySQL", "MariaDB"]
 )
 def test_a_block_of_small_compressed_events_is_divided(event: bytes) -> None:
-    block = [encode(format_description()), *[event] * 100]
+    block = EventBlock.of([encode(format_description()), *[event] * 100])
     assert portion(block) == len(block)
     parts = [0]
     for item in divided(EventReader(), block, lambda _: None):
@@ -69,6 +70,6 @@ def test_a_block_of_small_compressed_events_is_divided(event: bytes) -> None:
 def test_a_transaction_is_not_divided_before_its_end() -> None:
     xid = encode(Xid(header=header(EventType.XID), number=1))
     compressed = encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))
-    block = [encode(format_description()), *[compressed] * 20, xid, xid]
+    block = EventBlock.of([encode(format_description()), *[compressed] * 20, xid, xid])
     _, *items = divided(EventReader(), block, lambda _: None)
     assert [type(item) for item in items] == [*[Rows] * 20, Xid, Xid]

@@ -43,7 +43,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
             while b"".join(map(framed, received)) != data[: at + size] and framed_end(payloads, at + size) > len(
                 received
             ):
-                received += reader.payloads()
+                received += payloads_of(reader.packets(100))
         assert received == payloads
 
 
@@ -84,7 +84,7 @@ def test_a_payload_of_several_packets_is_joined(size: int) -> None:
     reader = PacketReader(_Source(framed(payload) + framed(b"next")), Patience())  # type: ignore[arg-type]
     received: list[bytes] = []
     while len(received) < 2:
-        received += reader.payloads()
+        received += payloads_of(reader.packets(100))
     assert received == [payload, b"next"]
 
 
@@ -124,14 +124,14 @@ def test_a_closed_connection_is_an_error(pair: tuple[socket.socket, socket.socke
     server, own = pair
     server.close()
     with pytest.raises(ConnectionResetError, match="closed"):
-        PacketReader(own, Patience()).payloads()
+        PacketReader(own, Patience()).packets(1)
 
 
 def test_a_silent_server_is_not_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match=r"no answer for 0.2 s"):
-        PacketReader(pair[1], Patience(silence_s=0.2)).payloads()
+        PacketReader(pair[1], Patience(silence_s=0.2)).packets(1)
 
 
 def test_a_stopping_service_does_not_wait(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match="stopping"):
-        PacketReader(pair[1], Patience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).payloads()
+        PacketReader(pair[1], Patience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).packets(1)

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
+from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES
 from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY
@@ -278,3 +280,30 @@ def test_unusual_events_are_left(body: bytes) -> None:
     """These are a null in a column that cannot be null, a cut row, an old row without a new one, and no row at all."""
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     assert RowTexts().add_event(bound(table), Op.UPDATE, event_of(table, Operation.UPDATE, body)) == 0
+
+
+@given(drawn=tables_and_events(), data=st.data())
+def test_rows_of_many_events_begin_where_those_of_each_begin(
+    drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
+) -> None:
+    """An event is damaged in half of the cases. Then it may also end where the next one begins to be read."""
+    table, changes = drawn
+    layout = bound(table).layout
+    assert layout is not None
+    bodies = [bytearray(b"".join(encode_row(table, row) for change in rows for row in change)) for _, rows in changes]
+    bodies = [bytearray(body) for body in bodies * 40]
+    if data.draw(st.booleans()):
+        body = data.draw(st.sampled_from(bodies))
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        del body[data.draw(st.integers(0, len(body))) :]
+    sizes, gap = np.array([len(body) for body in bodies]), b"gap"
+    octets = np.frombuffer(b"".join(gap + body for body in bodies) + bytes(PADDING_BYTES), np.uint8)
+    begins = np.cumsum(sizes + len(gap)) - sizes
+    starts = layout.starts_in(octets, begins, sizes)
+    each = [layout.starts(bytes(body)) for body in bodies]
+    firsts = (np.cumsum(sizes) - sizes).tolist()
+    if starts is None:
+        assert not all(each) or max(map(len, each)) > 8
+    else:
+        alone = [first + start for first, found in zip(firsts, each, strict=True) for start in found]
+        assert starts.tolist() == alone

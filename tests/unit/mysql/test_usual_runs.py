@@ -11,6 +11,7 @@ from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.sources.mysql.decode import assembler as assembling
 from changelog.connectors.sources.mysql.decode import cutting
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
+from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
@@ -75,9 +76,9 @@ class Reader:
         """Feeds packets, and returns everything that can be seen afterwards."""
         assembler, state = self.assembler, self.assembler.state
         try:
-            parts = [seen(assembler.feed(packets))]
+            parts = [seen(assembler.feed(EventBlock.of(packets)))]
             while assembler.busy and assembler.stop is None:
-                parts.append(seen(assembler.feed([])))
+                parts.append(seen(assembler.feed(EMPTY)))
         except ChangelogError as error:
             return [str(error)]
         stop = assembler.stop
@@ -177,8 +178,8 @@ def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypat
     reader = Reader(log, None, mariadb=mariadb).assembler
     packets = list(log.packets(400))
     half = len(packets) // 2
-    reader.feed(packets[:half])
+    reader.feed(EventBlock.of(packets[:half]))
     delivered.clear()
-    reader.feed(packets[half:])
+    reader.feed(EventBlock.of(packets[half:]))
     assert sum(delivered) > 30
     assert reader.stop is None

@@ -6,9 +6,10 @@ its text. It fails if the text is JSON with values of several types, or null. So
 plain text.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Final, Protocol, cast
 from urllib.parse import quote, unquote_to_bytes
 
@@ -35,9 +36,13 @@ _BINARY = pa.binary()
 
 # These are Arrow scalars, because Arrow tries to import pandas each time that it gets a plain Python value.
 _TRUNCATE, _NULL, _NOTHING, _END = (pa.scalar(text) for text in (Op.TRUNCATE.value, "null", "", "}"))
+_ABSENT = pa.scalar(None, pa.utf8())
 _PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":', ',"current":', ',"original":'))
 
 _HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
+_SHARED_HEADERS = frozenset({"op", "serviceName"})
+"""Headers of which a batch has few different ones."""
+
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
 
@@ -57,7 +62,7 @@ class Messages:
         """An upper bound of the bytes of one message; `oversized.OVERHEAD_BYTES` covers the names of its headers."""
         columns = ("op", "position", "transaction", "service_name", "moved")
         of_headers = sum(pc.max(pc.binary_length(self.rows.column(name))).as_py() or 0 for name in columns)
-        of_values = max(len(value or b"") for value in self.values)
+        of_values = max(map(len, filter(None, self.values)), default=0)
         return int(of_headers) + self.added_nbytes + max(map(len, self.keys)) + of_values
 
 
@@ -89,17 +94,20 @@ class JsonValues:
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """Returns the value of each row's message, in the rows' order."""
-        original = batch.column("original")
+        current, original = batch.column("current"), batch.column("original")
         truncated = pc.equal(batch.column("op"), _TRUNCATE)
-        original_or_null = pc.if_else(truncated, _NULL, original)
+        if pc.any(truncated).as_py():
+            original = pc.if_else(truncated, _NULL, original)
         texts = pc.binary_join_element_wise(
             _PROVENANCE,
             batch.column("provenance"),
             _CURRENT,
-            pc.fill_null(batch.column("current"), _NULL),
-            pc.fill_null(pc.binary_join_element_wise(_ORIGINAL, original_or_null, _NOTHING), _NOTHING),
+            pc.fill_null(current, _NULL) if current.null_count else current,
+            pc.if_else(pc.is_valid(original), _ORIGINAL, _ABSENT) if original.null_count else _ORIGINAL,
+            original,
             _END,
             _NOTHING,
+            null_handling="skip",
         )
         values: list[bytes] = texts.cast(_BINARY).to_pylist()
         return values
@@ -229,11 +237,14 @@ def record(
     return Record(entity=entity, place=Place(key=key.decode(), partition=partition), envelope=decode(value), **moves)
 
 
-def _header(name: str, column: pa.StringArray) -> Iterator[tuple[str, bytes]]:
-    """Yields one header for each row, from the row's value in `column`. Rows with the same value share one header."""
-    distinct = column.cast(_BINARY).dictionary_encode()
+def _header(name: str, column: pa.StringArray) -> Iterable[tuple[str, bytes]]:
+    """Returns one header for each row, from the row's value in `column`."""
+    values = column.cast(_BINARY)
+    if name not in _SHARED_HEADERS:
+        return zip(repeat(name), values.to_pylist())
+    distinct = values.dictionary_encode()
     pairs = [(name, value) for value in distinct.dictionary.to_pylist()]
-    return map(pairs.__getitem__, distinct.indices.tolist())
+    return repeat(pairs[0], len(column)) if len(pairs) == 1 else map(pairs.__getitem__, distinct.indices.tolist())
 
 
 def _place(text: bytes) -> Place:

@@ -9,15 +9,16 @@ log ended at that time. It publishes the rows once the stream has reached this p
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.row_groups import encode_groups
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.spans import Spans
 from changelog.connectors.sources.mysql.decode.cutting import Item, cut, divided
+from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
@@ -70,7 +71,7 @@ class Assembler:
             entities=entities, published=published, partial=partial, listener=listener, versions=versions
         )
         self._events = EventReader()
-        self._tail: list[bytes] = []
+        self._tail = EMPTY
         self._decoded: Iterator[Item] = iter(())
         self.busy = False
         """Whether `feed` has returned a part of its events, and will return the rest if it is called without events."""
@@ -93,7 +94,7 @@ class Assembler:
         """The error that the source raises after everything that `feed` has returned; None if there is none."""
         return self._assembly.stop
 
-    def feed(self, events: Sequence[bytes]) -> Assembled:
+    def feed(self, events: EventBlock) -> Assembled:
         """Returns the complete transactions in the events so far, and a part of a transaction only if it is large.
 
         While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
@@ -101,7 +102,7 @@ class Assembler:
         """
         if self.stop is not None:
             return Assembled()
-        self._tail += events
+        self._tail = self._tail + events
         del events  # so that a large event is not held twice while it is decoded
         if not self.busy:
             count = cut(self._tail)
@@ -165,6 +166,6 @@ class _Encoder:
     def __init__(self, origin: Origin, texts: RowTexts) -> None:
         self._origin, self._texts = origin, texts
 
-    def encode(self, _first: int, _end: int, spans: Sequence[Span]) -> EncodedRows:
+    def encode(self, _first: int, _end: int, spans: Spans) -> EncodedRows:
         groups, data = self._texts.take()
         return encode_groups(self._origin, groups, data, spans)

@@ -1,9 +1,10 @@
 """Divides the stream into blocks that end with a transaction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Event, Rows, Xid
@@ -15,7 +16,7 @@ BLOCK_BYTES_MAX = 1 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
 rows of the changelog are much larger than those of the log."""
 
-_EVENTS_MAX = 16_384
+_EVENTS_MAX = 32_768
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _BYTES_WITHOUT_ROWS = 96
@@ -38,18 +39,22 @@ _OPENING = (b"BEGIN", b"XA START", b"XA END", b"SAVEPOINT", b"ROLLBACK TO")
 _BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROTATE, EventType.FORMAT_DESCRIPTION})
 
 
-def portion(events: Sequence[bytes]) -> int:
+def is_portion(count: int, nbytes: int) -> bool:
+    """Returns whether so many events, with so many bytes, are surely as much as `portion` wants to decode at once."""
+    return count >= _EVENTS_MAX or nbytes - _BYTES_WITHOUT_ROWS * count >= BLOCK_BYTES_MAX
+
+
+def portion(events: EventBlock) -> int:
     """Returns how many of the events, from the first on, to decode at once: at most `_EVENTS_MAX`.
 
     The event with which they reach `BLOCK_BYTES_MAX` bytes that can be rows is the last one.
     """
     count = min(len(events), _EVENTS_MAX)
-    sizes = np.fromiter(map(len, events), np.int64, count)
-    totals = np.cumsum(np.maximum(sizes - _BYTES_WITHOUT_ROWS, 0))
+    totals = np.cumsum(np.maximum(events.sizes[:count] - _BYTES_WITHOUT_ROWS, 0))
     return min(int(np.searchsorted(totals, BLOCK_BYTES_MAX)) + 1, count)
 
 
-def cut(events: Sequence[bytes]) -> int:
+def cut(events: EventBlock) -> int:
     """Returns how many of the events make a block: all up to the end of the last transaction that ended.
 
     If no transaction ended, it returns 0, or the number of all events once they have `BLOCK_BYTES_MAX` bytes. The
@@ -58,10 +63,10 @@ def cut(events: Sequence[bytes]) -> int:
     for count in range(len(events), 0, -1):
         if _is_end(events[count - 1]):
             return count
-    return len(events) if sum(map(len, events)) >= BLOCK_BYTES_MAX else 0
+    return len(events) if events.nbytes >= BLOCK_BYTES_MAX else 0
 
 
-def divided(reader: EventReader, block: Sequence[bytes], find: Callable[[int], Run | None]) -> Iterator[Item]:
+def divided(reader: EventReader, block: EventBlock, find: Callable[[int], Run | None]) -> Iterator[Item]:
     """Yields the decoded events of a block, and None where it must be divided, because it has many compressed rows.
 
     Compressed events can become much larger, so only those without compression are bounded by `portion`. `find` takes
@@ -86,8 +91,8 @@ def divided(reader: EventReader, block: Sequence[bytes], find: Callable[[int], R
             total += len(event.body) if is_compressed and isinstance(event, Rows) else 0
 
 
-def _is_end(event: bytes) -> bool:
+def _is_end(event: bytes | memoryview) -> bool:
     kind = event[_TYPE_OFFSET] if len(event) > _TYPE_OFFSET else 0
     if kind == EventType.QUERY:
-        return not any(word in event for word in _OPENING)
+        return not any(word in bytes(event) for word in _OPENING)
     return kind in _ENDS or kind in _BETWEEN

@@ -1,9 +1,11 @@
 """Where the stream of the binary log is, which transactions it has delivered, and what it knows of the open one."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from changelog.connectors.sources.mysql.decode.events import events as log
 from changelog.connectors.sources.mysql.decode.log_place import LogPlace
@@ -13,6 +15,8 @@ from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Stamp
 from changelog.envelope.position import Position
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,12 +38,12 @@ class Begun:
 class Series(NamedTuple):
     """Transactions that were read together. The texts of their GTIDs are `head` and then one of `numbers`.
 
-    `commits` has their coordinates.
+    `commits` has their coordinates, which increase.
     """
 
     head: str
-    numbers: Sequence[int]
-    commits: Sequence[int]
+    numbers: Ints
+    commits: Ints
 
 
 class LogState:
@@ -47,8 +51,8 @@ class LogState:
 
     `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
     again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
-    GTID of each transaction, before its rows are assembled. `half` and `dropped` are described at the attributes of
-    these names.
+    GTID of each transaction, before its rows are assembled; it need not be called while `records` returns false.
+    `half` and `dropped` are described at the attributes of these names.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class LogState:
         resume: Gtids,
         database: str,
         delivered: Callable[[int, str], None] = lambda *_: None,
+        records: Callable[[], bool] = lambda: True,
         half: tuple[str, int, int] | None = None,
         dropped: Iterable[str] = (),
         lower_case_table_names: int = 0,
@@ -79,7 +84,7 @@ class LogState:
 
         The commits of two servers cannot be compared, so a block has rows of one epoch only.
         """
-        self.delivered = delivered
+        self.delivered, self.records = delivered, records
         self.place = LogPlace()
         self.prepared = Prepared()
         self.begun: Begun | None = None
@@ -161,7 +166,7 @@ class LogState:
         self.begun, self.holding, self.opened = None, None, False
         self.maps.clear()
 
-    def can_pass(self, head: str, numbers: Sequence[int]) -> bool:
+    def can_pass(self, head: str, numbers: Ints) -> bool:
         """Returns whether no transaction is open, and these, the next ones, are all new and unpublished."""
         if self.begun is not None or self._awaits_half:
             return False
@@ -171,7 +176,7 @@ class LogState:
         """Records transactions for which `can_pass` was asked, from their begin to their end."""
         self._resume = None
         self._ended.append(series)
-        self._ended_before = series.commits[-1] + 1
+        self._ended_before = int(series.commits[-1]) + 1
 
     def check_order(self) -> None:
         """Raises ChangelogError (DIVERGED) if the open transaction has overtaken one of which a part is published.
@@ -235,7 +240,7 @@ class LogState:
         stop = None if stopped is None else self._coordinate(stopped)
         for ended in self._ended:
             if isinstance(ended, Series):
-                count = len(ended.commits) if stop is None else bisect_left(ended.commits, stop)
+                count = len(ended.commits) if stop is None else int(np.searchsorted(ended.commits, stop))
                 self._sent.add_all(ended.head, ended.numbers[:count])
                 self._gtids.add_all(ended.head, ended.numbers[:count])
             elif stop is None or ended.commit < stop:

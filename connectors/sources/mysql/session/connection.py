@@ -34,6 +34,8 @@ _LIMITS = (
 """The server's own limits for a statement or a transaction may be too low for reading a table."""
 
 _ERROR = 0xFF
+_STREAM_PACKETS_MAX = 1 << 30
+"""More packets than a read of the socket can give."""
 
 
 class Connection:
@@ -89,23 +91,20 @@ class Connection:
         self.query(sql, values)
 
     def send(self, command: int, content: bytes, doing: str) -> None:
-        """Sends a command, whose answer the caller reads with `payloads`."""
+        """Sends a command, whose answer the caller reads with `packets` or `stream_packets`."""
         with translated(doing):
             self._link._execute_command(command, content)
             self._link._sock.settimeout(LOOK_S)
             self._link._current_timeout = LOOK_S
 
-    def payloads(self, doing: str) -> list[bytes]:
-        """Returns packets that have arrived, and waits for the first one; see `PacketReader.payloads`.
+    def stream_packets(self, doing: str) -> Packets:
+        """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
 
-        `doing` names the attempted action. Raises ChangelogError: CONNECTION if the connection broke, or, if the first
-        packet is an error of the server, our error for it.
+        `doing` names the attempted action. The last packet may have an error of the server, after which it sends
+        nothing. Raises ChangelogError (CONNECTION) if the connection broke.
         """
         with self._unbroken(doing):
-            payloads = self._reader.payloads()
-        if payloads[0][:1] == bytes([_ERROR]):
-            raise server_error(payloads[0], doing)
-        return payloads
+            return self._reader.packets(_STREAM_PACKETS_MAX)
 
     def packets(self, doing: str, count_max: int) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.

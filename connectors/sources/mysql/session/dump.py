@@ -30,7 +30,7 @@ def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gt
 
     `gtids` is the set as a text of MariaDB, and `encoded_gtids` is the set in MySQL's encoding; the server is sent only
     the form that it understands. No replica of the server may have the same `server_id`. Afterwards,
-    `connection.payloads` returns the events; before each event is a byte 0. Raises ChangelogError.
+    `connection.stream_packets` returns the events; before each event is a byte 0. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)

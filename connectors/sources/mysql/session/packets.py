@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from time import monotonic
 
 ANSWER_S = 30.0
@@ -21,8 +22,6 @@ HEADER_BYTES = 4
 
 _RECEIVE_BYTES = 1 << 18
 _LONGEST = 0xFFFFFF
-_SMALL_MAX = 1 << 18
-"""Payloads larger than this are returned one by one, so that memory does not hold a second copy of them."""
 
 _unpack_length = struct.Struct("<I").unpack_from
 
@@ -88,22 +87,10 @@ class PacketReader:
         self._at = end
         return result
 
-    def payloads(self) -> list[bytes]:
-        """Waits for a packet, and returns the payloads of packets that have arrived: several small ones, or one large
-        one.
-
-        Raises OSError, also if the server closed the connection.
-        """
-        while True:
-            payloads = self._complete()
-            if payloads:
-                return payloads
-            self._receive_more()
-
     def packets(self, count_max: int) -> Packets:
         """Waits for a packet, and returns packets that have arrived, at most `count_max`, as one piece of memory.
 
-        It costs less than `payloads` if there are many small packets. Raises what `payloads` raises.
+        Raises OSError, also if the server closed the connection.
         """
         while True:
             packets = self._complete_packets(count_max)
@@ -114,43 +101,24 @@ class PacketReader:
     def close(self) -> None:
         """Does nothing: PyMySQL closes the socket itself."""
 
-    def _complete(self) -> list[bytes]:
-        """Takes complete payloads out of the buffer: several small ones, or one large one."""
-        buffer, begin, size = self._buffer, self._at, len(self._buffer)
-        bounds, at = list[tuple[int, int]](), begin
-        while at + HEADER_BYTES <= size:
-            length = _unpack_length(buffer, at)[0] & _LONGEST
-            end = at + HEADER_BYTES + length
-            if end > size or length > _SMALL_MAX:
-                break
-            bounds.append((at + HEADER_BYTES - begin, end - begin))
-            at = end
-        with memoryview(buffer) as view:
-            if bounds:
-                self._at, data = at, bytes(view[begin:at])
-                return [data[first:end] for first, end in bounds]
-            large_end = _end_of(buffer, begin, size)
-            if large_end is None:
-                return []
-            self._at = large_end
-            return [b"".join(_parts(view, begin, large_end))]
-
     def _complete_packets(self, count_max: int) -> Packets:
         """Takes complete packets out of the buffer: several small ones, or one whose payload continues in further
         packets.
         """
         buffer, begin, size = self._buffer, self._at, len(self._buffer)
         ends, at = list[int](), begin
-        while at + HEADER_BYTES <= size and len(ends) < count_max:
-            length = buffer[at] | buffer[at + 1] << 8 | buffer[at + 2] << 16
+        for _ in repeat(None, count_max):
+            if at + HEADER_BYTES > size:
+                break
+            length = _unpack_length(buffer, at)[0] & _LONGEST
             at += HEADER_BYTES + length
             if at > size or length == _LONGEST:
                 break
-            ends.append(at - begin)
+            ends.append(at)
         with memoryview(buffer) as view:
             if ends:
-                self._at = begin + ends[-1]
-                return Packets(bytes(view[begin : self._at]), ends)
+                self._at = ends[-1]
+                return Packets(bytes(view[begin : self._at]), [end - begin for end in ends] if begin else ends)
             end = _end_of(buffer, begin, size)
             if end is None:
                 return Packets(b"", [])

@@ -4,15 +4,20 @@ While the queue is full, the thread does not read, and the server waits. `sessio
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
 from time import monotonic
 
+import numpy as np
+
+from changelog.connectors.sources.mysql.decode.cutting import is_portion, portion
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock, Piece
 from changelog.connectors.sources.mysql.session.connection import Connection, server_error
+from changelog.connectors.sources.mysql.session.packets import Packets
 from changelog.envelope.errors import ChangelogError, Kind
 
 QUEUE_BYTES_MAX = 16 << 20
 
-_OK = b"\0"
+_OK = 0
 _ERROR = 0xFF
 _DOING = "streaming the binary log"
 
@@ -20,51 +25,55 @@ _DOING = "streaming the binary log"
 class Stream:
     """The events of the binary log, in order. It owns `connection`, on which `session.dump` has started a dump.
 
-    `portion` returns how many of the queued events are taken at once. `bytes_max` limits the queue. The queue can
-    exceed it by what one read of the socket gives. Only one thread may call `take` and `close`.
+    `bytes_max` limits the queue, which can exceed it by what one read of the socket gives. Only one thread may call
+    `take` and `close`.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        name: str,
-        portion: Callable[[Sequence[bytes]], int],
-        bytes_max: int = QUEUE_BYTES_MAX,
-    ) -> None:
-        self._connection, self._portion, self._bytes_max = connection, portion, bytes_max
+    def __init__(self, connection: Connection, *, name: str, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self._connection, self._bytes_max = connection, bytes_max
         self._changed = threading.Condition()  # guards the queue: the attributes from here to _ended
-        self._events: list[bytes] = []
+        self._pieces: deque[Piece] = deque()
+        self._count = self._nbytes = 0
         self._first_at = 0.0
-        self._nbytes = 0
         self._failure: BaseException | None = None
         self._ended = False
         self._closing = False
         self._thread = threading.Thread(target=self._pump, name=f"stream-{name}", daemon=True)
         self._thread.start()
 
-    def take(self, timeout_s: float, gather_s: float = 0.0, gather_events: int = 0) -> list[bytes]:
+    def take(self, timeout_s: float, gather_s: float = 0.0, gather_events: int = 0) -> EventBlock:
         """Removes and returns a portion of the queued events; if there are none, waits for some until the timeout.
 
-        The list may be empty. If fewer than `gather_events` events are queued, it waits for more until the oldest of
+        The block may be empty. If fewer than `gather_events` events are queued, it waits for more until the oldest of
         them has been queued for `gather_s` seconds. If the connection broke (CONNECTION), or the server reported an
         error, raises ChangelogError, but only after all events have been returned.
         """
         with self._changed:
-            if not self._events and not self._ended:
+            if not self._pieces and not self._ended:
                 self._changed.wait(timeout_s)
             self._gather(self._first_at + gather_s, gather_events)
-            count = self._portion(self._events)
-            events, self._events = self._events[:count], self._events[count:]
-            self._nbytes -= sum(map(len, events))
+            events = self._portion()
+            self._count -= len(events)
+            self._nbytes -= events.nbytes
             self._changed.notify_all()
         if not events and self._ended:
             raise self._failure or ChangelogError(Kind.CONNECTION, "the stream is closed")
         return events
 
+    def _portion(self) -> EventBlock:
+        """Removes the events of a portion from the queue. The caller holds the lock."""
+        pieces, count, nbytes = list[Piece](), 0, 0
+        while self._pieces and not is_portion(count, nbytes):
+            pieces.append(self._pieces.popleft())
+            count, nbytes = count + len(pieces[-1].ends), nbytes + pieces[-1].nbytes
+        events = EventBlock(pieces)
+        end = portion(events)
+        self._pieces.extendleft(reversed(events[end:].pieces))
+        return events[:end]
+
     def _gather(self, deadline: float, events: int) -> None:
         """Waits for more events until the deadline or until the queue is full. The caller holds the lock."""
-        while self._events and not self._ended and len(self._events) < events and self._nbytes < self._bytes_max:
+        while self._pieces and not self._ended and self._count < events and self._nbytes < self._bytes_max:
             if (left_s := deadline - monotonic()) <= 0:
                 return
             self._changed.wait(left_s)
@@ -81,7 +90,7 @@ class Stream:
     def _pump(self) -> None:
         try:
             while not self._closing:
-                self._accept(self._connection.payloads(_DOING))
+                self._accept(self._connection.stream_packets(_DOING))
         except BaseException as error:  # noqa: BLE001 - `take` raises it; otherwise the stream would end silently
             self._failure = error
         finally:
@@ -89,16 +98,18 @@ class Stream:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _accept(self, payloads: list[bytes]) -> None:
-        statuses = bytes([payload[0] for payload in payloads])
-        count = len(statuses) - len(statuses.lstrip(_OK))
-        failure = None if count == len(payloads) else _ending(payloads[count])
-        events = [payload[1:] for payload in payloads[:count]]
+    def _accept(self, packets: Packets) -> None:
+        failure = None
+        if packets.last()[0] != _OK:  # the server sends nothing after it
+            failure, packets = _ending(bytes(packets.last())), packets.before_last()
+        piece = Piece(packets.data, np.array(packets.ends, np.int64))
         with self._changed:
-            if events and not self._events:
+            if not self._pieces:
                 self._first_at = monotonic()
-            self._events += events
-            self._nbytes += sum(map(len, events))
+            if packets.ends:
+                self._pieces.append(piece)
+            self._count += len(packets.ends)
+            self._nbytes += EventBlock([piece]).nbytes
             self._changed.notify_all()
             while failure is None and self._nbytes >= self._bytes_max and not self._closing:
                 self._changed.wait()

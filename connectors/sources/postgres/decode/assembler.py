@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from changelog.connectors.capture.assembly.assembled import Assembled, EncodedRows, Listener
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.spans import Spans
 from changelog.connectors.sources.postgres.decode import messages, pgoutput
 from changelog.connectors.sources.postgres.decode.binder import Binder
 from changelog.connectors.sources.postgres.decode.columnar import Block, encode
@@ -100,7 +100,7 @@ class _Rows:
     def __init__(self, origin: Origin, relations: Relations, frames: Frames) -> None:
         self._origin, self._relations, self._frames = origin, relations, frames
 
-    def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+    def encode(self, first: int, end: int, spans: Spans) -> EncodedRows:
         frames = self._frames
         numbers = frames.rows[first:end]
         block = Block(data=frames.data, starts=frames.starts[numbers], ends=frames.ends[numbers], spans=spans)

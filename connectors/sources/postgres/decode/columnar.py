@@ -7,7 +7,7 @@ stop the stream. `row_records` also defines the correct output of this module.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,10 @@ from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Texts
-from changelog.connectors.capture.rows.render_rows import Meta, Span, merged, render
+from changelog.connectors.capture.rows.render_rows import merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
+from changelog.connectors.capture.rows.spans import Meta, Spans
 from changelog.connectors.sources.postgres.decode import pgoutput
 from changelog.connectors.sources.postgres.decode.messages import Decoded, Truncate
 from changelog.envelope.columnar.splice import Bytes
@@ -50,7 +51,7 @@ class Block:
     data: bytes
     starts: Ints
     ends: Ints
-    spans: Sequence[Span]
+    spans: Spans
 
 
 def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -> EncodedRows:

@@ -50,9 +50,9 @@ class EventReader:
         """`checksum_bytes` is the size of the checksum at the end of each event; 0 if events have none."""
 
     @property
-    def has_format(self) -> bool:
-        """Whether a format description was read, so that events of all types can come."""
-        return self._format is not None
+    def format(self) -> FormatDescription | None:
+        """The last format description, after which events of all types can come."""
+        return self._format
 
     def read(self, packet: bytes | memoryview) -> Iterable[Event]:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.

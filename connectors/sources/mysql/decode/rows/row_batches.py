@@ -1,8 +1,10 @@
 """Converts the rows of many events of one table together, column by column. `row_texts` defines what is correct."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from changelog.connectors.capture.assembly.row_groups import RowGroup
 from changelog.connectors.capture.rows.json_columns import Columns
@@ -11,29 +13,47 @@ from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTabl
 from changelog.connectors.sources.mysql.decode.rows.row_layout import Values
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all
 from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints
-from changelog.envelope.columnar.splice import Bytes, Pool
+from changelog.envelope.columnar.splice import Bytes, Pool, gather
 from changelog.envelope.model import Op
 
 BODY_BYTES_MAX = 1 << 20
 """If an event has this size or more, its rows are converted one by one, because that makes fewer copies."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Rows of some events, with one element for each event, but `starts` for each row.
+
+    `bodies` are the events' rows, `counts` the numbers of their changes, and `first_places` the places of the first
+    ones in the block. `starts` are where the rows begin in all bodies together.
+    """
+
+    bodies: Sequence[bytes | pa.Buffer]
+    counts: Ints
+    first_places: Ints
+    starts: Ints
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self.bodies))
+
+
 @dataclass(slots=True)
 class RowBatch:
     """The rows of several events of one table and with one op. Each row contains all columns.
 
-    For each event, `bodies` has its rows, `counts` their number, and `first_places` the place of the first row in the
-    block. `starts` has where each row begins in its event. `images` is the number of stored rows for each change: an
-    update has two, the old row and the new one.
+    `images` is the number of stored rows for each change: an update has two, the old row and the new one.
     """
 
     table: BoundTable
     op: Op
-    bodies: list[bytes] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    first_places: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
     images: int = field(init=False)
+    _parts: list[_Part] = field(init=False, default_factory=list)
+    _bodies: list[bytes] = field(init=False, default_factory=list)
+    _counts: list[int] = field(init=False, default_factory=list)
+    _first_places: list[int] = field(init=False, default_factory=list)
+    _starts: list[int] = field(init=False, default_factory=list)
+    _nbytes: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.images = 2 if self.op is Op.UPDATE else 1
@@ -49,29 +69,46 @@ class RowBatch:
         if rest:
             return 0
         if count:
-            self.bodies.append(body)
-            self.counts.append(count)
-            self.first_places.append(first_place)
-            self.starts += starts
+            self._starts += [self._nbytes + start for start in starts]
+            self._nbytes += len(body)
+            self._bodies.append(body)
+            self._counts.append(count)
+            self._first_places.append(first_place)
         return count
 
     def extend(self, statements: "Statements", first_place: int) -> None:
         """Adds the rows of many events. `first_place` is the place in the block of the row with the number 0."""
-        self.bodies += statements.bodies
-        self.counts += statements.counts
-        self.first_places += [first_place + number for number in statements.first_rows]
-        self.starts += statements.starts
+        self._end_part()
+        first_places = first_place + statements.first_rows
+        self._parts.append(_Part([statements.bodies()], statements.counts, first_places, statements.starts))
+
+    def _end_part(self) -> None:
+        """Makes a part of the events that were added one by one."""
+        if self._bodies:
+            arrays = (np.array(numbers, np.int64) for numbers in (self._counts, self._first_places, self._starts))
+            self._parts.append(_Part(self._bodies, *arrays))
+            self._bodies, self._counts, self._first_places, self._starts = [], [], [], []
+            self._nbytes = 0
+
+    def bodies(self) -> Sequence[bytes | pa.Buffer]:
+        """Returns the rows of all events. No more rows can be added."""
+        self._end_part()
+        return [body for part in self._parts for body in part.bodies]
 
     def row_group(self, octets: Bytes, begin: int, pool: Pool) -> RowGroup:
         """Returns the rows. Their texts are added to `pool`.
 
         `octets` are the bytes with which `pool` begins. The bodies are in them from `begin` on.
         """
-        counts = np.array(self.counts)
-        sizes = np.array([len(body) for body in self.bodies])
-        rows = np.repeat(begin + np.cumsum(sizes) - sizes, counts * self.images) + np.array(self.starts)
-        places = np.repeat(np.array(self.first_places) - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        sides = [_columns(self.table, octets, rows[side :: self.images], pool) for side in range(self.images)]
+        parts, rows = self._parts, list[Ints]()
+        for part in parts:
+            rows.append(begin + part.starts)
+            begin += part.nbytes
+        all_rows = np.concatenate(rows)
+        counts = np.concatenate([part.counts for part in parts])
+        first_places = np.concatenate([part.first_places for part in parts])
+        places = np.repeat(first_places - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        sides = [_columns(self.table, octets, all_rows[side :: self.images], pool) for side in range(self.images)]
         return RowGroup(
             bound=self.table.bound,
             op=self.op,
@@ -91,40 +128,48 @@ def is_whole(table: BoundTable, event: Rows) -> bool:
     return has_all and fits and not event.partial
 
 
-@dataclass(slots=True)
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
 class Statements:
     """Events of one table and with one op, whose rows are all of the columns, in a run of transactions.
 
-    For each event, `bodies` has its rows, and `numbers` its number in the run. After `scan`, `counts` has how many
-    changes it is, and `starts` where each of its rows begins in it. `first_rows` is the number of its first change.
+    For each event, `numbers` has its number in the run; its rows are `sizes` bytes of `octets` from `begins` on. After
+    `scan`, `counts` has how many changes it is, and `starts` where each row begins in `bodies()`. `first_rows` is the
+    number of its first change.
     """
 
     table: BoundTable
     op: Op
-    bodies: list[bytes] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    first_rows: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
+    octets: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+    begins: Ints = field(default_factory=_none)
+    sizes: Ints = field(default_factory=_none)
+    numbers: Ints = field(default_factory=_none)
+    counts: Ints = field(default_factory=_none)
+    first_rows: Ints = field(default_factory=_none)
+    starts: Ints = field(default_factory=_none)
+
+    def bodies(self) -> pa.Buffer:
+        """Returns the rows of all events, one after another."""
+        return gather(self.octets, len(self.begins), [(self.begins.astype(np.int32), self.sizes.astype(np.int32))])[1]
 
     def scan(self) -> bool:
-        """Finds the rows. Returns False if those of an event are unusual, and have to be added one by one.
-
-        The bodies are scanned as if they were one: then each body has to begin where a row begins.
-        """
+        """Finds the rows. Returns False if those of an event are unusual, and have to be added one by one."""
         layout, images = self.table.layout, 2 if self.op is Op.UPDATE else 1
         assert layout is not None
-        starts = np.array(layout.starts(b"".join(self.bodies)), np.int64)
-        sizes = np.array([len(body) for body in self.bodies])
-        begins = np.cumsum(sizes) - sizes
-        firsts = np.searchsorted(starts, begins)
-        if not len(starts) or firsts[-1] == len(starts) or (starts[firsts] != begins).any():
+        bodies = np.cumsum(self.sizes) - self.sizes
+        starts = layout.starts_in(self.octets, self.begins, self.sizes)
+        if starts is None:
+            starts = np.array(layout.starts(self.bodies().to_pybytes()), np.int64)
+        firsts = np.searchsorted(starts, bodies)
+        if not len(starts) or firsts[-1] == len(starts) or (starts[firsts] != bodies).any():
             return False
         row_counts = np.diff(firsts, append=len(starts))
         if not row_counts.all() or (row_counts % images).any():
             return False
-        self.starts = (starts - np.repeat(begins, row_counts)).tolist()
-        self.counts = (row_counts // images).tolist()
+        self.starts, self.counts = starts, row_counts // images
         return True
 
 

@@ -16,6 +16,10 @@ from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError
 
+_EVENTS_MIN = 32
+_ROWS_MAX = 8
+"""How many events there must be, with how few rows each, so that `starts_in` finds the rows."""
+
 Scan = Callable[[bytes, Callable[[int], None]], bool]
 """Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
 read the rows.
@@ -61,6 +65,53 @@ class RowLayout:
             return starts if self.scan(body, starts.append) else []
         except IndexError:
             return []
+
+    def starts_in(self, octets: Bytes, begins: Ints, sizes: Ints) -> Ints | None:
+        """Returns where each row of many events of few rows begins, counted in all rows one after another.
+
+        The rows of an event are `sizes` bytes of `octets` from `begins` on. Returns None if `starts` has to find them:
+        there are few events, or one has many rows, or unusual ones. `octets` needs `PADDING_BYTES` after the rows.
+        """
+        if len(begins) < _EVENTS_MIN:
+            return None
+        shifts, limits = np.cumsum(sizes) - sizes - begins, begins + sizes
+        numbers, at, found = np.arange(len(begins)), begins, list[tuple[Ints, Ints]]()
+        while len(numbers):
+            found.append((numbers, at + shifts[numbers]))
+            at = self._ends(octets, at, limits[numbers])
+            if len(found) > _ROWS_MAX or (at < 0).any():
+                return None
+            more = at < limits[numbers]
+            numbers, at = numbers[more], at[more]
+        if len(found) == 1:
+            return found[0][1]
+        order = np.argsort(np.concatenate([numbers for numbers, _ in found]), kind="stable")
+        ordered: Ints = np.concatenate([starts for _, starts in found])[order]
+        return ordered
+
+    def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
+        """Returns where each row ends; -1 if it is unusual, or does not end before its limit."""
+        null_bytes = (len(self.frames) + 7) // 8
+        at, is_wrong = rows + null_bytes, rows + null_bytes > limits
+        rows = np.where(is_wrong, 0, rows)
+        fixed = 0
+        for place, (frame, nullable) in enumerate(zip(self.frames, self.nullable, strict=True)):
+            null = (octets[rows + place // 8] >> place % 8 & 1).astype(bool)
+            if not nullable:
+                is_wrong |= null
+            if not frame.prefix and not nullable:
+                fixed += frame.size
+                continue
+            size: Ints | int = frame.size
+            if frame.prefix:
+                at, fixed = at + fixed, 0
+                is_wrong |= at > limits
+                at = np.minimum(at, limits)
+                raw = RawColumn(octets=octets, starts=at, lengths=at)
+                size = frame.prefix + raw.unsigned(frame.prefix).astype(np.int64)
+            at = at + (np.where(null, 0, size) if nullable else size)
+        at += fixed
+        return np.where(is_wrong | (at > limits), -1, at)
 
     def values(self, octets: Bytes, rows: Ints) -> Iterator[Values]:
         """Yields the values of each column. `octets` has rows that `starts` found; they begin at `rows`."""

@@ -129,13 +129,14 @@ class RowTexts:
         """
         data, groups, batches = self._data, self._groups.values(), self._batches.values()
         self._data, self._groups, self._batches, self._count = bytearray(), {}, {}, 0
-        stored = b"".join([data, *(body for batch in batches for body in batch.bodies), bytes(PADDING_BYTES)])
+        bodies = [batch.bodies() for batch in batches]
+        stored = b"".join([data, *(body for of_batch in bodies for body in of_batch), bytes(PADDING_BYTES)])
         octets, pool, begin = np.frombuffer(stored, np.uint8), Pool(stored), len(data)
         row_groups = [_row_group(group) for group in groups]
-        for batch in batches:
-            if batch.bodies:
+        for batch, of_batch in zip(batches, bodies, strict=True):
+            if of_batch:
                 row_groups.append(batch.row_group(octets, begin, pool))
-                begin += sum(map(len, batch.bodies))
+                begin += sum(map(len, of_batch))
         return row_groups, pool.data()
 
 

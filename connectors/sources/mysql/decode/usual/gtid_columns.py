@@ -3,6 +3,7 @@
 `frequent_events` decodes single events of the same forms, and explains them.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -17,11 +18,17 @@ from changelog.connectors.sources.mysql.decode.usual.headers import WINDOW_BYTES
 Mask = npt.NDArray[np.bool_]
 
 _HEAD = ("header", f"V{HEADER_BYTES}")
-_MYSQL = np.dtype([_HEAD, ("flags", "u1"), ("uuid", "V16"), ("number", "<i8"), ("clock", "u1"), ("stamps", "<q", 2)])
+_MYSQL = np.dtype(
+    [
+        _HEAD, ("flags", "u1"), ("uuid", "V16"), ("number", "<i8"), ("clock", "u1"), ("stamps", "<q", 2),
+        ("committed_us", "<i8"),
+    ]
+)  # fmt: skip
 _MARIADB = np.dtype([_HEAD, ("sequence", "<u8"), ("domain_id", "<u4"), ("flags", "u1")])
 _NUMBER_MAX = 2**63 - 1
 _LOGICAL_CLOCK = 2
 _TIMESTAMP_BYTES, _VERSION_BYTES, _COMMIT_ID_BYTES = 7, 4, 8
+_TIMESTAMP_MASK = (1 << 8 * _TIMESTAMP_BYTES) - 1
 _LENGTH_MAX, _TWO_BYTES = 0xFA, 0xFC
 _HIGH_BIT = 0x80
 _STANDALONE, _GROUP_COMMIT, _XA = 1, 2, 64 | 128
@@ -38,8 +45,8 @@ class GtidColumns:
     is_usual: Mask
     heads: Sequence[str]
     head_codes: Ints
-    numbers: Sequence[int]
-    committed_at: Sequence[int]
+    numbers: Ints
+    committed_at: Ints
 
 
 def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidColumns:
@@ -52,23 +59,21 @@ def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidCol
 
 def _mysql(window: Octets, ends: Ints, timestamps_s: Ints) -> GtidColumns:
     fields = _fields(window, _MYSQL)
-    time_at = _MYSQL.itemsize
-    size_at = time_at + _TIMESTAMP_BYTES
+    size_at = _MYSQL.itemsize - 8 + _TIMESTAMP_BYTES
     first = window[:, size_at]
     size_bytes = np.where(first <= _LENGTH_MAX, 1, 3)
-    committed_us = _little_endian(window[:, time_at:size_at])
+    committed_us = fields["committed_us"] & _TIMESTAMP_MASK
     highest = window[np.arange(len(window)), np.clip(ends - 1, 0, WINDOW_BYTES - 1)]
     is_usual = (ends == size_at + size_bytes + _VERSION_BYTES) & ((first <= _LENGTH_MAX) | (first == _TWO_BYTES))
     is_usual &= (fields["clock"] == _LOGICAL_CLOCK) & (fields["number"] > 0) & (fields["number"] < _NUMBER_MAX)
     is_usual &= (window[:, size_at - 1] < _HIGH_BIT) & (highest < _HIGH_BIT)
-    codes: dict[bytes, int] = {}
-    head_codes = [codes.setdefault(uuid, len(codes)) for uuid in fields["uuid"].tolist()]
+    head_codes, uuids = _codes(np.ascontiguousarray(fields["uuid"]))
     return GtidColumns(
         is_usual=is_usual,
-        heads=[f"{UUID(bytes=uuid)}:" for uuid in codes],
-        head_codes=np.array(head_codes, np.int64),
-        numbers=fields["number"].tolist(),
-        committed_at=np.where(committed_us > 0, committed_us, timestamps_s * 1_000_000).tolist(),
+        heads=[f"{UUID(bytes=uuid)}:" for uuid in uuids],
+        head_codes=head_codes,
+        numbers=fields["number"].astype(np.int64),
+        committed_at=np.where(committed_us > 0, committed_us, timestamps_s * 1_000_000),
     )
 
 
@@ -78,16 +83,15 @@ def _mariadb(window: Octets, ends: Ints, headers: Headers, events: Ints) -> Gtid
     places = np.arange(WINDOW_BYTES)
     rest = (places >= rest_at[:, None]) & (places < ends[:, None])
     is_usual = (fields["flags"] & (_XA | _STANDALONE) == 0) & (rest_at <= ends) & (ends <= WINDOW_BYTES)
-    is_usual &= ~(rest & (window != 0)).any(axis=1)
-    codes: dict[tuple[int, int], int] = {}
-    pairs = zip(fields["domain_id"].tolist(), headers.server_ids[events].tolist(), strict=True)
-    head_codes = [codes.setdefault(pair, len(codes)) for pair in pairs]
+    is_usual &= ~(rest & (window != 0)).any(axis=1) & (fields["sequence"] < _NUMBER_MAX)
+    pairs = np.stack([fields["domain_id"], headers.server_ids[events]], axis=1).astype("<u4")
+    head_codes, heads = _codes(pairs.view("V8")[:, 0])
     return GtidColumns(
         is_usual=is_usual,
-        heads=[f"{domain_id}-{server_id}-" for domain_id, server_id in codes],
-        head_codes=np.array(head_codes, np.int64),
-        numbers=fields["sequence"].tolist(),
-        committed_at=(headers.timestamps_s[events] * 1_000_000).tolist(),
+        heads=["{}-{}-".format(*struct.unpack("<II", head)) for head in heads],
+        head_codes=head_codes,
+        numbers=fields["sequence"].astype(np.int64),
+        committed_at=headers.timestamps_s[events] * 1_000_000,
     )
 
 
@@ -96,5 +100,14 @@ def _fields(window: Octets, form: np.dtype[np.void]) -> npt.NDArray[np.void]:
     return fields
 
 
-def _little_endian(octets: Octets) -> Ints:
-    return octets.astype(np.int64) @ (1 << 8 * np.arange(octets.shape[1]))
+def _codes(sources: npt.NDArray[np.void]) -> tuple[Ints, Sequence[bytes]]:
+    """Returns a code for each of some values, and the value of each code. Usually all values are the same."""
+    size = sources.itemsize
+    if (
+        len(sources)
+        and (sources.view(np.uint8).reshape(-1, size) == np.frombuffer(sources[0].tobytes(), np.uint8)).all()
+    ):
+        return np.zeros(len(sources), np.int64), [sources[0].tobytes()]
+    codes: dict[bytes, int] = {}
+    numbered = [codes.setdefault(source, len(codes)) for source in sources.tolist()]
+    return np.array(numbered, np.int64), list(codes)

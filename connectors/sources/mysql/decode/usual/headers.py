@@ -1,12 +1,12 @@
 """Reads the headers of all events of a block at once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from changelog.connectors.sources.mysql.decode.events.event_block import GAP_BYTES, PADDING_BYTES, EventBlock
 from changelog.connectors.sources.mysql.decode.events.header import (
     ARTIFICIAL_FLAG,
     CHECKSUM_BYTES,
@@ -16,12 +16,21 @@ from changelog.connectors.sources.mysql.decode.events.header import (
 
 Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
 
 EVENT_BYTES_MAX = 1 << 16
 """The size of the largest event that can be part of a transaction of the usual form."""
 
 WINDOW_BYTES = 96
-"""How many bytes `Headers.window` returns of each event."""
+"""How many bytes `Headers.window` returns of each event. They may be padding."""
+assert WINDOW_BYTES < PADDING_BYTES
+
+_RESTART = bytes.fromhex("0080fdfbab")
+"""The bytes in a gap between two events for which the CRC32 of all that was read so far is 0, as before any byte, if
+the event before them has the right checksum. So one call computes the checksums of all events: it ends with
+`WHOLE_CHECKSUM` if they are right, and any wrong one changes all that follow."""
+assert len(_RESTART) == GAP_BYTES
+assert crc32(_RESTART, WHOLE_CHECKSUM) == 0
 
 _HEADER = np.dtype(
     [("timestamp_s", "<u4"), ("type", "u1"), ("server_id", "<u4"), ("size", "<u4"), ("end", "<u4"), ("flags", "<u2")]
@@ -37,7 +46,7 @@ class Headers:
     - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends` is its `end_log_pos`.
     """
 
-    types: bytes
+    types: Octets
     sizes: Ints
     ends: Ints
     timestamps_s: Ints
@@ -46,19 +55,20 @@ class Headers:
     begins: Ints
 
     @classmethod
-    def of(cls, packets: Sequence[bytes], *, has_checksums: bool) -> "Headers":
+    def of(cls, events: EventBlock, *, has_checksums: bool) -> "Headers":
         """Reads the headers of these events."""
-        sizes = np.fromiter(map(len, packets), np.int64, len(packets))
-        octets = np.frombuffer(b"".join([*packets, bytes(WINDOW_BYTES)]), np.uint8)
-        begins = np.cumsum(sizes) - sizes
+        data, event_ends = events.joined()
+        octets = np.frombuffer(data, np.uint8)
+        sizes = np.diff(event_ends, prepend=0) - GAP_BYTES
+        begins = event_ends - sizes
         fields = _window(octets, begins, HEADER_BYTES).view(_HEADER)[:, 0]
         ends = fields["end"].astype(np.int64)
         is_usual = (fields["size"] == sizes) & (fields["flags"] & ARTIFICIAL_FLAG == 0) & ~_is_before(ends)
         is_usual &= (sizes > HEADER_BYTES + CHECKSUM_BYTES) & (sizes <= EVENT_BYTES_MAX)
         if has_checksums:
-            is_usual &= np.fromiter(map(crc32, packets), np.int64, len(packets)) == WHOLE_CHECKSUM
+            is_usual &= _is_whole(octets, begins, event_ends)
         return cls(
-            types=np.where(is_usual, fields["type"], 0).astype(np.uint8).tobytes(),
+            types=np.where(is_usual, fields["type"], 0).astype(np.uint8),
             sizes=sizes,
             ends=ends,
             timestamps_s=fields["timestamp_s"].astype(np.int64),
@@ -77,9 +87,21 @@ def _window(octets: Octets, begins: Ints, size: int) -> Octets:
     return np.ascontiguousarray(windows[begins])
 
 
-def _is_before(ends: Ints) -> npt.NDArray[np.bool_]:
+def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
+    """Returns a mask of the events whose checksums are right. Changes the gaps between the events."""
+    for number, byte in enumerate(_RESTART):
+        octets[begins - GAP_BYTES + number] = byte
+    whole = memoryview(octets.data)
+    if crc32(whole[begins[0] : ends[-1]]) == WHOLE_CHECKSUM:
+        return np.ones(len(begins), bool)
+    checksums = [crc32(whole[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    mask: Mask = np.array(checksums) == WHOLE_CHECKSUM
+    return mask
+
+
+def _is_before(ends: Ints) -> Mask:
     """Returns a mask of the events whose offset is before that of the last event that has one."""
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
-    mask: npt.NDArray[np.bool_] = (ends > 0) & (ends < before)
+    mask: Mask = (ends > 0) & (ends < before)
     return mask

@@ -1,28 +1,24 @@
 """Finds runs of small transactions of the usual form in a block, and delivers each run at once.
 
-Most transactions of a busy log look alike: a GTID, BEGIN, a few statements with their rows, and the end. Here the types
-of a block's events are a string of bytes, in which a regular expression finds such transactions:
-
-    GTID ── BEGIN ── ROWS_QUERY ── TABLE_MAP ── ROWS ── XID            MySQL:   33  2 ( 29? 19 30|31|32 )+ 16
-    GTID ── ANNOTATE_ROWS ── TABLE_MAP ── ROWS ── XID                  MariaDB: 162   (160? 19 23|24|25 )+ 16
-
-Headers, checksums and GTIDs of a block are read together, and the rows of all transactions of a run are converted
-together. What remains for each event is a comparison of its first bytes with those of an earlier event.
+Most transactions of a busy log look alike: a GTID, BEGIN, a few statements with their rows, and the end. `shapes` finds
+them by the types of their events. Headers, checksums and GTIDs of a block are read together, the first bytes of all
+events are compared with those of earlier ones (`statement_forms`), and the rows of all transactions of a run are
+converted together. Nothing is done for each event alone.
 
 The general path (`transactions`) defines the result. It reads each transaction that is not exactly of this form, that
 changes what later events mean, or that may stop the changelog or publish anything other than rows of known tables.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
-from changelog.connectors.capture.rows.render_rows import Span
-from changelog.connectors.capture.rows.row_records import Transaction
+from changelog.connectors.capture.rows.spans import SpanColumns
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
@@ -30,9 +26,10 @@ from changelog.connectors.sources.mysql.decode.log_state import LogState, Series
 from changelog.connectors.sources.mysql.decode.rows.row_batches import Statements
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
+from changelog.connectors.sources.mysql.decode.usual import shapes
 from changelog.connectors.sources.mysql.decode.usual.gtid_columns import GtidColumns, gtid_columns
-from changelog.connectors.sources.mysql.decode.usual.headers import Headers, Ints
-from changelog.connectors.sources.mysql.decode.usual.statement_forms import RowsForm, StatementForms
+from changelog.connectors.sources.mysql.decode.usual.headers import Headers, Ints, Mask
+from changelog.connectors.sources.mysql.decode.usual.statement_forms import BlockForms, RowsForm, RunForms
 from changelog.envelope.model import Stamp
 
 RUN_MIN = 8
@@ -43,46 +40,51 @@ _BLOCK_BYTES_MAX = 8 << 20
 """Blocks of larger events have few events for each row, and are not searched."""
 
 _XID_BYTES = 8
-_QUERY, _TABLE_MAP = int(EventType.QUERY), int(EventType.TABLE_MAP)
-_SHAPE = re.compile(rb"\x21\x02(?:\x1d?\x13[\x1e-\x20])+\x10|\xa2(?:\xa0?\x13[\x17-\x19])+\x10", re.DOTALL)
+_NOTHING = pa.scalar("")
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Consecutive transactions of the usual form, with one element for each in the sequences.
+    """Consecutive transactions of the usual form, with one element for each in the arrays.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
     which the transactions end; `end_log_pos` is that of the last event. `rows` are the numbers of published changes;
-    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0.
+    `ordinals` are 1 if a stamp was inserted before them, and otherwise 0. `stamps` is None if there are none.
     """
 
     end: int
     end_log_pos: int
     series: Series
-    committed_at: Sequence[int]
-    ends: Sequence[int]
-    stamps: Sequence[Stamp | None]
-    ordinals: Sequence[int]
-    rows: Sequence[int]
+    committed_at: Ints
+    ends: Ints
+    stamps: Sequence[Stamp | None] | None
+    ordinals: Ints
+    rows: Ints
     groups: Sequence[Statements]
 
 
 def deliver(run: Run, state: LogState, assembly_run: AssemblyRun, texts: RowTexts) -> None:
     """Does what `TransactionReader.read` would do with the events of a run."""
-    head, numbers, commits = run.series
-    names = [f"{head}{number}" for number in numbers]
-    for commit, name in zip(commits, names, strict=True):
-        state.delivered(commit, name)
-    members = zip(commits, names, repeat(state.epoch), commits, run.committed_at, strict=False)
-    contents = zip(map(Transaction._make, members), run.stamps, run.ordinals, run.rows, strict=True)
-    spans = [
-        Span(transaction=transaction, stamp=stamp, ordinal=ordinal, rows=rows)
-        for transaction, stamp, ordinal, rows in contents
-    ]
-    texts.add_statements(run.groups, sum(run.rows))
+    series, count = run.series, len(run.rows)
+    names = pc.binary_join_element_wise(pa.scalar(series.head), pa.array(series.numbers).cast(pa.utf8()), _NOTHING)
+    if state.records():
+        for commit, name in zip(series.commits.tolist(), names.to_pylist(), strict=True):
+            state.delivered(commit, name)
+    spans = SpanColumns(
+        xids=series.commits,
+        names=names,
+        epochs=np.full(count, state.epoch),
+        commits=series.commits,
+        committed_at=run.committed_at,
+        ordinals=run.ordinals,
+        rows=run.rows,
+        published=np.full(count, -1),
+        stamps=run.stamps,
+    )
+    texts.add_statements(run.groups, int(run.rows.sum()))
     assembly_run.take_all(spans, run.ends)
     state.place.pass_to(run.end_log_pos)
-    state.pass_all(run.series)
+    state.pass_all(series)
 
 
 class UsualRuns:
@@ -90,7 +92,7 @@ class UsualRuns:
 
     def __init__(
         self,
-        block: Sequence[bytes],
+        block: EventBlock,
         reader: EventReader,
         state: LogState,
         tables: Tables,
@@ -98,7 +100,7 @@ class UsualRuns:
     ) -> None:
         self._block, self._reader, self._state, self._tables, self._next_due = block, reader, state, tables, next_due
         self._search_from = 0
-        self._searched = False
+        self._searched_with: object = None
         self._found: _Found | None = None
 
     def find(self, at: int) -> Run | None:
@@ -107,7 +109,7 @@ class UsualRuns:
         All events before it must have been read.
         """
         found = self._search()
-        if found is None or at < self._search_from or (first := found.numbers.get(at)) is None:
+        if found is None or at < self._search_from or (first := found.number(at)) is None:
             return None
         end = self._end(found, first)
         base = self._state.place.base(int(found.begins[first]), int(found.ends[end - 1]))
@@ -115,19 +117,19 @@ class UsualRuns:
             return None
         run = None
         if self._state.can_pass(found.head(first), found.gtids.numbers[first:end]):
-            collector = _Collector(self._block, found, StatementForms(self._reader, self._tables))
-            end = collector.add_all(first, end)
-            run = collector.run(first, base) if end - first >= RUN_MIN else None
+            collector = _Collector(found, RunForms(found.forms, self._tables), first)
+            end = first + collector.add_all(end)
+            run = collector.run(base) if end - first >= RUN_MIN else None
         if run is None:
-            self._search_from = found.spans[max(end - 1, first)][1]
+            self._search_from = int(found.nexts[max(end - 1, first)])
         return run
 
     def _search(self) -> "_Found | None":
-        """Searches the block, once it is known whether events have checksums."""
-        if not self._searched and self._reader.has_format:
-            self._searched = True
-            if sum(map(len, self._block)) <= min(_BLOCK_BYTES_MAX, _EVENT_BYTES_MEAN_MAX * len(self._block)):
-                self._found = _Found.of(self._block, self._reader.checksum_bytes)
+        """Searches the block, once it is known whether events have checksums, and again after a new description."""
+        if self._reader.format is not self._searched_with:
+            self._searched_with, self._found = self._reader.format, None
+            if self._block.nbytes <= min(_BLOCK_BYTES_MAX, _EVENT_BYTES_MEAN_MAX * len(self._block)):
+                self._found = _Found.of(self._block, self._reader)
         return self._found
 
     def _end(self, found: "_Found", first: int) -> int:
@@ -143,42 +145,60 @@ class UsualRuns:
 class _Found:
     """The transactions of a block that have the shape of usual ones, in order.
 
-    `spans` has the places in the block of each one's first event and of the event after its last one. `numbers` maps
-    the first place to the number of the transaction. `begins` and `ends` are the offsets (`end_log_pos`) where the
-    GTID begins, and where the transaction ends. `last` has the last transaction of each run.
+    `firsts` has the place of each one's first event in the block, and `nexts` that of the event after its last one.
+    `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the transaction ends. `last`
+    has the last transaction of each run. `maps` are the places of all table maps in the transactions, and
+    `statement_begins` has the number of the first one for each transaction, and then the number of all.
     """
 
-    types: bytes
-    spans: Sequence[tuple[int, int]]
-    numbers: Mapping[int, int]
+    headers: Headers
+    checksum_bytes: int
+    firsts: Ints
+    nexts: Ints
+    is_usual: Mask
     begins: Ints
     ends: Ints
     gtids: GtidColumns
     last: Ints
+    maps: Ints
+    statement_begins: Ints
+    forms: BlockForms
 
     @classmethod
-    def of(cls, block: Sequence[bytes], checksum_bytes: int) -> "_Found | None":
+    def of(cls, block: EventBlock, reader: EventReader) -> "_Found | None":
+        checksum_bytes = reader.checksum_bytes
         headers = Headers.of(block, has_checksums=bool(checksum_bytes))
-        spans = [match.span() for match in _SHAPE.finditer(headers.types)]
-        if len(spans) < RUN_MIN:
+        firsts, nexts = shapes.transactions(headers.types)
+        if len(firsts) < RUN_MIN:
             return None
-        firsts, nexts = np.array(spans, np.int64).T
-        kinds = np.frombuffer(headers.types, np.uint8)[firsts]
         gtids = gtid_columns(headers, firsts, checksum_bytes)
         begins, ends = headers.ends[firsts] - headers.sizes[firsts], headers.ends[nexts - 1]
-        is_usual = gtids.is_usual & (kinds == kinds[0]) & (begins > 0) & (ends > 0)
+        is_usual = gtids.is_usual & (begins > 0) & (ends > 0)
         is_usual &= headers.sizes[nexts - 1] == HEADER_BYTES + _XID_BYTES + checksum_bytes
         follows = is_usual[1:] & is_usual[:-1] & (firsts[1:] == nexts[:-1])
         follows &= gtids.head_codes[1:] == gtids.head_codes[:-1]
+        maps, statement_begins = shapes.statements(headers.types, firsts, nexts)
+        queries = firsts[headers.types[firsts] == EventType.GTID] + 1
         return cls(
-            types=headers.types,
-            spans=spans,
-            numbers={spans[number][0]: number for number in np.flatnonzero(is_usual).tolist()},
+            headers=headers,
+            checksum_bytes=checksum_bytes,
+            firsts=firsts,
+            nexts=nexts,
+            is_usual=is_usual,
             begins=begins,
             ends=ends,
             gtids=gtids,
-            last=np.append(np.flatnonzero(~follows), len(spans) - 1),
+            last=np.append(np.flatnonzero(~follows), len(firsts) - 1),
+            maps=maps,
+            statement_begins=np.append(statement_begins, len(maps)),
+            forms=BlockForms(block, headers, reader, queries, maps),
         )
+
+    def number(self, at: int) -> int | None:
+        """Returns the number of the usual transaction that begins at a place of the block; None if none does."""
+        number = int(np.searchsorted(self.firsts, at))
+        is_first = number < len(self.firsts) and self.firsts[number] == at and self.is_usual[number]
+        return number if is_first else None
 
     def head(self, number: int) -> str:
         """Returns what the text of a transaction's GTID begins with."""
@@ -190,80 +210,114 @@ class _Found:
 
 
 class _Collector:
-    """Collects the statements of transactions, one after another."""
+    """Collects the statements of transactions from the number `first` on."""
 
-    def __init__(self, block: Sequence[bytes], found: _Found, forms: StatementForms) -> None:
-        self._block, self._found, self._forms = block, found, forms
-        self._stamps: list[Stamp | None] = []
-        self._ordinals: list[int] = []
-        self._first_statements: list[int] = []
+    def __init__(self, found: _Found, forms: RunForms, first: int) -> None:
+        self._found, self._forms, self._first = found, forms, first
         self._count = 0
+        self._by_head: dict[int, RowsForm | None] = {}
+        self._signed: dict[int, tuple[Stamp | None, int]] = {}
 
-    def add_all(self, first: int, end: int) -> int:
-        """Adds transactions up to the first one that is unusual. Returns the number after the last one added."""
-        for number in range(first, end):
-            if not self._add(*self._found.spans[number]):
-                return number
-        return end
+    def add_all(self, end: int) -> int:
+        """Adds transactions up to the first one that is unusual, or up to `end`. Returns their number."""
+        found, first, block_forms = self._found, self._first, self._found.forms
+        begin, last = found.statement_begins[first], found.statement_begins[end]
+        heads = block_forms.heads[begin:last]
+        used = np.flatnonzero(np.bincount(heads + 1, minlength=block_forms.head_count + 1)[1:])
+        self._by_head = {head: self._forms.form(head) for head in used.tolist()}
+        is_known = np.zeros(block_forms.head_count + 1, bool)
+        is_known[[head for head, form in self._by_head.items() if form is not None]] = True
+        is_usual = np.logical_and.reduceat(is_known[heads], found.statement_begins[first:end] - begin)
+        if len(block_forms.is_begin):
+            is_usual &= block_forms.is_begin[first:end]
+        self._count = end - first if is_usual.all() else int(np.argmin(is_usual))
+        self._count = self._add_stamps()
+        return self._count
 
-    def _add(self, at: int, end: int) -> bool:
-        block, types, forms = self._block, self._found.types, self._forms
-        at += 1
-        if types[at] == _QUERY:
-            if not forms.is_begin(block[at]):
-                return False
-            at += 1
-        events: list[tuple[RowsForm, bytes]] = []
-        message: Stamp | None = None
-        stamp: Stamp | None = None
-        while at < end - 1:
-            own = None
-            if types[at] != _TABLE_MAP:
-                own, at = forms.stamp(block[at]), at + 1
-            form, packet, at = forms.rows(block[at], block[at + 1]), block[at + 1], at + 2
-            if form is None:
-                return False
+    def _add_stamps(self) -> int:
+        """Reads the stamps of the transactions. Returns how many there are before one whose stamps are unusual."""
+        found, forms, begins = self._found, self._found.forms, self._found.statement_begins
+        first, end = self._first, self._first + self._count
+        stamps = [head for head, form in self._by_head.items() if form is not None and form.is_stamp]
+        inside = slice(begins[first], begins[end])
+        signed = begins[first] + np.flatnonzero(np.isin(forms.heads[inside], stamps)) if stamps else np.arange(0)
+        commented = forms.commented[slice(*np.searchsorted(forms.commented, [begins[first], begins[end]]))]
+        own = {number: forms.stamp(int(found.maps[number]) - 1) for number in commented.tolist()}
+        signed = np.append(signed, np.array([number for number, stamp in own.items() if stamp is not None], np.int64))
+        for number in np.unique(np.searchsorted(begins, signed, side="right") - 1).tolist():
+            result = self._stamp(range(begins[number], begins[number + 1]), own)
+            if result is None:
+                return int(number) - first
+            self._signed[number - first] = result
+        return end - first
+
+    def _stamp(self, statements: range, own: Mapping[int, Stamp | None]) -> tuple[Stamp | None, int] | None:
+        """Returns the stamp of a transaction and the ordinal of its first change; None if its changes have several."""
+        found, forms = self._found, self._found.forms
+        message = stamp = None
+        for number in statements:
+            head = int(forms.heads[number])
+            form = self._by_head[head]
+            assert form is not None
             if form.is_stamp:
-                message = None if events else forms.message(packet)
+                message = self._forms.message(head, int(found.maps[number]) + 1) if number == statements[0] else None
                 if message is None:
-                    return False
-            elif events and own != stamp and message is None:
-                return False
-            events.append((form, packet))
-            stamp = own
-        self._stamps.append(message or stamp)
-        self._ordinals.append(0 if message is None else 1)
-        self._first_statements.append(self._count)
-        for form, packet in events:
-            if form.statements is not None:
-                form.statements.bodies.append(packet[form.offset : len(packet) - forms.checksum_bytes])
-                form.statements.numbers.append(self._count)
-            self._count += 1
-        return True
+                    return None
+            elif number > statements[0] and own.get(number) != stamp and message is None:
+                return None
+            stamp = own.get(number)
+        return message or stamp, 0 if message is None else 1
 
-    def run(self, first: int, base: int) -> Run | None:
+    def run(self, base: int) -> Run | None:
         """Returns the run of the transactions that were added. Returns None if rows have to be read one by one."""
-        found, groups, end = self._found, self._forms.groups, first + len(self._stamps)
-        counts = np.zeros(self._count, np.int64)
+        found, first = self._found, self._first
+        end = first + self._count
+        begins = found.statement_begins[first : end + 1]
+        counts = np.zeros(int(begins[-1] - begins[0]), np.int64)
+        groups = self._groups(int(begins[0]), int(begins[-1]))
         for statements in groups:
             if not statements.scan():
                 return None
             counts[statements.numbers] = statements.counts
         first_rows = np.cumsum(counts) - counts
         for statements in groups:
-            statements.first_rows = first_rows[statements.numbers].tolist()
+            statements.first_rows = first_rows[statements.numbers]
+        ordinals = np.zeros(self._count, np.int64)
+        ordinals[[number for number, (_, ordinal) in self._signed.items() if ordinal]] = 1
+        stamps: list[Stamp | None] | None = [None] * self._count if self._signed else None
+        for number, (stamp, _) in self._signed.items():
+            assert stamps is not None
+            stamps[number] = stamp
         return Run(
-            end=found.spans[end - 1][1],
+            end=int(found.nexts[end - 1]),
             end_log_pos=int(found.ends[end - 1]),
             series=Series(
                 head=found.head(first),
                 numbers=found.gtids.numbers[first:end],
-                commits=(base + found.begins[first:end]).tolist(),
+                commits=base + found.begins[first:end],
             ),
             committed_at=found.gtids.committed_at[first:end],
-            ends=(base + found.ends[first:end]).tolist(),
-            stamps=self._stamps,
-            ordinals=self._ordinals,
-            rows=np.add.reduceat(counts, self._first_statements).tolist(),
+            ends=base + found.ends[first:end],
+            stamps=stamps,
+            ordinals=ordinals,
+            rows=np.add.reduceat(counts, begins[:-1] - begins[0]),
             groups=groups,
         )
+
+    def _groups(self, begin: int, end: int) -> Sequence[Statements]:
+        """Returns the statements with the numbers from `begin` up to `end` by table and op."""
+        headers, heads = self._found.headers, self._found.forms.heads[begin:end]
+        groups = self._forms.groups
+        group_of, offsets = np.full((2, self._found.forms.head_count), -1, np.int64)
+        for head, form in self._by_head.items():
+            if form is not None and form.statements is not None:
+                group_of[head], offsets[head] = groups.index(form.statements), form.offset
+        rows = self._found.maps[begin:end] + 1
+        for number, statements in enumerate(groups):
+            numbers = np.flatnonzero(group_of[heads] == number)
+            events, starts = rows[numbers], offsets[heads[numbers]]
+            statements.numbers = numbers
+            statements.octets = headers.octets
+            statements.begins = headers.begins[events] + starts
+            statements.sizes = headers.sizes[events] - starts - self._found.checksum_bytes
+        return [statements for statements in groups if len(statements.numbers)]

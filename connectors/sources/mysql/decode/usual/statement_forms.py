@@ -1,13 +1,16 @@
 """Recognises the usual forms of the events inside a transaction, by their first bytes.
 
 The events of many transactions begin with the same bytes after their headers: only thread ids and rows differ. The
-first event with new bytes is decoded as any other event is. Further events with the same bytes have the same meaning.
+first event with such bytes is decoded as any other event is. Further events with the same bytes have the same meaning.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from changelog.connectors.sources.mysql.decode.events import events as log
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
@@ -17,6 +20,8 @@ from changelog.connectors.sources.mysql.decode.rows.row_batches import Statement
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.statements.statement_stamps import comment_stamp
 from changelog.connectors.sources.mysql.decode.transactions import OPS, SIGNAL_TABLE, STAMP_TABLE
+from changelog.connectors.sources.mysql.decode.usual.distinct import are_equal, distinct
+from changelog.connectors.sources.mysql.decode.usual.headers import Headers, Ints, Mask
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.model import Op, Stamp
 from changelog.envelope.stamp import parse
@@ -26,111 +31,169 @@ _QUERY_AT = HEADER_BYTES + 8
 """Where the bytes of a BEGIN start that are the same in all sessions with the same settings."""
 
 _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.ANNOTATE_ROWS: HEADER_BYTES}
-_COMMENT_BEGINS = b" \t\n\r\f\v/"
+_COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
 _TYPE_OFFSET = 4
+_HEADS_MAX = 32
+"""How many heads of one table and type are looked for in all events at once. Events with others are read alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """How events with rows begin. `event` is one of them, and `map_code` is the code of its table map."""
+
+    event: log.Rows
+    map_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowsForm:
-    """How events with rows begin: with `head` after the header. The rows begin at `offset`.
+    """What events with rows that begin in the same way mean. The rows begin at `offset`.
 
     `statements` collects them; it is None for rows that nobody publishes. `is_stamp` says that the rows are messages,
     which say who makes the changes that follow in the transaction.
     """
 
-    head: bytes
     offset: int
     statements: Statements | None
     is_stamp: bool
 
 
-@dataclass(slots=True)
-class MapForm:
-    """A table map, and the forms of the events with rows after it, by their type.
+class BlockForms:
+    """The different beginnings of the events in a block's transactions of the usual shape.
 
-    `table` is None if nobody publishes the table.
+    `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
+    places of the table maps, and `heads` has a code for each of them: that of the table map and of the bytes with which
+    the event after it begins, before its rows. The code -1 is that of events which have to be read alone. `commented`
+    has the numbers of the table maps before which a statement's text may have a stamp.
     """
 
-    event: log.TableMap
-    table: BoundTable | None
-    rows: dict[int, RowsForm] = field(default_factory=dict)
+    def __init__(self, block: EventBlock, headers: Headers, reader: EventReader, queries: Ints, maps: Ints) -> None:
+        self._block, self._headers, self._reader = block, headers, reader
+        self._checksum_bytes = reader.checksum_bytes
+        begins, examples = self._distinct(queries, _QUERY_AT)
+        is_begin = [self._is_begin(int(queries[example])) for example in examples]
+        self.is_begin: Mask = np.array([*is_begin, False])[begins]
+        self._map_codes, examples = self._distinct(maps, HEADER_BYTES)
+        self._maps = [self.decoded(int(maps[example])) for example in examples]
+        self._heads: list[_Head] = []
+        self.heads = self._head_codes(maps + 1)
+        self.commented = self._commented(maps)
 
+    def _distinct(self, events: Ints, offset: int) -> tuple[Ints, Sequence[int]]:
+        headers = self._headers
+        lengths = headers.sizes[events] - offset - self._checksum_bytes
+        return distinct(headers.octets, headers.begins[events] + offset, lengths)
 
-class StatementForms:
-    """The forms in one run of transactions, during which no table changes. Each method refuses by returning None."""
+    def _is_begin(self, place: int) -> bool:
+        event = self.decoded(place)
+        return isinstance(event, log.Query) and event.sql == _BEGIN
 
-    def __init__(self, reader: EventReader, tables: Tables) -> None:
-        self._reader, self._tables, self.checksum_bytes = reader, tables, reader.checksum_bytes
-        self._maps: dict[bytes, MapForm | None] = {}
-        self._last_map: bytes | None = None
-        self._last_form: MapForm | None = None
-        self._begins: set[bytes] = set()
-        self.groups: list[Statements] = []
+    def _head_codes(self, rows: Ints) -> Ints:
+        """Returns the codes of the heads of these events, whose table maps are the events before them."""
+        codes = np.full(len(rows), -1, np.int64)
+        kinds = self._map_codes << 8 | self._headers.types[rows]
+        for kind in np.unique(kinds[self._map_codes >= 0]).tolist():
+            left = np.flatnonzero(kinds == kind)
+            for _ in range(_HEADS_MAX):
+                if not len(left):
+                    break
+                self._number_head(rows, left, codes, kind >> 8)
+                left = left[1:][codes[left[1:]] < 0]
+        return codes
 
-    def is_begin(self, packet: bytes) -> bool:
-        """Whether a QUERY begins a transaction, and does nothing else."""
-        content = packet[_QUERY_AT : len(packet) - self.checksum_bytes]
-        if content in self._begins:
-            return True
-        event = self._decoded(packet)
-        if not isinstance(event, log.Query) or event.sql != _BEGIN:
-            return False
-        self._begins.add(content)
-        return True
+    def _number_head(self, rows: Ints, left: Ints, codes: Ints, map_code: int) -> None:
+        """Sets the codes of those of the events `left` that have the head of the first one."""
+        headers, event = self._headers, self.decoded(int(rows[left[0]]))
+        if not isinstance(event, log.Rows):
+            return
+        events = rows[left]
+        begins = headers.begins[events] + HEADER_BYTES
+        equal = are_equal(headers.octets, begins, int(begins[0]), event.offset - HEADER_BYTES)
+        equal &= event.offset <= headers.sizes[events] - self._checksum_bytes
+        codes[left[equal]] = len(self._heads)
+        self._heads.append(_Head(event, map_code))
 
-    def stamp(self, packet: bytes) -> Stamp | None:
-        """Returns the stamp in the text of a statement."""
-        begin = _SQL_AT[packet[_TYPE_OFFSET]]
-        end = len(packet) - self.checksum_bytes
-        return comment_stamp(packet[begin:end]) if begin < end and packet[begin] in _COMMENT_BEGINS else None
+    def _commented(self, maps: Ints) -> Ints:
+        headers = self._headers
+        numbers = np.flatnonzero(np.isin(headers.types[maps - 1], [*_SQL_AT]))
+        texts = maps[numbers] - 1
+        offsets = np.where(
+            headers.types[texts] == EventType.ROWS_QUERY,
+            _SQL_AT[EventType.ROWS_QUERY],
+            _SQL_AT[EventType.ANNOTATE_ROWS],
+        )
+        has_text = headers.sizes[texts] - self._checksum_bytes > offsets
+        return numbers[has_text & np.isin(headers.octets[headers.begins[texts] + offsets], _COMMENT_BEGINS)]
 
-    def rows(self, map_packet: bytes, packet: bytes) -> RowsForm | None:
-        """Returns the form of an event with rows, whose table map is the event before it."""
-        content = map_packet[HEADER_BYTES : len(map_packet) - self.checksum_bytes]
-        if content != self._last_map:
-            if content not in self._maps:
-                self._maps[content] = self._map(map_packet)
-            self._last_map, self._last_form = content, self._maps[content]
-        described = self._last_form
-        if described is None:
+    def stamp(self, place: int) -> Stamp | None:
+        """Returns the stamp in the text of a statement, of which `commented` has the table map after it."""
+        packet = self.packet(place)
+        return comment_stamp(packet[_SQL_AT[packet[_TYPE_OFFSET]] : len(packet) - self._checksum_bytes])
+
+    def packet(self, place: int) -> bytes:
+        """Returns the event at a place of the block."""
+        return bytes(self._block[place])
+
+    def decoded(self, place: int) -> log.Event | None:
+        """Decodes an event; None if it is malformed, because the general path reports this in its place of the log."""
+        try:
+            events: Sequence[log.Event] = [*self._reader.read(self.packet(place))]
+        except ChangelogError:
             return None
-        form = described.rows.get(packet[_TYPE_OFFSET])
-        if form is None or not packet.startswith(form.head, HEADER_BYTES):
-            form = self._rows(described, packet)
-        return form if form is not None and form.offset <= len(packet) - self.checksum_bytes else None
+        return events[0]
 
-    def message(self, packet: bytes) -> Stamp | None:
-        """Returns the stamp in the rows for which `rows` has just returned a form; None unless it is a single one."""
-        event, described = self._decoded(packet), self._last_form
+    def table_map(self, head: int) -> log.TableMap | None:
+        """Returns the table map of the events with a head."""
+        event = self._maps[self._heads[head].map_code]
+        return event if isinstance(event, log.TableMap) else None
+
+    def rows(self, head: int) -> log.Rows:
+        """Returns one of the events with a head."""
+        return self._heads[head].event
+
+    @property
+    def head_count(self) -> int:
+        """The number of heads."""
+        return len(self._heads)
+
+
+@dataclass(slots=True)
+class RunForms:
+    """What the heads of a block mean in one run of transactions, during which no table changes.
+
+    `groups` has the statements of the run by table and op.
+    """
+
+    block: BlockForms
+    tables: Tables
+    groups: list[Statements] = field(default_factory=list)
+
+    def form(self, head: int) -> RowsForm | None:
+        """Returns the form of the events with a head; None if they have to be read alone."""
+        described, event = self.block.table_map(head), self.block.rows(head)
+        if described is None or event.table_id != described.table_id or not event.ends_statement:
+            return None
+        table = self.tables.present(described)
+        if table is None:
+            if self.tables.entity(described) is not None or described.table == SIGNAL_TABLE:
+                return None
+            is_stamp = described.table == STAMP_TABLE and event.operation is log.Operation.INSERT
+            return RowsForm(event.offset, None, is_stamp)
+        if not is_whole(table, event):
+            return None
+        return RowsForm(event.offset, self._statements(table, OPS[event.operation]), is_stamp=False)
+
+    def message(self, head: int, place: int) -> Stamp | None:
+        """Returns the stamp in an event with rows whose form is one of stamps; None unless it is a single one."""
+        event, described = self.block.decoded(place), self.block.table_map(head)
         assert isinstance(event, log.Rows)
         assert described is not None
         try:
-            contents = [content for _, content in message_rows(described.event, event)]
+            contents = [content for _, content in message_rows(described, event)]
         except ChangelogError:
             return None
         parsed = [parse(content) for content in contents]
         return parsed[0].stamp if len(parsed) == 1 and parsed[0].problem is None else None
-
-    def _map(self, packet: bytes) -> MapForm | None:
-        event = self._decoded(packet)
-        if not isinstance(event, log.TableMap):
-            return None
-        table = self._tables.present(event)
-        if table is None and (self._tables.entity(event) is not None or event.table == SIGNAL_TABLE):
-            return None
-        return MapForm(event, table)
-
-    def _rows(self, described: MapForm, packet: bytes) -> RowsForm | None:
-        event, table = self._decoded(packet), described.table
-        if not isinstance(event, log.Rows) or event.table_id != described.event.table_id or not event.ends_statement:
-            return None
-        if table is not None and not is_whole(table, event):
-            return None
-        statements = None if table is None else self._statements(table, OPS[event.operation])
-        is_stamp = table is None and described.event.table == STAMP_TABLE and event.operation is log.Operation.INSERT
-        form = RowsForm(packet[HEADER_BYTES : event.offset], event.offset, statements, is_stamp)
-        described.rows[packet[_TYPE_OFFSET]] = form
-        return form
 
     def _statements(self, table: BoundTable, op: Op) -> Statements:
         for statements in self.groups:
@@ -138,11 +201,3 @@ class StatementForms:
                 return statements
         self.groups.append(Statements(table, op))
         return self.groups[-1]
-
-    def _decoded(self, packet: bytes) -> log.Event | None:
-        """Decodes an event; None if it is malformed, because the general path reports this in its place of the log."""
-        try:
-            events: Sequence[log.Event] = [*self._reader.read(packet)]
-        except ChangelogError:
-            return None
-        return events[0]

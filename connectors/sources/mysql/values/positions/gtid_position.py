@@ -6,11 +6,16 @@ See "Global Transaction ID" in MariaDB's documentation.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from changelog.envelope.errors import ChangelogError, Kind
+
+Ints = npt.NDArray[np.int64]
 
 _GTID: Final = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
 _SEPARATOR: Final = re.compile(r"\s*(?:,\s*|\Z)")
@@ -68,9 +73,9 @@ class GtidPosition:
         domain, _, sequence = parse_gtid(gtid)
         return domain in self.domains and sequence <= self.domains[domain][1]
 
-    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+    def contains_any(self, head: str, numbers: Ints) -> bool:
         """See `Gtids`."""
-        return self.contains(f"{head}{min(numbers)}")
+        return self.contains(f"{head}{numbers.min()}")
 
     def missing(self, other: "GtidPosition") -> "GtidPosition":
         """Returns the domains in which `other` is after this position, with the last GTIDs of `other`."""
@@ -105,11 +110,11 @@ class GtidPositionBuilder:
         domain, server, sequence = parse_gtid(gtid)
         self._domains[domain] = server, sequence
 
-    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+    def add_all(self, head: str, numbers: Ints) -> None:
         """Adds the GTIDs whose texts are `head` and then one of the `numbers`. The last of them becomes the
         position.
         """
-        for number in numbers[-1:]:
+        for number in numbers[-1:].tolist():
             self.add(f"{head}{number}")
 
     def build(self) -> GtidPosition:

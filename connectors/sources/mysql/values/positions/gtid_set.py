@@ -7,12 +7,17 @@ source, intervals of numbers. See "GTID Sets" in the MySQL manual, and `Gtid_set
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from changelog.envelope.errors import ChangelogError, Kind
+
+Ints = npt.NDArray[np.int64]
 
 Bounds = tuple[int, ...]
 """Disjoint intervals of numbers, in order: the first number of each, and the first number after it."""
@@ -64,11 +69,11 @@ class GtidSet:
         source, number = parse_gtid(gtid)
         return _is_inside(self.intervals.get(source, ()), number)
 
-    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+    def contains_any(self, head: str, numbers: Ints) -> bool:
         """See `Gtids`."""
         source, _ = parse_gtid(f"{head}1")
-        bounds = self.intervals.get(source, ())
-        return min(numbers) < max(bounds, default=0) and any(_is_inside(bounds, number) for number in numbers)
+        bounds = np.array(self.intervals.get(source, ()), np.int64)
+        return bool((np.searchsorted(bounds, numbers, side="right") % 2 == 1).any())
 
     def missing(self, other: "GtidSet") -> "GtidSet":
         """Returns the GTIDs that `other` has and this set lacks."""
@@ -103,12 +108,15 @@ class GtidSetBuilder:
         source, number = parse_gtid(gtid)
         _add(self._bounds.setdefault(source, []), number)
 
-    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+    def add_all(self, head: str, numbers: Ints) -> None:
         """Adds the GTIDs whose texts are `head` and then one of the `numbers`."""
         source, _ = parse_gtid(f"{head}1")
         bounds = self._bounds.get(source, [])
-        for number in numbers:
-            _add(bounds, number)
+        if len(numbers) and bounds and bounds[-1] == numbers[0] and (np.diff(numbers) == 1).all():
+            bounds[-1] = int(numbers[-1]) + 1
+        else:
+            for number in numbers.tolist():
+                _add(bounds, number)
         if bounds:
             self._bounds[source] = bounds
 

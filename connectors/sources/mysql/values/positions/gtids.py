@@ -3,12 +3,16 @@
 The implementations are `GtidSet` for MySQL and `GtidPosition` for MariaDB. A GTID is a text, as its database prints it.
 """
 
-from collections.abc import Sequence
 from typing import Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
+
+Ints = npt.NDArray[np.int64]
 
 G_co = TypeVar("G_co", covariant=True)
 
@@ -20,7 +24,7 @@ class GtidsBuilder(Protocol[G_co]):
         """Adds one GTID. Raises ChangelogError (MALFORMED) if it is not a GTID of this database."""
         ...
 
-    def add_all(self, head: str, numbers: Sequence[int]) -> None:
+    def add_all(self, head: str, numbers: Ints) -> None:
         """Adds several GTIDs, whose texts are `head` and then one of the `numbers`."""
         ...
 
@@ -43,7 +47,7 @@ class Gtids(Protocol):
         """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
         ...
 
-    def contains_any(self, head: str, numbers: Sequence[int]) -> bool:
+    def contains_any(self, head: str, numbers: Ints) -> bool:
         """Returns whether this includes a transaction whose GTID is `head` and then one of the `numbers`."""
         ...
 

@@ -1,0 +1,130 @@
+"""Many events of the binary log side by side in memory, without a Python object for each event.
+
+│ gap │ event │ gap │ event │ …          a piece, as the server's packets arrive: the gap is a packet's header
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+GAP_BYTES = 5
+"""The bytes before each event: the header of its packet, and the status byte of the protocol."""
+
+PADDING_BYTES = 128
+"""The bytes after the last event in `EventBlock.joined`, so that a fixed number of bytes can be read of each event."""
+
+_VIEW_BYTES_MIN = 1 << 20
+"""Events of at least this size are not copied out of the block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; the event before the first one would end at `begin`."""
+
+    data: bytes
+    ends: Ints
+    begin: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all events with their gaps."""
+        return int(self.ends[-1]) - self.begin if len(self.ends) else 0
+
+    def part(self, first: int, end: int) -> "Piece":
+        """Returns the events from number `first` up to, not including, `end`. The bytes are shared."""
+        return Piece(self.data, self.ends[first:end], int(self.ends[first - 1]) if first else self.begin)
+
+
+@dataclass(slots=True, eq=False)
+class EventBlock(Sequence[bytes | memoryview]):
+    """The events of some pieces, in order. A large event is a memoryview."""
+
+    pieces: list[Piece]
+    _counts: list[int] = field(init=False)
+    _at: tuple[int, Piece, list[int]] | None = field(init=False, default=None)
+    _sizes: Ints | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.pieces = [piece for piece in self.pieces if len(piece.ends)]
+        self._counts = np.cumsum([len(piece.ends) for piece in self.pieces]).tolist()
+
+    @classmethod
+    def of(cls, events: Iterable[bytes]) -> Self:
+        """Returns a block with these events."""
+        parts = [part for event in events for part in (bytes(GAP_BYTES), event)]
+        sizes = np.array([len(part) for part in parts], np.int64)
+        return cls([Piece(b"".join(parts), np.cumsum(sizes)[1::2])])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all events, without the gaps."""
+        return sum(piece.nbytes for piece in self.pieces) - GAP_BYTES * len(self)
+
+    @property
+    def sizes(self) -> Ints:
+        """The size of each event."""
+        if self._sizes is None:
+            ends = [piece.ends for piece in self.pieces]
+            self._sizes = np.diff(np.concatenate(ends) if ends else np.empty(0, np.int64), prepend=0)
+            firsts = [0, *self._counts[:-1]] if ends else []
+            self._sizes[firsts] = [int(piece.ends[0]) - piece.begin for piece in self.pieces]
+            self._sizes -= GAP_BYTES
+        return self._sizes
+
+    def joined(self) -> tuple[bytearray, Ints]:
+        """Returns a copy of the whole block as one piece, with padding after it, and where each event ends in it."""
+        data = bytearray().join(
+            [
+                *(memoryview(piece.data)[piece.begin : int(piece.ends[-1])] for piece in self.pieces),
+                bytes(PADDING_BYTES),
+            ]
+        )
+        return data, np.cumsum(self.sizes + GAP_BYTES)
+
+    def __len__(self) -> int:
+        return self._counts[-1] if self._counts else 0
+
+    def __add__(self, other: "EventBlock") -> "EventBlock":
+        return EventBlock([*self.pieces, *other.pieces])
+
+    @overload
+    def __getitem__(self, place: int) -> bytes | memoryview: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> "EventBlock": ...
+
+    def __getitem__(self, place: int | slice) -> "bytes | memoryview | EventBlock":
+        if isinstance(place, slice):
+            first, end, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError("a part of a block has consecutive events")
+            return self._part(first, end)
+        if not 0 <= place < len(self):
+            raise IndexError(f"event {place} of {len(self)}")
+        if self._at is None or not 0 <= place - self._at[0] < len(self._at[2]):
+            number = bisect_right(self._counts, place)
+            piece = self.pieces[number]
+            self._at = self._counts[number - 1] if number else 0, piece, piece.ends.tolist()
+        first, piece, ends = self._at
+        number = place - first
+        begin, end = (ends[number - 1] if number else piece.begin) + GAP_BYTES, ends[number]
+        return piece.data[begin:end] if end - begin < _VIEW_BYTES_MIN else memoryview(piece.data)[begin:end]
+
+    def _part(self, first: int, end: int) -> "EventBlock":
+        pieces, before = [], 0
+        for piece, count in zip(self.pieces, self._counts, strict=True):
+            if first < count and before < end:
+                pieces.append(piece.part(max(first - before, 0), min(end, count) - before))
+            before = count
+        block = EventBlock(pieces)
+        block._sizes = None if self._sizes is None else self._sizes[first:end]
+        return block
+
+
+EMPTY = EventBlock([])

@@ -1,0 +1,45 @@
+"""Numbers the different contents among many slices of a buffer."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from changelog.connectors.sources.mysql.decode.usual.headers import Ints, Octets
+
+_COMPARED_MAX = 8
+"""How many contents are looked for in all slices at once. Further ones are looked up slice by slice."""
+
+
+def distinct(octets: Octets, begins: Ints, lengths: Ints) -> tuple[Ints, Sequence[int]]:
+    """Returns the code of each slice's content, and for each code the number of the first slice that has it.
+
+    A slice with a negative length has the code -1.
+    """
+    codes, examples = np.full(len(begins), -1, np.int64), list[int]()
+    left = np.flatnonzero(lengths >= 0)
+    while len(left) and len(examples) < _COMPARED_MAX:
+        first = int(left[0])
+        candidates = left[lengths[left] == lengths[first]]
+        equal = are_equal(octets, begins[candidates], int(begins[first]), int(lengths[first]))
+        codes[candidates[equal]] = len(examples)
+        examples.append(first)
+        left = left[codes[left] < 0]
+    known: dict[bytes, int] = {}
+    for number, begin, length in zip(left.tolist(), begins[left].tolist(), lengths[left].tolist(), strict=True):
+        content = octets[begin : begin + length].tobytes()
+        if content not in known:
+            known[content] = len(examples)
+            examples.append(number)
+        codes[number] = known[content]
+    return codes, examples
+
+
+def are_equal(octets: Octets, begins: Ints, example: int, length: int) -> npt.NDArray[np.bool_]:
+    """Returns a mask of the slices of this length whose content is that of the slice that begins at `example`."""
+    if not length:
+        return np.ones(len(begins), bool)
+    windows: npt.NDArray[np.void] = np.ndarray((len(octets) - length + 1,), f"V{length}", buffer=octets, strides=(1,))
+    contents = windows[begins].view(np.uint8).reshape(len(begins), length)
+    mask: npt.NDArray[np.bool_] = (contents == octets[example : example + length]).all(axis=1)
+    return mask
