@@ -25,8 +25,9 @@ class Span:
 
     The assembly adds rows to its last span until the span is encoded.
 
-    The first row has the ordinal `ordinal`, and each further row has the next one. `published` is the last position
-    ordinal of the transaction that the changelog holds already; it is -1 if the changelog holds none.
+    The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
+    transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing
+    was published.
     """
 
     transaction: Transaction
