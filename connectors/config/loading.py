@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from changelog.connectors.config.files import FilesConfig
-from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, sink_problems
+from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
@@ -56,7 +56,8 @@ def _beside(folder: Path, config: Config) -> Config:
     if isinstance(source, MysqlConfig) and source.fence_folder is not None:
         # Executors have other working directories.
         source = source.model_copy(update={"fence_folder": (folder / source.fence_folder).absolute()})
-    return config.model_copy(update={"source": source, "sink": sink})
+    state = config.state and config.state.model_copy(update={"path": folder / config.state.path})
+    return config.model_copy(update={"source": source, "sink": sink, "state": state})
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
@@ -179,6 +180,9 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
             elif key == "retention_days" and entity.profile != "history":
                 text = 'applies only to profile = "history"; set that profile, or leave this key out'
                 yield ("entities", name, key), text
+    if config.state is not None and config.envelope != OWN_ENVELOPE:
+        text = f'cannot be restored from messages of envelope = "{config.envelope}"; leave [state] out'
+        yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
 

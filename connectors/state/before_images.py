@@ -25,8 +25,11 @@ class Watcher:
     def restoring(self, rows: int, /) -> None:
         """Called while the store is made again or brought forward, with the number of rows that were read since."""
 
-    def folded(self, position: str, /) -> None:
-        """Called when the store has all rows up to `position`, which is empty before the first row."""
+    def folded(self, position: str, nbytes: int, /) -> None:
+        """Called when the store has all rows up to `position`, and takes `nbytes` bytes.
+
+        `position` is empty before the first row.
+        """
 
 
 class BeforeImages:
@@ -72,7 +75,7 @@ class BeforeImages:
         elif stored < end:
             self._restore(checkpoint, stored, end)
         self._pending.reset()
-        self._watcher.folded(end)
+        self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
         """Returns the rows of a piece with the values that they lack, as far as they are known.
@@ -95,7 +98,7 @@ class BeforeImages:
         position = "" if checkpoint.position is None else str(checkpoint.position)
         self._store.write(self._pending.commit({_ID: self._id.encode(), _POSITION: position.encode()}))
         self._pending.written()
-        self._watcher.folded(position)
+        self._watcher.folded(position, self._store.nbytes())
 
     def close(self) -> None:
         """Releases the store."""

@@ -52,6 +52,9 @@ class Store(Protocol):
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields the key and the value of every row. Writes during the scan are not seen."""
 
+    def nbytes(self) -> int:
+        """Returns about how many bytes the store takes."""
+
     def clear(self) -> None:
         """Deletes everything."""
 

@@ -125,7 +125,7 @@ class RocksStore:
             self._unflushed = False
 
     def nbytes(self) -> int:
-        """Returns about how many bytes the store takes on disk and in RocksDB's buffers."""
+        """See `Store`. These are the bytes on disk and in RocksDB's buffers."""
         database = self._opened()
         names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
         return sum(database.property_int_value(name) or 0 for name in names)

@@ -40,6 +40,9 @@ FAIL_POINTS = (
 `files:set-aside` and `files:resume-dropped` are not listed, because only a service with a damaged log reaches them.
 """
 
+STATE_FAIL_POINTS = ("loop:folded",)
+"""The fail points that only a service with a [state] reaches."""
+
 
 class Service:
     """`changelog run` with one configuration file. The output of all its processes goes to the file `log`.

@@ -36,6 +36,9 @@ class MemoryStore:
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
         yield from sorted(self.rows.items())
 
+    def nbytes(self) -> int:
+        return sum(map(len, self.rows.values()))
+
     def clear(self) -> None:
         self.rows, self._facts, self._earlier = {}, {}, []
         self.cleared += 1
