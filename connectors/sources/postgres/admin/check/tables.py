@@ -43,8 +43,9 @@ def _identity(
     """Yields a finding if the log lacks columns of old rows.
 
     If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
-    `original` comes from the state, or is unknown if the service keeps none. For a partitioned table, the partition's replica identity decides what is in the log, and the
-    table's own replica identity decides how much of that the server sends.
+    `original` comes from the state, or is unknown if the service keeps none. For a partitioned table, the partition's
+    replica identity decides what is in the log, and the table's own replica identity decides how much of that the
+    server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
