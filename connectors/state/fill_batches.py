@@ -99,19 +99,19 @@ class _Fast:
 
         Returns the keys whose stored rows are unusual, or of another version of the columns. Their rows are left out.
         """
-        pending.fetch(entity, keys)
         prefix = usual_prefix(pending.columns.number(entity))
         unusual = set()
-        for number, key in zip(numbers.tolist(), keys, strict=True):
-            value = pending.get(entity, key)
+        count, budget, looked_up = self._rows.num_rows, pending.budget, self._looked_up
+        for number, key, value in zip(numbers.tolist(), keys, pending.lookup(entity, keys), strict=True):
             if value is None:
                 continue
             if not value.startswith(prefix):
                 unusual.add(key)
-            elif len(value) <= pending.budget:
-                pending.budget -= len(value) - HEADER
-                self._takes[number] = self._rows.num_rows + len(self._looked_up)
-                self._looked_up.append(value[HEADER:])
+            elif len(value) <= budget:
+                budget -= len(value)
+                self._takes[number] = count + len(looked_up)
+                looked_up.append(value[HEADER:])
+        pending.budget = budget
         return unusual
 
     def _stage(self, pending: Pending, entity: str, index: Ints, last: dict[bytes, int]) -> None:

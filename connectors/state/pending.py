@@ -1,6 +1,6 @@
 """The rows of the store, together with the changes that are not in the store yet."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from changelog.connectors.state.changes import Changes, Store
@@ -11,6 +11,9 @@ FILLED_BYTES_MAX: Final = 256 << 20
 large; without this limit, a piece could take any amount of memory."""
 
 _MASK = "mask/"
+
+_UNCHANGED: Final = b"unchanged"
+"""Stands for a row that no change has; it is told from other values by its identity."""
 
 
 class Pending:
@@ -67,24 +70,53 @@ class Pending:
     # Rows
 
     def fetch(self, entity: str, keys: Collection[bytes]) -> None:
-        """Reads rows of an entity from the store, so that `get` has them."""
-        if any(entity in changes.forgotten for changes in self._layers()):
-            return
-        layers = self._layers()
-        missing = sorted({key for key in keys if not any(key in changes.rows for changes in layers)})
-        if missing:
-            self._fetched.update(zip(missing, self._store.get(missing), strict=True))
+        """Reads rows of an entity, so that `get` has them."""
+        distinct = list(set(keys))
+        self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
+
+    def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the present rows of an entity and these keys of the store, in the form of `StoredRow.encode`.
+
+        A row is None if it is unknown.
+        """
+        layers = [changes for changes in self._layers() if changes.rows or changes.forgotten]
+        if not layers:
+            return self._stored(keys)
+        values = [self._changed(layers, entity, key) for key in keys]
+        unchanged = [number for number, value in enumerate(values) if value is _UNCHANGED]
+        stored = self._stored([keys[number] for number in unchanged])
+        for number, value in zip(unchanged, stored, strict=True):
+            values[number] = value
+        return values
 
     def get(self, entity: str, key: bytes) -> bytes | None:
-        """Returns the present row of an entity and the store's key, as `StoredRow.encode` makes it; None if unknown."""
-        for changes in self._layers():
-            if key in changes.rows:
-                return changes.rows[key]
-            if entity in changes.forgotten:
-                return None
+        """Returns the same as `lookup`, for one key."""
+        value = self._changed(self._layers(), entity, key)
+        if value is not _UNCHANGED:
+            return value
         if key not in self._fetched:
             [self._fetched[key]] = self._store.get([key])
         return self._fetched[key]
+
+    def _changed(self, layers: Iterable[Changes], entity: str, key: bytes) -> bytes | None:
+        """Returns the row of a key if there is a change of it, which may be that there is no row; else _UNCHANGED."""
+        for changes in layers:
+            value = changes.rows.get(key, _UNCHANGED)
+            if value is not _UNCHANGED:
+                return value
+            if changes.forgotten and entity in changes.forgotten:
+                return None
+        return _UNCHANGED
+
+    def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the values that the store has. It finds sorted keys faster."""
+        if not keys:
+            return []
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        values: list[bytes | None] = [None] * len(keys)
+        for number, value in zip(order, self._store.get([keys[number] for number in order]), strict=True):
+            values[number] = value
+        return values
 
     def put(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Stages rows; None stands for a row that was deleted."""
