@@ -4,6 +4,7 @@ Rows and facts are in the same column family and are written in the same batches
 exactly which rows the store has, whatever part of the last batches was lost.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -63,7 +64,10 @@ class RocksStore:
         self._unflushed = False
         with self._storing():
             made = not path.exists()
-            make_folder(path, DATA_FOLDER)
+            try:
+                make_folder(path, DATA_FOLDER)
+            except FileExistsError as error:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
             self._lock = self._take_lock()
             try:
                 self._claim(name, changelog, made=made)
