@@ -108,6 +108,16 @@ class Service:
             assert time.monotonic() < deadline, f"the service did not log {event!r}: {self.said()[-1000:]}"
             time.sleep(0.05)
 
+    def said_or_crashed(self, event: str, timeout_s: float) -> None:
+        """Does the same as `until_said`, but also returns if the process crashes at its fail point."""
+        deadline = time.monotonic() + timeout_s
+        while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
+            self.check()
+            if self.exit_code is not None:
+                return
+            assert time.monotonic() < deadline, f"the service did not log {event!r}: {self.said()[-1000:]}"
+            time.sleep(0.05)
+
     def wait(self, seconds: float) -> bool:
         """Waits for this time, or until the process crashes. Returns whether it crashed."""
         deadline = time.monotonic() + seconds

@@ -68,7 +68,7 @@ CREATE SCHEMA twin;
 """
 
 
-def campaign(seconds: float = 8.0) -> Campaign:
+def campaign(seconds: float = 4.0) -> Campaign:
     """A round is a kill, about every `seconds`. Ten rounds share one server and its writers.
 
     The writers begin before the tables are read, or after that; in the latter case, no original is unknown.
@@ -173,6 +173,8 @@ class _Soak:
     def _round(self, seconds: float) -> None:
         """Lets the service run for a while, crashes it, perhaps deletes its state, and starts it again."""
         rng = self._rng
+        if rng.random() < 0.8:  # else it may be killed while it starts, and restores its state
+            self._service.said_or_crashed("streaming", CATCH_UP_S)
         crashed = self._service.wait(rng.random() * seconds * 1.8)
         self._service.kill()
         self._kills[self._fail_at if crashed else "random"] += 1
