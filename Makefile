@@ -144,8 +144,8 @@ bench: .venv/.dev $(foreach name,$(if $(filter *,$(NAME)),kafka mysql,$(NAME)),$
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra embedded --extra kafka --extra mysql --output-file requirements.lock
-	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra state --output-file requirements.lock
+	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra state --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:

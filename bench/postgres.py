@@ -19,15 +19,14 @@ import psycopg
 
 from bench.measure import backlog
 from bench.measure.drains import Figures, Nowhere, as_json, drain, entity, print_figures, profiled, timed
+from bench.measure.slots import first_checkpoint
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
 from changelog.connectors.sources.postgres.settings import Settings
 from changelog.connectors.sources.postgres.source import PostgresSource
-from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
-from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn, through_text
-from changelog.envelope.checkpoint import Checkpoint
+from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
 
 ROWS = 400_000
 ROUNDS = 3
@@ -115,21 +114,8 @@ def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:
     )
 
     def open_source(recover: Recover) -> PostgresSource:
-        return PostgresSource(settings, [entity("public")], lambda: recover() or first_checkpoint())
-
-    def first_checkpoint() -> Checkpoint:
-        replication = ReplicationConnection.connect(options.dsn)
-        system = replication.identify_system()
-        [(confirmed,)] = replication.query(
-            f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{options.slot}'"
-        )
-        replication.close()
-        return Checkpoint(
-            position=None,
-            through=through_text(parse_lsn(confirmed)),
-            epoch=1,
-            source={"system_identifier": system.system_identifier, "timeline": system.timeline},
-            windows={"orders": {"complete": True}},
+        return PostgresSource(
+            settings, [entity("public")], lambda: recover() or first_checkpoint(options.dsn, options.slot)
         )
 
     return open_source

@@ -138,6 +138,7 @@ class Checkpoint:
     repairs: Mapping[str, Any] = field(default_factory=dict)
     source: Mapping[str, Any] = field(default_factory=dict)
     sink: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
     stop: Stop | None = None
 
     @property
@@ -168,7 +169,7 @@ class Checkpoint:
                 "settings": self.settings,
                 "decisions": self.decisions.to_json(),
                 "accepted": self.accepted,
-                **{name: value for name in ("repairs", "source", "sink") if (value := getattr(self, name))},
+                **{name: value for name in ("repairs", "source", "sink", "state") if (value := getattr(self, name))},
                 **({} if self.stop is None else {"stop": self.stop.to_json()}),
             }
         )
@@ -201,6 +202,7 @@ class Checkpoint:
                 repairs=value.get("repairs", {}),
                 source=value.get("source", {}),
                 sink=value.get("sink", {}),
+                state=value.get("state", {}),
                 stop=Stop.from_json(value["stop"]) if "stop" in value else None,
             )
         except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
 """Writes the changes that benchmarks measure: half inserts, half updates, in a table with REPLICA IDENTITY FULL."""
 
 import json
+from random import Random
 
 import psycopg
 
@@ -19,6 +20,7 @@ INSERT INTO orders SELECT g, g %% 5000, 'NEW', (g %% 90000) / 100.0, 'EUR', g %%
     timestamptz '2026-01-01' + g * interval '1 second', date '2026-06-01' + (g %% 200)::int
 FROM generate_series(%s::bigint, %s::bigint) AS g
 """
+_UPDATE_EACH = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id = ANY (%s)"
 _UPDATE = "UPDATE orders SET status = 'PAID', paid = true, quantity = quantity + 1 WHERE id BETWEEN %s AND %s"
 
 
@@ -27,6 +29,15 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS // 2):
         with connection.transaction():
             change(connection, first, min(first + TRANSACTION_ROWS // 2 - 1, rows // 2))
+
+
+def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) -> None:
+    """Commits `rows` changes in such transactions: first all inserts, and then the updates in random order."""
+    for first in range(1, rows // 2 + 1, TRANSACTION_ROWS):
+        connection.execute(_INSERT, [first, min(first + TRANSACTION_ROWS - 1, rows // 2)])
+    ids = random.sample(range(1, rows // 2 + 1), rows // 2)
+    for begin in range(0, len(ids), TRANSACTION_ROWS):
+        connection.execute(_UPDATE_EACH, [ids[begin : begin + TRANSACTION_ROWS]])
 
 
 def change(connection: psycopg.Connection, first: int, last: int) -> None:

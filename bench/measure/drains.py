@@ -16,6 +16,7 @@ import pyarrow as pa
 from changelog.connectors.service.loop import Cadence, Observer, publish
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sources import Recover, Source
+from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Stamp
@@ -102,13 +103,20 @@ class _StopAt(Observer):
             self._stop.set()
 
 
-def drain(open_source: Callable[[Recover], Source], sink: Sink, reached: Callable[[Checkpoint], bool]) -> None:
+def drain(
+    open_source: Callable[[Recover], Source],
+    sink: Sink,
+    reached: Callable[[Checkpoint], bool],
+    state: BeforeImages | None = None,
+) -> None:
     """Reads a source until a checkpoint is stored for which `reached` returns true. Prints the seconds and the rows."""
     stop = Event()
     observer = _StopAt(reached, stop)
     started_at = time.perf_counter()
-    publish(open_source, sink, stop=stop, observer=observer, cadence=Cadence(idle_seconds=0.01))
+    publish(open_source, sink, stop=stop, state=state, observer=observer, cadence=Cadence(idle_seconds=0.01))
     sink.close()
+    if state is not None:
+        state.close()
     print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": observer.rows}))
 
 

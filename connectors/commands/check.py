@@ -1,6 +1,7 @@
 """`changelog check`: tests every precondition of the service, and names a fix for each that fails."""
 
 import argparse
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -19,6 +20,7 @@ from rich.text import Text
 from changelog.connectors import config, show
 from changelog.connectors.commands.status import probe
 from changelog.connectors.config import Config, FilesConfig, KafkaConfig
+from changelog.connectors.extras import installation
 from changelog.connectors.findings import Finding, Status
 from changelog.connectors.sources import Database, TableInfo
 from changelog.connectors.terminal import safe
@@ -84,8 +86,9 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
     stop_results = [] if stored is None or running else stop_findings(stored)
     ahead_s = source.clock_ahead_s()
     clocks = [] if ahead_s is None else [clock_finding(ahead_s)]
+    state = () if settings.state is None else state_findings(settings.state.path)
     other_findings = [tables_finding(resolved, tables), *clocks, *unresolved]
-    return [*source.check(resolved, stored), *other_findings, *sink, *stop_results]
+    return [*source.check(resolved, stored), *other_findings, *sink, *state, *stop_results]
 
 
 def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
@@ -139,7 +142,7 @@ def sink_findings(
     seconds, None if it is unknown.
     """
     if isinstance(settings.sink, FilesConfig):
-        yield from folder_findings(settings.sink.path)
+        yield from folder_findings(settings.sink.path, "sink")
         return
     with extra_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
@@ -186,25 +189,35 @@ def _stored(settings: Config) -> tuple[Checkpoint | None, float | None]:
         return None, None
 
 
-def folder_findings(path: Path) -> Iterator[Finding]:
-    """Tests whether the folder of the log can be written, and whether enough space is free there."""
+def state_findings(path: Path) -> Iterator[Finding]:
+    """Tests whether the state can be kept in the folder `path`."""
+    if importlib.util.find_spec("rocksdict") is None:
+        message = "[state] is set, and rocksdict is not installed"
+        yield Finding(name="state", status="fail", message=message, hint=installation("state"))
+        return
+    yield from folder_findings(path, "state")
+
+
+def folder_findings(path: Path, section: str) -> Iterator[Finding]:
+    """Tests whether the folder of the section `section` can be written, and whether enough space is free there."""
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
-        yield Finding(name="sink", status="fail", message=f"{nearest} is not a folder", hint="set another [sink] path")
+        hint = f"set another [{section}] path"
+        yield Finding(name=section, status="fail", message=f"{nearest} is not a folder", hint=hint)
         return
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        hint = "give the service the right to write there, or set another [sink] path"
-        yield Finding(name="sink", status="fail", message=f"{nearest} cannot be written: {error.strerror}", hint=hint)
+        hint = f"give the service the right to write there, or set another [{section}] path"
+        yield Finding(name=section, status="fail", message=f"{nearest} cannot be written: {error.strerror}", hint=hint)
         return
     free = shutil.disk_usage(nearest).free
     message = f"{path} can be written; {show.size(free)} are free there"
     if free < FREE_BYTES_MIN:
-        yield Finding(name="sink", status="warn", message=message, hint="free some space")
+        yield Finding(name=section, status="warn", message=message, hint="free some space")
     else:
-        yield Finding(name="sink", status="ok", message=message)
+        yield Finding(name=section, status="ok", message=message)
 
 
 def fix(source: Database, findings: Sequence[Finding], console: Console) -> None:

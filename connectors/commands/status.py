@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ FAILED = 3
 PROBE_TIMEOUT_S = 1.0
 BAR_WIDTH = 30
 
-_LAG = re.compile(r"^changelog_(lag_\w+) (\S+)$", re.MULTILINE)
+_FIGURES = re.compile(r"^changelog_(lag_\w+|state_bytes|state_restored_rows_total) (\S+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +92,7 @@ def read_status(settings: Config) -> dict[str, Any]:
 
     If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
     would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it.
+    `state` is there only if the configuration has a [state].
 
     `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
     yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
@@ -118,6 +120,19 @@ def read_status(settings: Config) -> dict[str, Any]:
         "windows": dict(_progress(checkpoint)),
         "repairs": signalling.as_json(checkpoint),
         "entities": changelog.counts,
+        **({} if settings.state is None else {"state": _state(settings.state.path, answers)}),
+    }
+
+
+def _state(path: Path, answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns where the state is, how large it is, and how many rows the running service has read to restore it.
+
+    The figures are null if the service does not run.
+    """
+    return {
+        "path": str(path),
+        "bytes": int(answers["state_bytes"]) if "state_bytes" in answers else None,
+        "restored_rows": int(answers.get("state_restored_rows_total", 0)) if answers else None,
     }
 
 
@@ -152,21 +167,21 @@ def probe(settings: Config) -> dict[str, Any]:
     Another program may listen at the address, so an answer that is not from a service counts as no answer.
 
     The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
-    `lag_seconds`; `waits_for`, with the ids of the transactions that must end before a table can be read; and
-    `waiting`, the reason why the database server sends nothing.
+    `lag_seconds`; `state_bytes` and `state_restored_rows_total`; `waits_for`, with the ids of the transactions that
+    must end before a table can be read; and `waiting`, the reason why the database server sends nothing.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{settings.service.listen}/live", timeout=PROBE_TIMEOUT_S) as answer:
             live = json.load(answer)
         with direct.open(f"http://{settings.service.listen}/metrics", timeout=PROBE_TIMEOUT_S) as answer:
-            lags = dict(_LAG.findall(answer.read().decode()))
+            figures = dict(_FIGURES.findall(answer.read().decode()))
     except (OSError, ValueError, http.client.HTTPException):
         return {}
     if not isinstance(live, dict) or live.get("name") != settings.name:
         return {}
     waits = {name: live[name] for name in ("waits_for", "waiting") if name in live}
-    return {"phase": live["phase"], **waits, **{name: float(value) for name, value in lags.items()}}
+    return {"phase": live["phase"], **waits, **{name: float(value) for name, value in figures.items()}}
 
 
 def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
@@ -223,6 +238,10 @@ def _summary(state: Mapping[str, Any]) -> Grid:
     if state["through_lsn"] is not None or not state["problems"]:
         grid.add_row("position", state["position"] or "nothing is published yet")
     grid.add_row("lag", _lag_text(state["lag"]))
+    if "state" in state:
+        nbytes = state["state"]["bytes"]
+        size = "" if nbytes is None else f", {show.size(nbytes)}"
+        grid.add_row("state", safe(f"in {state['state']['path']}{size}"))
     if (slot := _slot_text(state)) is not None:
         grid.add_row(state["slot"]["kind"] if state["slot"] else "slot", slot)
     return grid

@@ -20,6 +20,7 @@ from changelog.connectors.config.loading import load, raise_problems, secret_of
 from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig, SignalsConfig, SinkConfig
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
+from changelog.connectors.config.state import StateConfig
 from changelog.connectors.config.views import NestedConfig, ViewConfig
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "SignalsConfig",
     "SinkConfig",
     "StampConfig",
+    "StateConfig",
     "TablesConfig",
     "TopicsConfig",
     "ViewConfig",

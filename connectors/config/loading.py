@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from changelog.connectors.config.debezium import DebeziumConfig, source_problems
 from changelog.connectors.config.files import FilesConfig
-from changelog.connectors.config.kafka import TOPIC_KEYS, KafkaConfig, sink_problems
+from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
@@ -57,7 +57,8 @@ def _beside(folder: Path, config: Config) -> Config:
     if isinstance(source, MysqlConfig) and source.fence_folder is not None:
         # This path is made absolute, because Spark's executors have other working directories.
         source = source.model_copy(update={"fence_folder": (folder / source.fence_folder).absolute()})
-    return config.model_copy(update={"source": source, "sink": sink})
+    state = config.state and config.state.model_copy(update={"path": folder / config.state.path})
+    return config.model_copy(update={"source": source, "sink": sink, "state": state})
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
@@ -185,6 +186,9 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
                 yield ("entities", name, key), text
     if isinstance(config.source, DebeziumConfig):
         yield from ((("source", *keys), text) for keys, text in source_problems(config.source))
+    if config.state is not None and config.envelope != OWN_ENVELOPE:
+        text = f'cannot be restored from messages of envelope = "{config.envelope}"; leave [state] out'
+        yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
 

@@ -18,6 +18,7 @@ from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import OWN_ENVELOPE, KafkaConfig
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
+from changelog.connectors.config.state import StateConfig
 from changelog.connectors.config.views import ViewConfig
 
 
@@ -89,6 +90,7 @@ class Config(Section):
     mask: MaskConfig | None = None
     signals: SignalsConfig | None = None
     service: ServiceConfig = ServiceConfig()
+    state: StateConfig | None = None
     views: dict[Name, ViewConfig] = Field(default={})
     drift: DriftConfig = DriftConfig()
 

@@ -7,7 +7,7 @@ A *piece* is the result of one read of the source: rows, and the checkpoint that
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sources import Piece, Recover, Source
+from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.checkpoint import Checkpoint, Stop
 from changelog.envelope.errors import RETRIED, ChangelogError, Kind
 
@@ -112,11 +113,19 @@ def summary_of(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**columns, "original": pc.is_valid(rows.column("original"))})
 
 
+def _filled(piece: Piece, state: BeforeImages) -> Piece:
+    """Returns the piece with the values that its rows lack, as far as `state` knows them."""
+    rows = state.fill(piece.rows, piece.checkpoint)
+    growth = sum(batch.nbytes for batch in rows) - sum(batch.nbytes for batch in piece.rows)
+    return replace(piece, rows=rows, nbytes=piece.nbytes + max(growth, 0))
+
+
 def publish(
     open_source: Callable[[Recover], Source],
     sink: Sink,
     *,
     stop: Event,
+    state: BeforeImages | None = None,
     cadence: Cadence | None = None,
     observer: Observer | None = None,
     reach: Reach = nowhere,
@@ -128,11 +137,13 @@ def publish(
     and returns. Until then, it repeats these steps:
 
     1. It reads the next committed transactions from the source.
+    2. It fills in values that the database's log lacks, from `state`, which knows the current row of every key.
     3. It stores rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
+    4. It lets `state` follow the rows and the checkpoint that were stored.
     5. It confirms the checkpoint to the source, never before step 3 is durable.
 
-    (There are no steps 2 and 4. If the loop had a state store, step 2 would look up before-images in it, and step 4
-    would fold the changes into it.) A crash between any two steps loses nothing and repeats nothing.
+    Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.
+    After a crash between steps 3 and 4, `state` catches up from the changelog.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
@@ -141,7 +152,7 @@ def publish(
     other ChangelogError, it stores all rows before the error, and then raises the error.
     """
     watcher = observer or Observer()
-    run = _Run(sink, cadence or Cadence(), watcher, reach, clock)
+    run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)
     wait_s = BACKOFF_S_MIN
     while not stop.is_set():
         run.progressed, run.streamed_s = False, 0.0
@@ -166,11 +177,18 @@ class _Run:
     """
 
     def __init__(
-        self, sink: Sink, cadence: Cadence, observer: Observer, reach: Reach, clock: Callable[[], float]
+        self,
+        sink: Sink,
+        state: BeforeImages | None,
+        cadence: Cadence,
+        observer: Observer,
+        reach: Reach,
+        clock: Callable[[], float],
     ) -> None:
         self.progressed = False
         self.streamed_s = 0.0
-        self._sink, self._cadence, self._observer, self._reach, self._clock = sink, cadence, observer, reach, clock
+        self._sink, self._state, self._cadence = sink, state, cadence
+        self._observer, self._reach, self._clock = observer, reach, clock
         self._held = False
         self._stored: Checkpoint | None = None
         self._stored_at = clock()
@@ -209,6 +227,8 @@ class _Run:
         self._held = False
         self._stored = self._sink.recover()
         self._held = True
+        if self._state is not None:
+            self._state.recover(self._stored)
         return self._stored
 
     @contextmanager
@@ -258,9 +278,13 @@ class _Run:
             self._commit(source)
 
     def _take(self, piece: Piece) -> None:
+        if self._state is not None:
+            piece = _filled(piece, self._state)  # 2
         if piece.rows:
             with self._sinking(_REFUSALS):
                 self._sink.add(piece.rows)
+        if self._state is not None:
+            self._state.add()
         count_before = self._next.count
         self._next.add(piece, self._clock() - self._gather_read_s())
         self._has_backlog = self._next.count - count_before >= self._cadence.backlog_rows
@@ -300,6 +324,8 @@ class _Run:
         """Stores the rows that were read, with the stop that came after them, if there is one."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored
         checkpoint = None if newest is None else newest.stopping(stop)
+        if checkpoint is not None and self._state is not None:
+            checkpoint = self._state.mark(checkpoint)
         if checkpoint is None or (not rows and checkpoint == self._stored):
             return
         started_at = self._clock()
@@ -309,6 +335,9 @@ class _Run:
         self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
         self._took_s = self._stored_at - started_at
         self._next = _Commit(self._stored_at)
+        if self._state is not None:
+            self._state.fold(checkpoint)  # 4
+            self._reach("loop:folded")
         source.confirm(checkpoint)  # 5
         self._reach("loop:confirmed")
         self._observer.committed(rows, checkpoint, self._stored_at - started_at)

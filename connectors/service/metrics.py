@@ -70,6 +70,17 @@ class Metrics:
             ["entity"],
             registry=registry,
         )
+        self.state_bytes = Gauge(
+            "changelog_state_bytes", "Bytes that the state takes, on disk and in buffers.", registry=registry
+        )
+        self.state_restored_rows = Counter(
+            "changelog_state_restored_rows_total",
+            "Rows of the changelog from which the state was restored or brought forward.",
+            registry=registry,
+        )
+        self.state_position = Info(
+            "changelog_state_position", "The position of the last row that the state has.", registry=registry
+        )
         self.position = Info("changelog_position", "The position of the last stored row.", registry=registry)
 
     def text(self) -> bytes:

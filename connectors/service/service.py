@@ -23,13 +23,16 @@ from changelog.connectors.service.health import HealthServer, HealthState
 from changelog.connectors.service.loop import Cadence, Observer, publish
 from changelog.connectors.service.metrics import Metrics
 from changelog.connectors.service.snapshot_progress import SnapshotProgress
+from changelog.connectors.service.state_metrics import StateMetrics
 from changelog.connectors.service.systemd import Manager
 from changelog.connectors.show import SnapshotBar, size
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sources import Recover, Source
+from changelog.connectors.state.before_images import BeforeImages
 from changelog.connectors.wiring import sources
 from changelog.connectors.wiring.sinks import open_sink
 from changelog.connectors.wiring.sources import StoredChangelog, read_entities
+from changelog.connectors.wiring.state import open_state
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
@@ -73,6 +76,7 @@ class Service:
         config = self._config
         with (
             self._signals(),
+            self._opened_state() as state,
             closing(open_sink(config, reach=self._reach, stopping=self._stop.is_set)) as sink,
             self._health() as health,
             nullcontext() if self._manager is None else self._manager.watching(lambda: self._state.live),
@@ -85,6 +89,7 @@ class Service:
                     partial(self._open, sink),
                     sink,
                     stop=self._stop,
+                    state=state,
                     cadence=Cadence(
                         seconds=config.sink.commit_seconds,
                         nbytes=config.sink.commit_bytes,
@@ -115,6 +120,18 @@ class Service:
             reach=self._reach,
         )
         return self._watch.source
+
+    @contextmanager
+    def _opened_state(self) -> Iterator[BeforeImages | None]:
+        """Opens the state, if one is configured."""
+        state = open_state(
+            self._config,
+            watcher=StateMetrics(self._metrics),
+            stopping=self._stop.is_set,
+            alive=self._state.beat,
+        )
+        with nullcontext() if state is None else closing(state):
+            yield state
 
     @contextmanager
     def _health(self) -> Iterator[HealthServer]:

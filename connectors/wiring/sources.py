@@ -88,6 +88,7 @@ def postgres_settings(
         slot=source.slot or default_name,
         publication=source.publication or default_name,
         failover=source.failover,
+        keeps_state=config.state is not None,
         hmac_key=config.hmac_key,
         signals_secret=config.signals_secret,
         codec=config.codec,

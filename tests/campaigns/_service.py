@@ -40,6 +40,9 @@ FAIL_POINTS = (
 `files:set-aside` and `files:resume-dropped` are not listed, because only a service with a damaged log reaches them.
 """
 
+STATE_FAIL_POINTS = ("loop:folded",)
+"""The fail points that only a service with a [state] reaches."""
+
 
 class Service:
     """`changelog run` with one configuration file. The output of all its processes goes to the file `log`.
@@ -109,6 +112,16 @@ class Service:
         deadline = time.monotonic() + timeout_s
         while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
             self.check()
+            assert time.monotonic() < deadline, f"the service did not log {event!r}: {self.said()[-1000:]}"
+            time.sleep(0.05)
+
+    def said_or_crashed(self, event: str, timeout_s: float) -> None:
+        """Does the same as `until_said`, but also returns if the process crashes at its fail point."""
+        deadline = time.monotonic() + timeout_s
+        while f'"event": "{event}"'.encode() not in self.log.read_bytes()[self._begun :]:
+            self.check()
+            if self.exit_code is not None:
+                return
             assert time.monotonic() < deadline, f"the service did not log {event!r}: {self.said()[-1000:]}"
             time.sleep(0.05)
 

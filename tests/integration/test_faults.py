@@ -19,12 +19,12 @@ from changelog.connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINT
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from tests.campaigns import audit, postgres, repair, unlogged, windows
+from tests.campaigns import audit, postgres, repair, state, unlogged, windows
 from tests.campaigns._judge import judge
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
 from tests.campaigns._pieces import run
-from tests.campaigns._service import FAIL_POINTS, ROOT, Service, is_read
+from tests.campaigns._service import FAIL_POINTS, ROOT, STATE_FAIL_POINTS, Service, is_read
 from tests.patience import PATIENCE_S
 from tests.servers import SETTINGS, fresh_database
 
@@ -106,7 +106,8 @@ def site(own_server: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
 def test_every_fail_point_in_the_code_is_tested() -> None:
     texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
     fail_points = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
-    assert fail_points == {*FAIL_POINTS, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
+    of_the_loop = {*FAIL_POINTS, *STATE_FAIL_POINTS}
+    assert fail_points == {*of_the_loop, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
     assert {name for name in fail_points if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 
@@ -156,6 +157,12 @@ def test_a_locked_table_is_logged_and_does_not_delay_a_stop(site: Site) -> None:
 def test_campaign_postgres(seed: int) -> None:
     figures = run(postgres.campaign(seconds=3.0), 2, seed)
     assert figures["kills"] == 2
+
+
+@pytest.mark.usefixtures("starts_servers")
+def test_campaign_state(seed: int) -> None:
+    figures = run(state.campaign(seconds=1.0), 2, seed)
+    assert figures["originals"] > figures["unknown"]
 
 
 @pytest.mark.usefixtures("starts_servers")

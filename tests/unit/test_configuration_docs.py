@@ -46,6 +46,7 @@ SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
         ("signals.", config.SignalsConfig),
         ("service.", config.ServiceConfig),
     ],
+    "`[state]`": [("", config.StateConfig)],
     "`[drift]`": [("", config.DriftConfig)],
 }
 

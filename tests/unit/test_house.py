@@ -18,7 +18,10 @@ from tests.campaigns._pieces import Campaign, Figures, Kept, Piece, run
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
-    "project": {"dependencies": ["left>=2"], "optional-dependencies": {"embedded": [], "kafka": [], "mysql": []}},
+    "project": {
+        "dependencies": ["left>=2"],
+        "optional-dependencies": {"embedded": [], "kafka": [], "mysql": [], "state": []},
+    },
     "dependency-groups": {"test": [], "lint": [], "docs": []},
 }
 LEFT = "left==2.1 \\\n    --hash=sha256:00\n    # via changelog-publisher (pyproject.toml)\n"

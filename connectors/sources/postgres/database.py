@@ -122,6 +122,7 @@ class PostgresDatabase:
             slot=settings.slot,
             publication=settings.publication,
             failover=settings.failover,
+            keeps_state=settings.keeps_state,
             entities=entities,
             through_lsn=None if stored is None else through_lsn(stored),
         )

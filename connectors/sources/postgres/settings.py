@@ -24,7 +24,8 @@ class Settings:
     `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
     which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
     of `chunk_pages` pages. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
-    `failover` says that the slot is synchronized to standbys.
+    `failover` says that the slot is synchronized to standbys. `keeps_state` says that the service knows the current row
+    of every key, so that the log needs only the keys of old rows.
 
     `patience_s` is how many seconds a start waits for a slot that a dead session may still hold. With
     `accept_settings`, the source continues even if settings that decide order or content have changed. With
@@ -41,6 +42,7 @@ class Settings:
     slot: str
     publication: str
     failover: bool
+    keeps_state: bool = False
     hmac_key: bytes
     signals_secret: bytes | None = None
     codec: str = PLAIN_CODEC

@@ -35,7 +35,8 @@ class LogBlocks:
     """Assembles the log in blocks of random sizes, and begins after the position `end`.
 
     `due` takes the position where a transaction ends. It returns the nonces (ids) of the table reads whose rows must be
-    published before the next transaction. `ordinal` is the first free ordinal at the position `end`.
+    published before the next transaction. `ordinal` is the first free ordinal at the position `end`. Without `whole`,
+    the log has only the keys of old rows.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class LogBlocks:
         due: Callable[[int], Iterable[bytes]],
         end: int,
         ordinal: int,
+        whole: bool = True,
     ) -> None:
+        self._whole = whole
         self._world, self._entities, self._assembly = world, entities, assembly
         self._origin, self._random = origin, random
         self._events = self._follow()
@@ -90,7 +93,7 @@ class LogBlocks:
 
     def _between(self, run: AssemblyRun, end: int) -> None:
         """Publishes the rows of table reads at the position `end`, where a transaction ends and none begins."""
-        if end != self._end:
+        if end > self._end:  # After a crash, the log may send again what is published already.
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
         for nonce in self._due(end):
@@ -117,7 +120,9 @@ class LogBlocks:
         for place, edit in enumerate(self._rows[first:end]):
             change = meta.change(place)
             if 2 * change.ordinal > meta.published[place]:
-                edit_records = row_records.records(self._origin, self._bound[edit.table], _row(edit), change)
+                edit_records = row_records.records(
+                    self._origin, self._bound[edit.table], _row(edit, whole=self._whole), change
+                )
                 records += edit_records
                 places += [place] * len(edit_records)
         shapes = {name: binding.shape for name, binding in self._bound.items()}
@@ -149,10 +154,15 @@ def _transaction_of(logged: Logged) -> Transaction:
     )
 
 
-def _row(edit: RowEdit) -> Insert | Update | Delete:
+def _row(edit: RowEdit, *, whole: bool) -> Insert | Update | Delete:
     old = None if edit.old is None else values(edit.old, edit.columns)
     new = None if edit.new is None else values(edit.new, edit.columns)
     if old is None:
         assert new is not None
         return Insert(relid=0, new=new)
+    if not whole:
+        key = (old[0], *[None] * (len(old) - 1))
+        return (
+            Delete(relid=0, old_kind="K", old=key) if new is None else Update(relid=0, old_kind=None, old=None, new=new)
+        )
     return Delete(relid=0, old_kind="O", old=old) if new is None else Update(relid=0, old_kind="O", old=old, new=new)

@@ -35,7 +35,7 @@ class MemorySource:
     The source has no thread of its own. Each `read` calls `live`, which changes the world, and often does one step of
     reading the tables. If `messages` is true, the source writes a message into the log for each chunk that it has read,
     as a source for PostgreSQL does. If not, it publishes a chunk's rows between two transactions, after it has
-    delivered everything that was in the log when the chunk was read.
+    delivered everything that was in the log when the chunk was read. `whole` is as in `LogBlocks`.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class MemorySource:
         reach: Reach,
         accept_settings: bool = False,
         messages: bool = True,
+        whole: bool = True,
     ) -> None:
         self._world, self._random, self._live, self._reach = world, random, live, reach
         self._entities = {entity.name: entity for entity in entities}
@@ -91,6 +92,7 @@ class MemorySource:
             due=self._due,
             end=end,
             ordinal=checkpoint.position.ordinal // 2 + 1 if checkpoint.position is not None and at_end else 0,
+            whole=whole,
         )
         self._marked: tuple[str, Chunk] | None = None
         self._messages = messages

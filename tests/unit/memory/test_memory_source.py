@@ -7,7 +7,7 @@ the resulting changelog: the tables at the end, and the world's own log of trans
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -20,6 +20,7 @@ from changelog.connectors.service.loop import Cadence, publish
 from changelog.connectors.sinks.files.log import read_checkpoint, read_log, read_together
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
+from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import SCHEMAS, Entity
 from changelog.envelope.model import Stamp
@@ -82,17 +83,26 @@ class FileChangelog:
 class Shop:
     """A world, and a service that runs until everything is published. After each crash the service starts again.
 
-    Before the last rebuild, each table loses `lost` rows without a trace in the log.
+    Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, the
+    log has only the keys of old rows, and each start of the service opens its state.
     """
 
     def __init__(
-        self, seed: int, path: Path, *, steps: int, crashes: float, lost: int = 0, messages: bool = True
+        self,
+        seed: int,
+        path: Path,
+        *,
+        steps: int,
+        crashes: float,
+        lost: int = 0,
+        messages: bool = True,
+        open_state: Callable[[], BeforeImages] | None = None,
     ) -> None:
         self.path, self.passed = path, Counter[str]()
         self.world = World(Random(seed), TABLES)
         self._random = Random(seed + 1)
         self._steps, self._crashes, self._lost, self._rebuilt = steps, crashes, lost, False
-        self._messages = messages
+        self._messages, self._open_state = messages, open_state
         self._stop = NoWait()
         self._now = 0.0
 
@@ -104,6 +114,7 @@ class Shop:
                     lambda recover: self._open(recover),
                     sink,
                     stop=self._stop,
+                    state=None if self._open_state is None else self._open_state(),
                     cadence=Cadence(seconds=self._random.choice([0.0, 3.0]), rows=50, idle_log_bytes=20),
                     reach=self._reach,
                     clock=self._clock,
@@ -124,6 +135,7 @@ class Shop:
             live=self._live,
             reach=self._reach,
             messages=self._messages,
+            whole=self._open_state is None,
         )
         return self._source
 

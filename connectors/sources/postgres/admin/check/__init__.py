@@ -45,6 +45,8 @@ def findings(
             *(
                 finding
                 for entity, table in entity_tables
-                for finding in tables.findings(entity, table, publication_state, relations, facts)
+                for finding in tables.findings(
+                    entity, table, publication_state, relations, facts, keeps_state=requirements.keeps_state
+                )
             ),
         ]

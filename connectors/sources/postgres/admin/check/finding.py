@@ -11,7 +11,8 @@ from changelog.envelope.entity import Entity
 class Requirements:
     """What the service needs from the database.
 
-    `through_lsn` is the log position at which the changelog ends; None if the changelog has not begun.
+    `through_lsn` is the log position at which the changelog ends; None if the changelog has not begun. `keeps_state` is
+    as in `changelog.connectors.sources.postgres.settings.Settings`.
     """
 
     slot: str
@@ -19,6 +20,7 @@ class Requirements:
     failover: bool
     entities: Sequence[Entity]
     through_lsn: int | None = None
+    keeps_state: bool = False
 
 
 def mend(name: str, message: str, statement: str) -> Finding:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from changelog.connectors.findings import Finding, Status, fail, ok, warn
 from changelog.connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
@@ -20,12 +21,14 @@ def findings(
     publication: Publication | None,
     relations: Mapping[int, RelationRights],
     facts: Facts,
+    *,
+    keeps_state: bool,
 ) -> Iterator[Finding]:
-    """Yields all findings on one entity and its table."""
+    """Yields all findings on one entity and its table. `keeps_state` is as in `Requirements`."""
     text = ".".join(entity.table)
     problems = [
         *access(entity.name, table, relations, facts.role),
-        *_identity(entity, table, relations),
+        *_identity(entity, table, relations, keeps_state=keeps_state),
         *_generated(entity, table, facts),
         *_row_filter(entity, table, publication, relations, facts),
     ]
@@ -34,12 +37,15 @@ def findings(
     yield from problems
 
 
-def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRights]) -> Iterator[Finding]:
+def _identity(
+    entity: Entity, table: Table, relations: Mapping[int, RelationRights], *, keeps_state: bool
+) -> Iterator[Finding]:
     """Yields a finding if the log lacks columns of old rows.
 
     If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
-    `original` is unknown. For a partitioned table, the partition's replica identity decides what is in the log, and the
-    table's own replica identity decides how much of that the server sends.
+    `original` comes from the state, or is unknown if the service keeps none. For a partitioned table, the partition's
+    replica identity decides what is in the log, and the table's own replica identity decides how much of that the
+    server sends.
     """
     problem = identity_problem(table)
     if problem is not None:
@@ -52,9 +58,10 @@ def _identity(entity: Entity, table: Table, relations: Mapping[int, RelationRigh
     if lacking_leaves:
         message = f"the replica identity of {_names(lacking_leaves)} lacks {lacking_columns}"
         yield _set_full(entity, table, "fail", message, lacking_leaves, relations)
-    elif partial_relations and not entity.immutable:
+    elif partial_relations and not entity.immutable and not keeps_state:
         message = f"the log has only the key of old rows of {_names(partial_relations)}, so `original` is unknown"
-        yield _set_full(entity, table, "warn", message, partial_relations, relations)
+        whole_rows = _set_full(entity, table, "warn", message, partial_relations, relations)
+        yield replace(whole_rows, hint=f"{whole_rows.hint}; or set [state] path, and the service keeps the old rows")
 
 
 def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:

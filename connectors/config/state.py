@@ -1,0 +1,14 @@
+"""`[state]`."""
+
+from pathlib import Path
+
+from changelog.connectors.config.fields import Section
+
+
+class StateConfig(Section):
+    """`[state]`: the folder in which the service keeps the current row of every key.
+
+    With it, messages get the values that the database's log lacks, such as the `original` of an update.
+    """
+
+    path: Path

@@ -1,0 +1,125 @@
+"""The part of the publish loop that fills in what the database's log lacks, and follows what was published."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import structlog
+
+from changelog.connectors.sinks import Log
+from changelog.connectors.state.changes import Changes, Store
+from changelog.connectors.state.fill_batches import fill_batch
+from changelog.connectors.state.pending import Pending
+from changelog.connectors.state.restore import Reading, restore
+from changelog.envelope.checkpoint import Checkpoint
+
+_ID, _POSITION = "id", "position"
+
+_log = structlog.get_logger("state")
+
+
+class Watcher:
+    """Receives events about the store. This base class ignores them."""
+
+    def restoring(self, rows: int, /) -> None:
+        """Called while the store is made again or brought forward, with the number of rows that were read since."""
+
+    def folded(self, position: str, nbytes: int, /) -> None:
+        """Called when the store has all rows up to `position`, and takes `nbytes` bytes.
+
+        `position` is empty before the first row.
+        """
+
+
+class BeforeImages:
+    """Knows the current row of every key, as the changelog has it, and fills rows from there.
+
+    The calls, in this order: `recover` once the sink is recovered; `fill` for each piece, then `add` if the sink has
+    taken its rows; `fold` after the sink's commit. `open_log` opens a reader of the changelog. `stopping` and `alive`
+    are as in `Reading`. Every method raises ChangelogError.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        open_log: Callable[[], Log],
+        *,
+        watcher: Watcher | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        alive: Callable[[], None] = lambda: None,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._store, self._open_log, self._watcher = store, open_log, watcher or Watcher()
+        self._stopping, self._alive, self._new_id = stopping, alive, new_id
+        self._pending = Pending(store)
+        self._id = ""
+
+    def recover(self, checkpoint: Checkpoint | None) -> None:
+        """Brings the store to the sink's last checkpoint, and drops all changes that were not committed.
+
+        A store that is behind the checkpoint catches up from the changelog. The store is made again if it is ahead, or
+        if it was made for another changelog. The latter is found by an id that the store gives to the changelog.
+        """
+        facts = self._store.facts()
+        stored = facts.get(_POSITION, b"").decode()
+        end = "" if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
+        of_changelog = "" if checkpoint is None else str(checkpoint.state.get(_ID, ""))
+        self._id = facts.get(_ID, b"").decode()
+        if not self._id or self._id != of_changelog or stored > end:
+            if facts:
+                _log.warning("the state does not fit the changelog, and is made again", at=stored, changelog=end)
+                self._store.clear()
+            self._id, stored = of_changelog or self._new_id(), ""
+            self._restore(checkpoint, stored, end)
+        elif stored < end:
+            self._restore(checkpoint, stored, end)
+        self._pending.reset()
+        self._watcher.folded(end, self._store.nbytes())
+
+    def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
+        """Returns the rows of a piece with the values that they lack, as far as they are known.
+
+        `checkpoint` is the piece's checkpoint. The rows count only after `add`.
+        """
+        self._pending.begin(checkpoint.settings)
+        return [fill_batch(self._pending, batch) for batch in rows]
+
+    def add(self) -> None:
+        """Records that the sink has taken the rows of the last `fill`."""
+        self._pending.add()
+
+    def mark(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Returns the checkpoint as the sink is to store it: with the id of the changelog."""
+        return replace(checkpoint, state={_ID: self._id})
+
+    def fold(self, checkpoint: Checkpoint) -> None:
+        """Writes all added rows to the store, and the checkpoint's position, in one step."""
+        position = "" if checkpoint.position is None else str(checkpoint.position)
+        self._store.write(self._pending.commit({_ID: self._id.encode(), _POSITION: position.encode()}))
+        self._pending.written()
+        self._watcher.folded(position, self._store.nbytes())
+
+    def close(self) -> None:
+        """Releases the store."""
+        self._store.close()
+
+    def _restore(self, checkpoint: Checkpoint | None, after: str, end: str) -> None:
+        changes = Changes()
+        if checkpoint is not None and end:
+            _log.info("restoring the state from the changelog", after=after or None, to=end)
+            masks = {
+                name: settings.get("mask_id") or ""
+                for name, settings in checkpoint.settings.items()
+                if not settings.get("immutable")
+            }
+            reading = Reading(masks=masks, after=after, progress=self._progress, stopping=self._stopping)
+            changes.facts.update(restore(self._store, self._open_log(), reading))
+            changes.facts.update({f"mask/{name}": mask.encode() for name, mask in masks.items()})
+            _log.info("the state is restored", to=end)
+        changes.facts.update({_ID: self._id.encode(), _POSITION: end.encode()})
+        self._store.write(changes)
+
+    def _progress(self, rows: int) -> None:
+        self._alive()
+        self._watcher.restoring(rows)

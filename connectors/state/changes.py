@@ -1,0 +1,62 @@
+"""Changes that are not in the store yet, and the interface of stores."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changes of the store, which are written in one step.
+
+    First, all rows of the entities in `forgotten` are deleted. Then each key of `rows` gets its value; None deletes the
+    key. `facts` holds what the store knows besides rows, by name.
+    """
+
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
+    facts: dict[str, bytes] = field(default_factory=dict)
+
+    def forget(self, entity: str) -> None:
+        """Deletes all rows of an entity."""
+        prefix = entity.encode() + b"\0"
+        self.rows = {key: value for key, value in self.rows.items() if not key.startswith(prefix)}
+        self.forgotten.add(entity)
+
+    def add(self, later: "Changes") -> None:
+        """Adds changes that were made after these."""
+        for entity in later.forgotten:
+            self.forget(entity)
+        self.rows.update(later.rows)
+        self.facts.update(later.facts)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.forgotten or self.facts)
+
+
+class Store(Protocol):
+    """Keeps rows and facts in this process or on disk. Every method raises ChangelogError (STORAGE) if it cannot.
+
+    After a crash, the store has all changes of the writes up to some write, and none of the later ones.
+    """
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the values of these keys, None for a key that is not there."""
+
+    def write(self, changes: Changes, *, bulk: bool = False) -> None:
+        """Writes the changes in one step. With `bulk`, they may be lost until the next write without it."""
+
+    def facts(self) -> dict[str, bytes]:
+        """Returns all facts."""
+
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yields the key and the value of every row. Writes during the scan are not seen."""
+
+    def nbytes(self) -> int:
+        """Returns about how many bytes the store takes."""
+
+    def clear(self) -> None:
+        """Deletes everything."""
+
+    def close(self) -> None:
+        """Releases the store."""

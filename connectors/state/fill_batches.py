@@ -1,0 +1,162 @@
+"""Fills many rows at once; the result is that of `fill_rows`.
+
+Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row,
+which is in the same batch or comes from the store, so it is taken as it is. Rows that lack other values, or that may
+lack some, and all other rows of their keys, go through `fill_rows`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changelog.connectors.state.columns import UNKNOWN
+from changelog.connectors.state.fill_row import Row
+from changelog.connectors.state.fill_rows import LACKING, fill_one, fill_rows, replaced
+from changelog.connectors.state.pending import Pending
+from changelog.connectors.state.stored_row import HEADER, usual_prefix
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import GAPS, SCHEMAS, TRUNCATE_KEY
+from changelog.envelope.model import Op
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+FEW_ROWS = 8
+"""Up to this number of rows, `fill_rows` is faster."""
+
+_MARKED = pa.array([GAPS, SCHEMAS])
+
+
+def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows of a batch with the values that they lack, and stages all rows.
+
+    Raises ChangelogError (MALFORMED) if a row cannot be read.
+    """
+    marked = pc.or_(pc.is_in(rows.column("entity"), _MARKED), pc.equal(rows.column("key"), TRUNCATE_KEY))
+    if rows.num_rows <= FEW_ROWS or pc.any(marked).as_py():
+        return fill_rows(pending, rows)
+    entities = rows.column("entity").dictionary_encode()
+    codes = entities.indices.to_numpy()
+    fast = _Fast(rows)
+    for code, entity in enumerate(entities.dictionary.to_pylist()):
+        if pending.tracks(entity):
+            fast.fill(pending, entity, np.flatnonzero(codes == code))
+    return replaced(fast.result(), dict(sorted(fast.changed.items())))
+
+
+class _Fast:
+    """Fills one batch, entity by entity.
+
+    `changed` has the rows that `fill_rows` changed. `_takes` says, for each row without an original, which state is its
+    original: that of a row of the batch, or, from the number of rows on, one of `_looked_up`; -1 stands for none.
+    """
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.changed: dict[int, Row] = {}
+        self._rows = rows
+        provenance = rows.column("provenance")
+        odd = pc.or_(*(pc.match_substring(provenance, text) for text in LACKING))
+        deleted = pc.and_(pc.equal(rows.column("op"), Op.DELETE.value), pc.is_null(rows.column("original")))
+        self._odd = _mask(pc.or_(pc.or_(odd, pc.is_valid(rows.column("moved"))), deleted))
+        updated = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_null(rows.column("original")))
+        self._lacks = _mask(updated)
+        self._keys: Sequence[bytes] = rows.column("key").cast(pa.binary()).to_pylist()
+        self._takes = np.full(rows.num_rows, -1, np.int64)
+        self._looked_up: list[bytes] = []
+
+    def fill(self, pending: Pending, entity: str, index: Ints) -> None:
+        """Fills and stages the rows of one entity, whose numbers are `index`."""
+        prefix = entity.encode() + b"\0"
+        keys = [prefix + self._keys[number] for number in index.tolist()]
+        odd, lacks = self._odd[index], self._lacks[index]
+        if pending.columns.number(entity) == UNKNOWN:
+            odd = np.ones(len(index), bool)
+        odd_keys = {keys[number] for number in np.flatnonzero(odd).tolist()}
+        pending.fetch(entity, odd_keys)
+        plain = [number for number, key in enumerate(keys) if key in odd_keys] if odd_keys else []
+        fast = np.ones(len(keys), bool)
+        fast[plain] = False
+        previous, last = _chain(keys, fast, lacks)
+        first = np.flatnonzero(previous == _STORE)
+        first_keys = [keys[number] for number in first.tolist()]
+        unusual = self._look_up(pending, entity, index[first], first_keys)
+        if unusual:
+            plain = [number for number, key in enumerate(keys) if key in odd_keys or key in unusual]
+            fast[plain] = False
+        chained = np.flatnonzero((previous >= 0) & fast)
+        self._takes[index[chained]] = index[previous[chained]]
+        self._stage(pending, entity, index, {key: number for key, number in last.items() if key not in unusual})
+        for number in index[plain].tolist():
+            row = fill_one(pending, self._rows, number)
+            if row is not None:
+                self.changed[number] = row
+
+    def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
+        """Takes the originals of rows, the first ones of their keys, from the store.
+
+        Returns the keys whose stored rows are unusual, or of another version of the columns. Their rows are left out.
+        """
+        prefix = usual_prefix(pending.columns.number(entity))
+        unusual = set()
+        count, budget, looked_up = self._rows.num_rows, pending.budget, self._looked_up
+        for number, key, value in zip(numbers.tolist(), keys, pending.lookup(entity, keys), strict=True):
+            if value is None:
+                continue
+            if not value.startswith(prefix):
+                unusual.add(key)
+            elif len(value) <= budget:
+                budget -= len(value)
+                self._takes[number] = count + len(looked_up)
+                looked_up.append(value[HEADER:])
+        pending.budget = budget
+        return unusual
+
+    def _stage(self, pending: Pending, entity: str, index: Ints, last: dict[bytes, int]) -> None:
+        """Stages the last row of each key."""
+        numbers = pa.array(index[list(last.values())])
+        prefix = usual_prefix(pending.columns.number(entity))
+        states = self._rows.column("current").take(numbers).cast(pa.binary()).to_pylist()
+        positions = self._rows.column("position").take(numbers).cast(pa.binary()).to_pylist()
+        pending.put(
+            {
+                key: None if state is None else b"%b%b%b" % (prefix, position, state)
+                for key, state, position in zip(last, states, positions, strict=True)
+            }
+        )
+
+    def result(self) -> pa.RecordBatch:
+        """Returns the batch with the originals that were taken."""
+        rows, takes = self._rows, self._takes
+        numbers = np.flatnonzero(takes >= 0)
+        if not len(numbers):
+            return rows
+        states = [rows.column("current"), pa.array(self._looked_up, pa.binary()).cast(pa.utf8())]
+        originals = pa.concat_arrays(states).take(pa.array(takes[numbers]))
+        filled = pc.replace_with_mask(rows.column("original"), pa.array(takes >= 0), originals)
+        return rows.set_column(rows.schema.get_field_index("original"), batch.SCHEMA.field("original"), filled)
+
+
+_NONE, _STORE = -1, -2
+
+
+def _chain(keys: Sequence[bytes], fast: Mask, lacks: Mask) -> tuple[Ints, dict[bytes, int]]:
+    """Returns, for each row that lacks its original, the number of its key's previous row; and each key's last row.
+
+    The number is _STORE if the key has no previous row here, and _NONE if the row lacks no original or is not `fast`.
+    """
+    previous = [_NONE] * len(keys)
+    last: dict[bytes, int] = {}
+    for number, (key, is_fast, is_lacking) in enumerate(zip(keys, fast.tolist(), lacks.tolist(), strict=True)):
+        if is_fast:
+            if is_lacking:
+                previous[number] = last.get(key, _STORE)
+            last[key] = number
+    return np.array(previous, np.int64), last
+
+
+def _mask(column: pa.BooleanArray) -> Mask:
+    mask: Mask = column.to_numpy(zero_copy_only=False)
+    return mask

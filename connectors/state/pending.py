@@ -1,0 +1,162 @@
+"""The rows of the store, together with the changes that are not in the store yet."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from changelog.connectors.state.changes import Changes, Store
+from changelog.connectors.state.columns import Columns, PlacedVersion
+
+FILLED_BYTES_MAX: Final = 256 << 20
+"""The most bytes that are filled into the rows of one piece. The log of an update can be tiny although its row is
+large; without this limit, a piece could take any amount of memory."""
+
+_MASK = "mask/"
+
+_UNCHANGED: Final = b"unchanged"
+"""Stands for a row that no change has; it is told from other values by its identity."""
+
+
+class Pending:
+    """The store's rows as they are after all changes so far, in or outside of the store.
+
+    Changes go through three steps. *Staged* changes belong to rows that the sink may still refuse. *Added* changes
+    belong to rows that the sink has, but has not committed. *Committed* changes are being written to the store.
+
+    `columns` has the versions of each entity's columns. `moved` has the rows that left a key and did not arrive at the
+    next one yet, by the store's key of the latter. `budget` is how many bytes may still be filled into this piece.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        """Drops all changes that are not in the store."""
+        facts = self._store.facts()
+        self.columns = Columns.from_facts(facts)
+        self.moved: dict[bytes, bytes | None] = {}
+        self.budget = FILLED_BYTES_MAX
+        self._staged, self._added, self._committed = Changes(), Changes(), Changes()
+        self._fetched: dict[bytes, bytes | None] = {}
+        self._masks = {name[len(_MASK) :]: fact for name, fact in facts.items() if name.startswith(_MASK)}
+        self._settings: Mapping[str, Any] = {}
+        self._tracked: frozenset[str] = frozenset()
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Follows the settings of the entities (`Checkpoint.settings`).
+
+        The rows of an entity are forgotten if the secret of its masks has changed. Immutable entities have no rows
+        here, because their messages have no originals.
+        """
+        if settings is self._settings:
+            return
+        self._settings = settings
+        self._tracked = frozenset(name for name, of_entity in settings.items() if not of_entity.get("immutable"))
+        for entity in self._tracked:
+            mask = (settings[entity].get("mask_id") or "").encode()
+            if self._masks.get(entity, mask) != mask:
+                self.forget(entity)
+            if self._masks.get(entity) != mask:
+                self._masks[entity] = self._staged.facts[_MASK + entity] = mask
+
+    def mask(self, entity: str) -> str:
+        """Returns the id of the entity's masks, empty if nothing is masked."""
+        return self._masks.get(entity, b"").decode()
+
+    def tracks(self, entity: str) -> bool:
+        """Returns whether the store has rows of this entity."""
+        return entity in self._tracked
+
+    # Rows
+
+    def fetch(self, entity: str, keys: Collection[bytes]) -> None:
+        """Reads rows of an entity, so that `get` has them."""
+        distinct = list(set(keys))
+        self._fetched.update(zip(distinct, self.lookup(entity, distinct), strict=True))
+
+    def lookup(self, entity: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the present rows of an entity and these keys of the store, in the form of `StoredRow.encode`.
+
+        A row is None if it is unknown.
+        """
+        layers = [changes for changes in self._layers() if changes.rows or changes.forgotten]
+        if not layers:
+            return self._stored(keys)
+        values = [self._changed(layers, entity, key) for key in keys]
+        unchanged = [number for number, value in enumerate(values) if value is _UNCHANGED]
+        stored = self._stored([keys[number] for number in unchanged])
+        for number, value in zip(unchanged, stored, strict=True):
+            values[number] = value
+        return values
+
+    def get(self, entity: str, key: bytes) -> bytes | None:
+        """Returns the same as `lookup`, for one key."""
+        value = self._changed(self._layers(), entity, key)
+        if value is not _UNCHANGED:
+            return value
+        if key not in self._fetched:
+            [self._fetched[key]] = self._store.get([key])
+        return self._fetched[key]
+
+    def _changed(self, layers: Iterable[Changes], entity: str, key: bytes) -> bytes | None:
+        """Returns the row of a key if there is a change of it, which may be that there is no row; else _UNCHANGED."""
+        for changes in layers:
+            value = changes.rows.get(key, _UNCHANGED)
+            if value is not _UNCHANGED:
+                return value
+            if changes.forgotten and entity in changes.forgotten:
+                return None
+        return _UNCHANGED
+
+    def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the values that the store has. It finds sorted keys faster."""
+        if not keys:
+            return []
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        values: list[bytes | None] = [None] * len(keys)
+        for number, value in zip(order, self._store.get([keys[number] for number in order]), strict=True):
+            values[number] = value
+        return values
+
+    def put(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Stages rows; None stands for a row that was deleted."""
+        self._staged.rows.update(rows)
+
+    def forget(self, entity: str) -> None:
+        """Stages the deletion of all rows of an entity."""
+        self._staged.forget(entity)
+
+    def see_version(self, placed: PlacedVersion) -> None:
+        """Adds a version of an entity's columns."""
+        entity = placed.version.entity
+        if self.columns.add(placed):
+            self.forget(entity)
+        name, fact = self.columns.fact(entity)
+        self._staged.facts[name] = fact
+
+    # Steps
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Begins a piece, whose checkpoint has these settings. Drops what was staged and not added."""
+        self._staged = Changes()
+        self._fetched.clear()
+        self.budget = FILLED_BYTES_MAX
+        self.configure(settings)
+
+    def add(self) -> None:
+        """Turns the staged changes into added ones."""
+        self._added.add(self._staged)
+        self._staged = Changes()
+
+    def commit(self, facts: Mapping[str, bytes]) -> Changes:
+        """Returns the added changes, with further facts, to be written to the store. They count as committed."""
+        self._committed, self._added = self._added, Changes()
+        self._committed.facts.update(facts)
+        return self._committed
+
+    def written(self) -> None:
+        """Records that the committed changes are in the store."""
+        self._committed = Changes()
+
+    def _layers(self) -> tuple[Changes, Changes, Changes]:
+        return self._staged, self._added, self._committed

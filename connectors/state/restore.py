@@ -1,0 +1,212 @@
+"""Makes the store from the changelog, or brings it forward to the changelog's end."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changelog.connectors.sinks import Log
+from changelog.connectors.state.changes import Changes, Store
+from changelog.connectors.state.columns import UNKNOWN, Columns, PlacedVersion
+from changelog.connectors.state.fill_row import Row, fill, known
+from changelog.connectors.state.fill_rows import LACKING
+from changelog.connectors.state.stored_row import StoredRow, position_of, row_key, usual_prefix
+from changelog.envelope.entity import GAPS, SCHEMAS, TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.gap import Gap
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from changelog.envelope.versions import Version
+
+WRITE_ROWS: Final = 20_000
+WRITE_BYTES: Final = 32 << 20
+"""A batch for the store has at most about this many rows and bytes."""
+
+_NOTHING = b""
+"""The state of a marker, which stands for a row that moved away, until the restoring ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is to be read from the changelog.
+
+    `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
+    has the changelog; without it, the store is empty. `progress` is called with the number of rows that were read.
+    `stopping` says that the service is to end, and `alive` is called repeatedly.
+    """
+
+    masks: Mapping[str, str]
+    after: str
+    progress: Callable[[int], None]
+    stopping: Callable[[], bool]
+
+
+def restore(store: Store, log: Log, reading: Reading) -> dict[str, bytes]:
+    """Brings the store to the end of the changelog. Returns the facts about the columns of entities.
+
+    The caller writes these facts, together with the position that the store then has. If the process ends before, the
+    next one may repeat all of this. Raises ChangelogError: that of the reader or the store, or CONNECTION if the
+    service is to stop.
+    """
+    restoring = _Restoring(store, reading)
+    restoring.learn(log)
+    for rows in _rows(log, reading, restoring.columns):
+        if reading.stopping():
+            raise ChangelogError(Kind.CONNECTION, "the service stops while its state is being restored")
+        restoring.take(rows)
+        reading.progress(rows.num_rows)
+    restoring.end()
+    return dict(restoring.columns.fact(entity) for entity in reading.masks if restoring.columns.number(entity))
+
+
+def _rows(log: Log, reading: Reading, columns: Columns) -> Iterator[pa.RecordBatch]:
+    if reading.after:
+        return log.read(after=Position.parse(reading.after))
+    entities = [entity for entity in reading.masks if columns.number(entity) != UNKNOWN]
+    return log.read_together(entities) if entities else iter(())
+
+
+@dataclass(slots=True)
+class _Restoring:
+    """Takes the changelog's rows in any order, as long as the rows of each partition are in order.
+
+    A row is left out if the store has a newer one of its key, or if the row is older than its entity's `_floors`: the
+    last gap, truncate, or change of settings. If a row moved to another partition, its older place may be read later,
+    so a marker with the position of the move takes its place until the end.
+    """
+
+    _store: Store
+    _reading: Reading
+    columns: Columns = field(default_factory=Columns)
+    _floors: dict[str, str] = field(default_factory=dict)
+    _newest: dict[str, str] = field(default_factory=dict)
+    _changes: Changes = field(default_factory=Changes)
+    _nbytes: int = 0
+    _untidy: bool = False
+
+    def learn(self, log: Log) -> None:
+        """Reads the versions of columns and the gaps, which decide whether rows can be used."""
+        versions, gaps = (
+            sorted(
+                (position, state)
+                for rows in log.read(entity=entity)
+                for position, state in zip(
+                    rows.column("position").to_pylist(), rows.column("current").to_pylist(), strict=True
+                )
+            )
+            for entity in (SCHEMAS, GAPS)
+        )
+        for position, state in versions:
+            version = Version.parse(state.encode())
+            if self.columns.add(PlacedVersion(position=position, version=version)):
+                self._raise_floor(version.entity, position)
+        for position, state in gaps:
+            for entity in Gap.parse(state.encode()).entities:
+                self._raise_floor(entity, position)
+        for entity, floor in self._floors.items():
+            if floor > self._reading.after and entity in self._reading.masks:
+                self._changes.forget(entity)
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Puts the rows into the store."""
+        entities = rows.column("entity").dictionary_encode()
+        codes = entities.indices.to_numpy()
+        for code, entity in enumerate(entities.dictionary.to_pylist()):
+            if entity in self._reading.masks:
+                alone = len(entities.dictionary) == 1
+                self._take(entity, rows if alone else rows.take(pa.array(np.flatnonzero(codes == code))))
+
+    def end(self) -> None:
+        """Writes what is left, and deletes markers, and rows that a truncate deleted."""
+        self._write()
+        if not self._untidy:
+            return
+        for key, value in self._store.scan():
+            entity = key.partition(b"\0")[0].decode()
+            stored = StoredRow.decode(value)
+            if stored.state == _NOTHING or stored.position < self._floors.get(entity, ""):
+                self._changes.rows[key] = None
+            if len(self._changes.rows) >= WRITE_ROWS:
+                self._write()
+        self._write()
+
+    def _take(self, entity: str, rows: pa.RecordBatch) -> None:
+        provenances = rows.column("provenance")
+        may_lack = pc.or_(*(pc.match_substring(provenances, text) for text in LACKING)).to_pylist()
+        keys = [row_key(entity, key) for key in rows.column("key").to_pylist()]
+        positions: list[str] = rows.column("position").to_pylist()
+        in_order = min(positions) > self._newest.get(entity, self._reading.after)
+        self._newest[entity] = max(self._newest.get(entity, ""), *positions)
+        needed = {key for key, is_lacking in zip(keys, may_lack, strict=True) if is_lacking or not in_order}
+        stored = self._stored(needed)
+        states = rows.column("current").cast(pa.binary()).to_pylist()
+        moved = rows.column("moved").to_pylist()
+        own = self._masked_alike(entity, provenances)
+        truncate = row_key(entity, TRUNCATE_KEY)
+        for number, (key, position, state) in enumerate(zip(keys, positions, states, strict=True)):
+            if key == truncate:
+                self._raise_floor(entity, position)
+                self._untidy = True
+                continue
+            before = self._changes.rows.get(key, stored.get(key))
+            is_newer = before is None or position_of(before).decode() < position
+            if not is_newer or position < self._floors.get(entity, "") or not own[number]:
+                continue
+            if state is None and "movedTo" in (moved[number] or ""):
+                self._untidy = True
+                self._put(key, StoredRow(version=UNKNOWN, position=position, state=_NOTHING).encode())
+            else:
+                provenance = provenances[number].as_py() if may_lack[number] else None
+                self._put(key, self._value(entity, position, state, provenance, before))
+
+    def _value(
+        self, entity: str, position: str, state: bytes | None, provenance: str | None, before: bytes | None
+    ) -> bytes | None:
+        """Returns the store's value of a row, None for a delete. If the row may lack values, `provenance` is given."""
+        if state is None:
+            return None
+        version = self.columns.number_at(entity, position)
+        if provenance is None:
+            return usual_prefix(version) + position.encode() + state
+        values = None
+        if before is not None:
+            earlier = StoredRow.decode(before)
+            if earlier.state != _NOTHING:
+                values = known(earlier, self.columns.usable(entity, earlier.version))
+        row = Row(op=Op.READ, provenance=provenance, current=state, original=None)
+        filled = fill(row, values, self.columns.names(entity))
+        return StoredRow(
+            version=version,
+            position=position,
+            state=filled.row.current or _NOTHING,
+            json_null=filled.json_null,
+            complete=filled.complete,
+        ).encode()
+
+    def _masked_alike(self, entity: str, provenances: pa.StringArray) -> Sequence[bool]:
+        """Returns which rows have the entity's present masks; the secret of the masks may have been another one."""
+        mask = self._reading.masks[entity]
+        if not mask:
+            return [True] * len(provenances)
+        alike: list[bool] = pc.ends_with(provenances, f',"mask":"{mask}"}}}}').to_pylist()
+        return alike
+
+    def _stored(self, keys: Collection[bytes]) -> dict[bytes, bytes | None]:
+        missing = sorted(key for key in keys if key not in self._changes.rows)
+        return dict(zip(missing, self._store.get(missing), strict=True)) if missing else {}
+
+    def _raise_floor(self, entity: str, position: str) -> None:
+        self._floors[entity] = max(position, self._floors.get(entity, ""))
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        self._changes.rows[key] = value
+        self._nbytes += len(key) + len(value or b"")
+        if len(self._changes.rows) >= WRITE_ROWS or self._nbytes >= WRITE_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        self._store.write(self._changes, bulk=True)
+        self._changes, self._nbytes = Changes(), 0

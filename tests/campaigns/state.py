@@ -1,0 +1,286 @@
+"""Threads write, and the service, whose log has only keys of old rows, is killed; its state fills in what is missing.
+
+Triggers copy every change to twin tables, for which the log has whole old rows. One service publishes both. At the end,
+both must have the same changes with the same originals. The state loses its folder now and then.
+"""
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources.postgres.values.lsn import through_lsn
+from tests.campaigns._load import Load, Scale, last_write, prepare
+from tests.campaigns._pieces import Campaign, Figures, Piece
+from tests.campaigns._service import FAIL_POINTS, STATE_FAIL_POINTS, Service, is_read
+
+SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "128MB"}
+SCALE = Scale(universe=8_000, big=800, big_every=200, pause_s=0.002)
+CATCH_UP_S = 300.0
+
+NAME = "state"
+CONFIG = """
+name = "{name}"
+[source]
+kind = "postgres"
+dsn = "{dsn}"
+snapshot_pages = 16
+[sink]
+path = "changelog"
+commit_rows = 2000
+commit_seconds = 0.3
+[state]
+path = "state"
+[service]
+listen = "127.0.0.1:0"
+"""
+
+PLACES = {"account": 'partition_by = ["guest_id"]\npartitions = 8', "line": "partitions = 3", "place": "partitions = 2"}
+KEYS = {"account": ("id",), "line": ("order_id", "line_no"), "place": ("id", "region"), "doc": ("id",)}
+
+ENTITIES = "".join(
+    f'[entities.{prefix}{table}]\ntable = "{schema}.{table}"\n{PLACES.get(table, "")}\n'
+    for table in KEYS
+    for schema, prefix in (("public", ""), ("twin", "twin_"))
+)
+
+IDENTITIES = """
+CREATE UNIQUE INDEX account_place ON account (id, guest_id);
+ALTER TABLE account REPLICA IDENTITY USING INDEX account_place;
+ALTER TABLE line REPLICA IDENTITY DEFAULT;
+ALTER TABLE place REPLICA IDENTITY DEFAULT;
+ALTER TABLE place_a REPLICA IDENTITY DEFAULT;
+ALTER TABLE place_b REPLICA IDENTITY DEFAULT;
+ALTER TABLE place_c REPLICA IDENTITY DEFAULT;
+ALTER TABLE doc REPLICA IDENTITY DEFAULT;
+CREATE SCHEMA twin;
+"""
+
+
+def campaign(seconds: float = 4.0) -> Campaign:
+    """A round is a kill, about every `seconds`. Ten rounds share one server and its writers.
+
+    The writers begin before the tables are read, or after that; in the latter case, no original is unknown.
+    """
+
+    def run_piece(piece: Piece) -> Figures:
+        with (
+            tempfile.TemporaryDirectory(prefix="changelog-state-") as folder,
+            temporary_server(settings=SETTINGS) as server,
+        ):
+            return _Soak(server, Path(folder), piece.seed).run(piece.rounds, seconds)
+
+    return Campaign(site=lambda: nullcontext(run_piece), rounds=10)
+
+
+def make_twins(dsn: str) -> None:
+    """Makes the log contain only keys of old rows, and creates the twin tables and the triggers that fill them."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(IDENTITIES)
+        for table, key in KEYS.items():
+            rows = connection.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0", [table]
+            )
+            columns = [str(name) for (name,) in rows]
+            for statement in _twin(table, key, columns):
+                connection.execute(statement.encode())
+
+
+def _twin(table: str, key: tuple[str, ...], columns: list[str]) -> Iterator[str]:
+    """Yields the statements that create the twin of a table. Its triggers copy each change after each statement."""
+    new, same = (
+        ", ".join(f"NEW.{name}" for name in columns),
+        " AND ".join(f"t.{name} = OLD.{name}" for name in key),
+    )
+    yield f"CREATE TABLE twin.{table} (LIKE public.{table} INCLUDING CONSTRAINTS, PRIMARY KEY ({', '.join(key)}))"
+    yield f"ALTER TABLE twin.{table} REPLICA IDENTITY FULL"
+    yield f"INSERT INTO twin.{table} SELECT * FROM public.{table}"
+    yield f"""
+        CREATE FUNCTION twin.copy_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF TG_OP = 'INSERT' THEN INSERT INTO twin.{table} VALUES ({new});
+        ELSIF TG_OP = 'UPDATE' THEN UPDATE twin.{table} t SET ({", ".join(columns)}) = ROW ({new}) WHERE {same};
+        ELSE DELETE FROM twin.{table} t WHERE {same}; END IF;
+        RETURN NULL; END $$"""
+    yield (
+        f"CREATE TRIGGER copied AFTER INSERT OR UPDATE OR DELETE ON public.{table}"
+        f" FOR EACH ROW EXECUTE FUNCTION twin.copy_{table}()"
+    )
+
+
+class _Soak:
+    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+        self._folder, self._rng = folder, random.Random(seed)
+        self._dsn = server.dsn()
+        config = folder / "changelog.toml"
+        config.write_text(CONFIG.format(name=NAME, dsn=self._dsn) + ENTITIES, "utf-8")
+        self._log = folder / "changelog"
+        self._service = Service(config)
+        self._load = Load(self._dsn, SCALE, seed)
+        self._kills: Counter[str] = Counter()
+        self._deleted = 0
+        self._fail_at = ""
+
+    def run(self, rounds: int, seconds: float) -> Figures:
+        prepare(self._dsn, SCALE.universe // 2)
+        make_twins(self._dsn)
+        try:
+            self._service.start()
+            self._service.slot_made(self._dsn, NAME)
+            if self._rng.random() < 0.5:
+                self._service.until(self._log, is_read, CATCH_UP_S)
+            started = time.monotonic()
+            self._load.start()
+            for _ in range(rounds):
+                self._round(seconds)
+            self._load.stop()
+            loaded_s = time.monotonic() - started
+            self._service.kill()
+            self._service.start()
+            end = last_write(self._dsn)
+            self._service.until(
+                self._log, lambda checkpoint: through_lsn(checkpoint) > end and is_read(checkpoint), CATCH_UP_S
+            )
+            self._service.stop()
+        finally:
+            self._service.kill()
+        twins = Twins()
+        for row in rows_of(self._log):
+            twins.add(row)
+        twins.check()
+        return {
+            "kills": sum(self._kills.values()),
+            "at": dict(self._kills),
+            "states_deleted": self._deleted,
+            "states_restored": self._service.said().count('"event": "the state is restored"'),
+            "changes": twins.changes,
+            "originals": twins.originals,
+            "unknown": twins.unknown,
+            "unlike_full": len(twins.faults),
+            "load_s": round(loaded_s),
+        }
+
+    def _round(self, seconds: float) -> None:
+        """Lets the service run for a while, crashes it, perhaps deletes its state, and starts it again."""
+        rng = self._rng
+        if rng.random() < 0.8:  # else it may be killed while it starts, and restores its state
+            self._service.said_or_crashed("streaming", CATCH_UP_S)
+        crashed = self._service.wait(rng.random() * seconds * 1.8)
+        self._service.kill()
+        self._kills[self._fail_at if crashed else "random"] += 1
+        if rng.random() < 0.1:
+            shutil.rmtree(self._folder / "state", ignore_errors=True)
+            self._deleted += 1
+        self._fail_at = rng.choice([*FAIL_POINTS, *STATE_FAIL_POINTS]) if rng.random() < 0.6 else ""
+        count = rng.randrange(1, 100) if self._fail_at == "loop:read" else rng.randrange(1, 12)
+        self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of the changelog. `said` is what must be equal for a table and its twin."""
+
+    entity: str
+    key: str
+    op: str
+    position: str
+    current: str | None
+    said: dict[str, Any]
+
+
+def rows_of(log: Path) -> Iterator[Row]:
+    """The rows of a file log, in its order."""
+    for batch in read_log(log):
+        for row in batch.select(
+            [
+                "entity",
+                "partition",
+                "key",
+                "op",
+                "position",
+                "transaction",
+                "provenance",
+                "current",
+                "original",
+                "moved",
+            ]
+        ).to_pylist():
+            provenance = json.loads(row["provenance"])
+            for name in ("position", "table"):
+                del provenance["source"][name]
+            said = {**row, "provenance": provenance, "entity": row["entity"].removeprefix("twin_"), "position": None}
+            yield Row(
+                entity=row["entity"],
+                key=row["key"],
+                op=row["op"],
+                position=row["position"],
+                current=row["current"],
+                said=said,
+            )
+
+
+@dataclass(slots=True)
+class Twins:
+    """Compares the changes of each table with those of its twin, in order.
+
+    A change may lack values if the changelog did not have the whole row before it, as during the first read of the
+    tables; such changes are `unknown`.
+    """
+
+    changes: int = 0
+    originals: int = 0
+    unknown: int = 0
+    faults: list[str] = field(default_factory=list)
+    _waiting: dict[str, list[tuple[Row, bool]]] = field(default_factory=dict)
+    _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _last: str = ""
+
+    def add(self, row: Row) -> None:
+        """Reads the next row of the log."""
+        if row.position <= self._last:
+            self.faults.append(f"{row.position} after {self._last}")
+        self._last = row.position
+        is_twin = row.entity.startswith("twin_")
+        may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
+        if not is_twin:
+            lacks = '"unavailable":' in json.dumps(row.said["provenance"], separators=(",", ":"))
+            may_lack |= row.op == "create" and lacks  # it moved from a row that was not whole
+            self._whole[row.entity, row.key] = row.current is not None and not lacks
+        if row.op == "read":
+            return
+        self._waiting.setdefault(row.entity, []).append((row, may_lack))
+        table = row.entity.removeprefix("twin_")
+        while (pairs := [self._waiting.get(prefix + table) for prefix in ("", "twin_")]) and all(pairs):
+            self._compare(*(waiting.pop(0) for waiting in pairs if waiting))
+
+    def _compare(self, ours: tuple[Row, bool], twin: tuple[Row, bool]) -> None:
+        (row, may_lack), (whole, _) = ours, twin
+        self.changes += 1
+        self.originals += whole.said["original"] is not None
+        if row.said == whole.said:
+            return
+        same = all(row.said[name] == whole.said[name] for name in ("op", "key", "transaction", "partition", "moved"))
+        if may_lack and same:
+            self.unknown += 1
+        else:
+            self.faults.append(f"{row.said}, not {whole.said}"[:2000])
+
+    def check(self) -> None:
+        """Raises AssertionError if a change is unlike that of the twin, or is missing."""
+        self.faults += [
+            f"{len(waiting)} changes of {entity} are missing" for entity, waiting in self._waiting.items() if waiting
+        ]
+        if self.faults:
+            raise AssertionError(
+                "\n".join([f"{len(self.faults)} of {self.changes} changes are wrong", *self.faults[:10]])
+            )
