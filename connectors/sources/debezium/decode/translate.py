@@ -135,8 +135,11 @@ class Translator:
             before, after = (None if side == NULL else self._documents.row(side) for side in _sides(payload))
             if op == "u" and after is None:
                 after = self._documents.unknown(key.values(rows))
+        elif layout.row is None:
+            rows, before, after = self._untyped(layout, payload, name, key, source.connector)
         else:
-            rows = self._rows(layout, payload, name, key, source.connector)
+            row = layout.row
+            rows = self._layouts.rows(layout, name, key.names, source.connector, (), lambda: row.fields)
             before, after = (None if side == NULL else rows.rows.read(side) for side in _sides(payload))
         return self._event_of(message, rows, op, before, after, key, facts)
 
@@ -162,12 +165,27 @@ class Translator:
             other_key=other_key,
         )
 
-    def _rows(self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str) -> TableRows:
-        row = layout.row
-        if row is not None:
-            return self._layouts.rows(layout, name, key.names, connector, (), lambda: row.fields)
-        names = tuple(_members.decode(payload.before if payload.after == NULL else payload.after))
-        return self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+    def _untyped(
+        self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
+    ) -> tuple[TableRows, Row | None, Row | None]:
+        """Reads the rows of an event without a schema, whose columns are those of the last event of the table, or not.
+
+        Returns the table, and the row before and after the change.
+        """
+        sides = _sides(payload)
+        last = layout.tables.get((name, key.names, connector, ()))
+        if last is not None:
+            try:
+                before, after = (None if side == NULL else last.rows.exact(side) for side in sides)
+            except UNFIT:
+                pass
+            else:
+                return last, before, after
+        names = tuple(_members.decode(sides[0] if sides[1] == NULL else sides[1]))
+        rows = self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+        layout.tables[name, key.names, connector, ()] = rows
+        before, after = (None if side == NULL else rows.rows.read(side) for side in sides)
+        return rows, before, after
 
     def _is_other(self, name: Name) -> bool:
         return self._settings.tables is not None and name not in self._settings.tables

@@ -50,6 +50,11 @@ class Placeholders:
                 return [{value: value} for value in self.values(schema.values) if isinstance(value, str)]
         return ()
 
+    @property
+    def texts(self) -> Sequence[bytes]:
+        """The strings in JSON that stand for a value which was not sent."""
+        return self.tokens(ConnectSchema(type="string"))
+
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
         """Returns the same values as JSON. Bytes are a string in base64 there."""
         return [msgspec.json.encode(value) for value in self.values(schema)]
