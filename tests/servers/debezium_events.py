@@ -11,6 +11,8 @@ payload, and all other texts are as they arrived, byte by byte.
 import json
 import sys
 import time
+import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,15 @@ from confluent_kafka import Consumer, TopicPartition
 from changelog.connectors.servers.kafka import Broker, temporary_broker
 from tests.servers import debezium_mysql, debezium_postgres
 from tests.servers.connect import temporary_connect
+from tests.servers.registry import temporary_registry
 
 CACHE = Path(".cache")
 WAIT_S_MAX = 180.0
 LAST = "done"
 """The table whose row is the last change."""
+
+CONTEXT = "__debezium.context."
+"""The prefix of headers that say which run of a connector sent the message."""
 
 BEFORE, BETWEEN = '{"schema":', ',"payload":'
 """The parts of a message with a schema: they stand before the schema, and between it and the payload."""
@@ -42,8 +48,16 @@ def main() -> None:
     name, folder = sys.argv[1], Path(sys.argv[2])
     module = debezium_postgres if name == "postgres" else debezium_mysql
     folder.mkdir(parents=True, exist_ok=True)
-    with module.captured(name) as source, temporary_broker(CACHE / "kafka/lib") as broker:
-        connectors = {form: {**COMMON, **properties} for form, properties in source.connectors.items()}
+    with (
+        temporary_registry(CACHE / "registry") as registry,
+        module.captured(name) as source,
+        temporary_broker(CACHE / "kafka/lib") as broker,
+    ):
+        url = registry.url.replace("ccompat/v7", "registry/v2")
+        connectors = {
+            form: {**COMMON, **{key: value.replace("{registry}", url) for key, value in properties.items()}}
+            for form, properties in source.connectors.items()
+        }
         with temporary_connect(CACHE / source.jars / "lib", broker.bootstrap_servers, connectors) as connect:
             try:
                 _await(broker, [f"{form}.{source.schema}.{source.snapshot}" for form in connectors])
@@ -52,9 +66,10 @@ def main() -> None:
             except TimeoutError:
                 raise SystemExit(connect.errors()) from None
         messages = list(_messages(broker))
-    for form in connectors:
-        own = [message for message in messages if form in message["topic"].split(".")]
-        (folder / f"{name}.{form}.jsonl").write_text("".join(_lines(own)))
+        for form in connectors:
+            own = [message for message in messages if form in message["topic"].split(".")]
+            lines = [*_registered(own, url, 8 if form == "avro8" else 4), *_lines(own)]
+            (folder / f"{name}.{form}.jsonl").write_text("".join(lines))
     (folder / f"{name}.published.json").write_text(json.dumps(source.published, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -96,6 +111,16 @@ def _messages(broker: Broker) -> Iterator[dict[str, Any]]:
     consumer.close()
 
 
+def _registered(messages: Sequence[Mapping[str, Any]], url: str, id_bytes: int) -> Iterator[str]:
+    """Yields a line for each schema in the registry that a message in Avro names."""
+    contents = [message[member] or b"" for message in messages for member in ("key", "value")]
+    numbers = {int.from_bytes(content[1 : 1 + id_bytes]) for content in contents if content[:1] == b"\0"}
+    for number in sorted(numbers):
+        with urllib.request.urlopen(f"{url}/ids/globalIds/{number}", timeout=30) as answer:
+            schema = json.load(answer)
+        yield json.dumps({"id": number, "avro": schema}, ensure_ascii=False) + "\n"
+
+
 def _consumer(broker: Broker) -> Consumer:
     return Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "capture", "auto.offset.reset": "earliest"}
@@ -109,6 +134,8 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Returns lines for new schemas, and the content: null, a text, or the number of its schema and its payload."""
         if content is None:
             return [], None
+        if content[:1] == b"\0":
+            return [], {"base64": b64encode(content).decode()}
         text = content.decode()
         if not text.startswith(BEFORE):
             return [], text
@@ -126,6 +153,8 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield from new
         headers = []
         for header, content in message["headers"]:
+            if header.startswith(CONTEXT):
+                continue
             new, shortened = parts(content)
             yield from new
             headers.append([header, shortened])

@@ -161,6 +161,7 @@ CREATE TABLE small (id int PRIMARY KEY, name text NOT NULL, n int NOT NULL DEFAU
 CREATE TABLE pairs (a int, b text, note text, PRIMARY KEY (a, b));
 CREATE TABLE wide (id int PRIMARY KEY, n int, body text, bin bytea, tags text[], ints int[], ids uuid[], bag hstore,
   doc jsonb);
+ALTER TABLE wide SET (toast_tuple_target = 128);
 ALTER TABLE wide ALTER body SET STORAGE EXTERNAL, ALTER bin SET STORAGE EXTERNAL, ALTER tags SET STORAGE EXTERNAL,
   ALTER ints SET STORAGE EXTERNAL, ALTER ids SET STORAGE EXTERNAL, ALTER bag SET STORAGE EXTERNAL,
   ALTER doc SET STORAGE EXTERNAL;
@@ -169,9 +170,9 @@ CREATE PUBLICATION capture FOR ALL TABLES;
 """
 
 WIDE = """
-INSERT INTO wide SELECT 1, 1, repeat('body', 600), convert_to(repeat('byte', 600), 'UTF8'),
-  array_agg('tag' || n), array_agg(n), array_agg(md5(n::text)::uuid), hstore('k', repeat('v', 2500)),
-  jsonb_build_object('d', repeat('d', 2500)) FROM generate_series(1, 700) AS n;
+INSERT INTO wide SELECT 1, 1, repeat('body', 120), convert_to(repeat('byte', 120), 'UTF8'),
+  array_agg('tag' || n), array_agg(n), array_agg(md5(n::text)::uuid), hstore('k', repeat('v', 500)),
+  jsonb_build_object('d', repeat('d', 500)) FROM generate_series(1, 100) AS n;
 """
 
 CHANGES = (
@@ -207,6 +208,14 @@ WITHOUT_SCHEMA = {
     "value.converter.schemas.enable": "false",
     "header.converter.schemas.enable": "false",
 }
+_AVRO = {
+    "": "io.apicurio.registry.utils.converter.AvroConverter",
+    ".apicurio.registry.url": "{registry}",
+    ".apicurio.registry.auto-register": "true",
+    ".apicurio.registry.as-confluent": "true",
+    ".apicurio.registry.use-id": "globalId",
+}
+AVRO = {f"{of}.converter{name}": value for of in ("key", "value") for name, value in _AVRO.items()}
 UNWRAP = {
     **WITHOUT_SCHEMA,
     "transforms": "unwrap",
@@ -242,6 +251,12 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         "binary.handling.mode": "base64-url-safe",
         "value.converter.decimal.format": "NUMERIC",
         "include.unknown.datatypes": "true",
+    },
+    "avro": {**AVRO, "provide.transaction.metadata": "true"},
+    "avro8": {
+        **AVRO,
+        "key.converter.apicurio.registry.as-confluent": "false",
+        "value.converter.apicurio.registry.as-confluent": "false",
     },
     "micro": {**WITH_SCHEMA, "time.precision.mode": "microseconds"},
     "cloud": {
@@ -298,7 +313,7 @@ def captured(_name: str) -> Iterator[Source]:
             "database.user": "postgres",
         }
         yield Source(
-            jars="debezium",
+            jars="debezium-avro",
             schema="public",
             snapshot="types",
             connectors={

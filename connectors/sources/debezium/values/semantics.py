@@ -92,7 +92,8 @@ def _or_infinite(column: Semantics, infinite: Mapping[object, bytes]) -> Semanti
         text = infinite.get(value)
         return column.render(value) if text is None else b'"%b"' % text
 
-    return Semantics(column_type=column.column_type, render=render)
+    of_token = None if column.of_token is None else usual_tokens.counted(render, parsed)
+    return Semantics(column_type=column.column_type, render=render, of_token=of_token)
 
 
 def _base(schema: ConnectSchema) -> Semantics:
