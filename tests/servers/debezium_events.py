@@ -1,8 +1,9 @@
-"""`python -m tests.servers.debezium_events NAME FOLDER` captures change events of a real Debezium, as test inputs.
+"""`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
 It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events. NAME is
-`postgres`, `mysql` or `mariadb`. For each connector, FOLDER gets a file NAME.FORM.jsonl with its messages, and the file
-NAME.published.json has the values that our own reader of the database publishes for the same rows.
+`postgres`, `mysql` or `mariadb`; without a FORM, all forms of it are captured. For each connector, FOLDER gets a file
+NAME.FORM.jsonl with its messages. The file NAME.published.json gets the values that our own reader of the database
+publishes for the same rows.
 
 A line of a file is either a schema, which later lines name by its number, or a message. The schema of a message, its
 payload, and all other texts are as they arrived, byte by byte.
@@ -29,6 +30,9 @@ WAIT_S_MAX = 180.0
 LAST = "done"
 """The table whose row is the last change."""
 
+ID_BYTES = {"avro8": 8, "avroheaders": 0}
+"""How many bytes of a message in Avro hold the id of its schema, in forms in which these are not four."""
+
 CONTEXT = "__debezium.context."
 """The prefix of headers that say which run of a connector sent the message."""
 
@@ -45,7 +49,7 @@ COMMON = {
 
 def main() -> None:
     """Captures the events of one database."""
-    name, folder = sys.argv[1], Path(sys.argv[2])
+    name, folder, forms = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     module = debezium_postgres if name == "postgres" else debezium_mysql
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -57,6 +61,7 @@ def main() -> None:
         connectors = {
             form: {**COMMON, **{key: value.replace("{registry}", url) for key, value in properties.items()}}
             for form, properties in source.connectors.items()
+            if not forms or form in forms
         }
         with temporary_connect(CACHE / source.jars / "lib", broker.bootstrap_servers, connectors) as connect:
             try:
@@ -68,7 +73,7 @@ def main() -> None:
         messages = list(_messages(broker))
         for form in connectors:
             own = [message for message in messages if form in message["topic"].split(".")]
-            lines = [*_registered(own, url, 8 if form == "avro8" else 4), *_lines(own)]
+            lines = [*_registered(own, url, ID_BYTES.get(form, 4)), *_lines(own)]
             (folder / f"{name}.{form}.jsonl").write_text("".join(lines))
     (folder / f"{name}.published.json").write_text(json.dumps(source.published, indent=1, ensure_ascii=False) + "\n")
 
@@ -113,12 +118,23 @@ def _messages(broker: Broker) -> Iterator[dict[str, Any]]:
 
 def _registered(messages: Sequence[Mapping[str, Any]], url: str, id_bytes: int) -> Iterator[str]:
     """Yields a line for each schema in the registry that a message in Avro names."""
-    contents = [message[member] or b"" for message in messages for member in ("key", "value")]
-    numbers = {int.from_bytes(content[1 : 1 + id_bytes]) for content in contents if content[:1] == b"\0"}
+    numbers = {number for message in messages for number in _schema_ids(message, id_bytes)}
     for number in sorted(numbers):
         with urllib.request.urlopen(f"{url}/ids/globalIds/{number}", timeout=30) as answer:
             schema = json.load(answer)
         yield json.dumps({"id": number, "avro": schema}, ensure_ascii=False) + "\n"
+
+
+def _schema_ids(message: Mapping[str, Any], id_bytes: int) -> Iterator[int]:
+    """Yields the ids of the schemas of a message in Avro; they are in headers if `id_bytes` is 0."""
+    if not id_bytes:
+        yield from (
+            int.from_bytes(of) for name, of in message["headers"] if name.startswith("apicurio.") and len(of) == 8
+        )
+        return
+    for content in (message["key"] or b"", message["value"] or b""):
+        if content[:1] == b"\0":
+            yield int.from_bytes(content[1 : 1 + id_bytes])
 
 
 def _consumer(broker: Broker) -> Consumer:
@@ -134,9 +150,12 @@ def _lines(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Returns lines for new schemas, and the content: null, a text, or the number of its schema and its payload."""
         if content is None:
             return [], None
-        if content[:1] == b"\0":
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
             return [], {"base64": b64encode(content).decode()}
-        text = content.decode()
         if not text.startswith(BEFORE):
             return [], text
         _, end = json.JSONDecoder().raw_decode(text, len(BEFORE))

@@ -208,14 +208,22 @@ WITHOUT_SCHEMA = {
     "value.converter.schemas.enable": "false",
     "header.converter.schemas.enable": "false",
 }
+
+
+def _converters(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns settings for the converters of keys and of values."""
+    return {f"{of}.converter{name}": value for of in ("key", "value") for name, value in settings.items()}
+
+
 _AVRO = {
     "": "io.apicurio.registry.utils.converter.AvroConverter",
     ".apicurio.registry.url": "{registry}",
     ".apicurio.registry.auto-register": "true",
     ".apicurio.registry.as-confluent": "true",
+    ".apicurio.registry.headers.enabled": "false",
     ".apicurio.registry.use-id": "globalId",
 }
-AVRO = {f"{of}.converter{name}": value for of in ("key", "value") for name, value in _AVRO.items()}
+AVRO = _converters(_AVRO)
 UNWRAP = {
     **WITHOUT_SCHEMA,
     "transforms": "unwrap",
@@ -253,11 +261,8 @@ FORMS: Mapping[str, Mapping[str, str]] = {
         "include.unknown.datatypes": "true",
     },
     "avro": {**AVRO, "provide.transaction.metadata": "true"},
-    "avro8": {
-        **AVRO,
-        "key.converter.apicurio.registry.as-confluent": "false",
-        "value.converter.apicurio.registry.as-confluent": "false",
-    },
+    "avro8": {**AVRO, **_converters({".apicurio.registry.as-confluent": "false"})},
+    "avroheaders": {**AVRO, **_converters({".apicurio.registry.headers.enabled": "true"})},
     "micro": {**WITH_SCHEMA, "time.precision.mode": "microseconds"},
     "cloud": {
         **WITH_SCHEMA,

@@ -1,4 +1,4 @@
-"""What each kind of message becomes. The events have the form that Debezium's documentation shows for each connector."""
+"""What each kind of message becomes. The events have the forms that the documentation of each connector shows."""
 
 from typing import Any
 

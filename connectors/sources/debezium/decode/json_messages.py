@@ -81,3 +81,9 @@ class JsonSplitter:
             prefixes = self._prefixes.setdefault(topic, [])
             prefixes.insert(0, (prefix, layout))
             del prefixes[PREFIXES_MAX:]
+
+
+def check_utf8(content: bytes) -> None:
+    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    if not content.isascii():
+        content.decode()

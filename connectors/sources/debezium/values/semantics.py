@@ -45,6 +45,8 @@ _Usual = Callable[[Render, Callable[[bytes], Any]], Callable[[bytes], bytes]]
 _values: Final = msgspec.json.Decoder(float_hook=Number)
 
 _MILLI, _MICRO, _NANO = 1_000_000, 1_000, 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Semantics:
     """How the values of a column are published.
