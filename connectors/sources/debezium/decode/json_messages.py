@@ -23,13 +23,14 @@ LAYOUTS_MAX: Final = 4096
 """How many schemas are remembered in all."""
 
 _BETWEEN: Final = b',"payload":'
+_MEMBER: Final = b'"payload"'
 
 
 class JsonSplitter:
     """Splits messages in JSON. `plain` is the layout of messages without a schema."""
 
     def __init__(self) -> None:
-        self.plain = Layout(None)
+        self.plain = Layout.of(None)
         self._prefixes: dict[str, list[tuple[bytes, Layout]]] = {}
         self._layouts: dict[bytes, Layout] = {}
 
@@ -47,6 +48,8 @@ class JsonSplitter:
                     return layout, accept(memoryview(content)[len(prefix) : -1])
                 except msgspec.DecodeError:
                     break  # perhaps there are members after the payload
+        if _MEMBER not in content:
+            return self.plain, accept(content)
         outer = outers.decode(content)
         if isinstance(outer.schema, UnsetType) or isinstance(outer.payload, UnsetType):
             return self.plain, accept(content)
@@ -62,7 +65,7 @@ class JsonSplitter:
             if text == b"null":
                 return self.plain
             try:
-                layout = Layout(schemas.from_json(msgspec.json.decode(text)))
+                layout = Layout.of(schemas.from_json(msgspec.json.decode(text)))
             except UNFIT:
                 raise ChangelogError(
                     Kind.MALFORMED, "the schema inside a message is not one of Kafka Connect"
@@ -78,3 +81,9 @@ class JsonSplitter:
             prefixes = self._prefixes.setdefault(topic, [])
             prefixes.insert(0, (prefix, layout))
             del prefixes[PREFIXES_MAX:]
+
+
+def check_utf8(content: bytes) -> None:
+    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    if not content.isascii():
+        content.decode()

@@ -38,16 +38,23 @@ class Placeholders:
         """Returns the values of this schema that stand for one that was not sent, as a decoder of Avro returns them."""
         match schema.type:
             case "string":
-                return (*self._texts, self._uuid)
+                spelled = self._texts[0]
+                entry = {spelled: spelled}
+                return (*self._texts, self._uuid, msgspec.json.encode(entry).decode(), entry)
             case "bytes":
                 return (self._content,)
             case "array" if schema.items is not None:
                 if schema.items.type in ("int8", "int16", "int32", "int64"):
-                    return ([*self._content],)
-                return [[value] for value in self.values(schema.items)]
+                    return ([byte - 256 if byte > 127 else byte for byte in self._content],)
+                return [[value] for value in self.values(schema.items) if not isinstance(value, dict)]
             case "map" if schema.keys is not None and schema.values is not None and schema.keys.type == "string":
                 return [{value: value} for value in self.values(schema.values) if isinstance(value, str)]
         return ()
+
+    @property
+    def texts(self) -> Sequence[bytes]:
+        """The strings in JSON that stand for a value which was not sent."""
+        return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
         """Returns the same values as JSON. Bytes are a string in base64 there."""
