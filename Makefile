@@ -1,7 +1,7 @@
 # Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo kafka jars wheel jobs docs test quick servers soak verdicts lint format bench lock clean
+.PHONY: help demo kafka jars engine wheel jobs docs test quick servers soak verdicts lint format bench lock clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -40,8 +40,13 @@ define copy-jars
 	@touch $@
 endef
 
+# Our part of the Debezium process: a few classes, which the wheel contains. The jars of Debezium are not in the wheel.
+ENGINE := connectors/debezium/changelog-debezium.jar
+ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connectors/debezium/java/pom.xml
+
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-SERVERS := kafka jars spark-classes debezium-jdbc $(ARCHIVES)
+CONNECTORS := postgres mariadb
+SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
@@ -52,6 +57,7 @@ help:
 	@echo '             make demo KAFKA=1 runs it with a Kafka broker (needs Java 17 and Maven)'
 	@echo 'make kafka   runs a Kafka broker until Ctrl-C, and then deletes its data'
 	@echo 'make jars    fetches jars for Spark (Kafka, Delta Lake, PostgreSQL) into .cache/jars (needs Java 17 and Maven)'
+	@echo 'make engine  builds the jar by which Python runs Debezium (needs Java 17 and Maven)'
 	@echo 'make wheel   builds the package that pip installs, in dist/'
 	@echo 'make jobs    builds a wheel and a packed environment for Spark on a cluster, in dist/'
 	@echo 'make docs    builds the site of the documentation: open dist/docs/index.html'
@@ -74,7 +80,11 @@ kafka: .venv/.run .cache/kafka/.done
 jars: .cache/jars/.done
 	@:
 
-wheel: .venv/.dev
+engine: $(ENGINE)
+	@:
+
+wheel: .venv/.dev $(if $(shell command -v mvn),$(ENGINE))
+	@test -e $(ENGINE) || echo 'make: Maven is missing, so the wheel cannot run Debezium' >&2
 	@rm -f dist/changelog_publisher-*.whl
 	@$(RUN) -m hatchling build --target wheel --directory dist >/dev/null
 	@echo dist/changelog_publisher-*.whl
@@ -108,7 +118,7 @@ test: .venv/.dev
 quick: .venv/.dev
 	@$(RUN) -m pytest -n 2 --dist loadgroup -m 'not server'
 
-servers: $(SERVERS:%=.cache/%/.done)
+servers: $(SERVERS:%=.cache/%/.done) $(ENGINE)
 	@:
 
 soak: .venv/.dev
@@ -174,6 +184,18 @@ clean:
 DEBEZIUM := mysql mariadb jdbc
 $(DEBEZIUM:%=.cache/debezium-%/.done): .cache/debezium-%/.done: tests/servers/debezium/pom.xml
 	$(call copy-jars,debezium-$*,$(@D)/lib,$*)
+
+$(ENGINE): $(ENGINE_SOURCES)
+	@command -v mvn >/dev/null || { echo 'make: Maven is missing; install it (Debian: apt-get install openjdk-17-jdk-headless maven)' >&2; exit 2; }
+	@echo 'building $@'
+	@$(MAVEN) --file connectors/debezium/java/pom.xml -Dengine.build=$(CURDIR)/.cache/engine package
+	@cp .cache/engine/changelog-debezium.jar $@
+
+# Connectors for the embedded engine, as users install them.
+$(CONNECTORS:%=.cache/engine-%/.done): .cache/engine-%/.done: connectors/debezium/jars.py | .venv/.dev
+	@echo 'fetching Debezium for $* (once)'
+	@MAVEN_OPTS='-Dmaven.repo.local=$(CURDIR)/.cache/maven' $(RUN) -m changelog debezium install $* --to $(CURDIR)/$(@D) >/dev/null
+	@touch $@
 
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))

@@ -33,6 +33,7 @@ COMMANDS = {
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
     "signal": "pause or resume the reading of tables, or cancel repairs",
     "accept": "let the service continue past a change that it stopped at",
+    "debezium": "fetch the jars with which a Python program runs a connector of Debezium",
     "drop": "remove what the service created in the database and on Kafka",
 }
 """The commands with their summaries. Each command is a module of the same name in `changelog.connectors.commands`,

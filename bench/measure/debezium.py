@@ -10,7 +10,7 @@ import psycopg
 from bench.measure import binlog
 from bench.measure.publishers import START_S_MAX, Workspace, end, last_line, launch
 from bench.measure.topic import Topic
-from changelog.connectors.servers.kafka import find_java
+from changelog.connectors.java import find_java
 from changelog.connectors.servers.mysql import Flavour, Server
 from changelog.connectors.servers.unprivileged import free_port
 

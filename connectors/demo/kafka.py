@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from changelog.connectors.java import find_java
 from changelog.connectors.kafka.client import Client
-from changelog.connectors.servers.kafka import Broker, find_java, find_lib, temporary_broker
+from changelog.connectors.servers.kafka import Broker, find_lib, temporary_broker
 from changelog.connectors.sinks.kafka.admin.names import topic
 from changelog.connectors.sinks.kafka.admin.topics import read
 from changelog.connectors.sinks.kafka.reading.consume import Consumed, consumed

@@ -7,7 +7,6 @@ in one folder. If root starts the broker, the broker runs as the system's user `
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -19,6 +18,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from changelog.connectors.java import find_java
 from changelog.connectors.servers.unprivileged import (
     ServerProcess,
     free_port,
@@ -49,7 +49,6 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java for runs of a few minutes. In such a run, Java's second compiler would cost more than it saves."""
 
 LIB_VARIABLE = "CHANGELOG_KAFKA_LIB"
-OLDEST_JAVA = 17
 START_TIMEOUT_S = 120.0
 
 IN_USE = "Address already in use"
@@ -71,23 +70,6 @@ def find_lib() -> Path:
         f"Kafka's jars are not in {chosen}" if chosen else "Kafka's jars were not found",
         hint=f"`make kafka` in a checkout fetches them; or set {LIB_VARIABLE} to the folder libs of a Kafka 4",
     )
-
-
-def find_java() -> str:
-    """Returns the path of the program `java`: the one in $JAVA_HOME/bin, or in $PATH if JAVA_HOME is not set.
-
-    Raises ChangelogError (PRECONDITION) if `java` is missing or older than OLDEST_JAVA.
-    """
-    home = os.environ.get("JAVA_HOME")
-    program = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    hint = f"install Java {OLDEST_JAVA} or newer (Debian: apt-get install openjdk-17-jdk-headless)"
-    if program is None:
-        raise ChangelogError(Kind.PRECONDITION, f"no java in {home or 'the path'}", hint=hint)
-    output = subprocess.run([program, "-version"], capture_output=True, check=False).stderr.decode("utf-8", "replace")
-    version = re.search(r'version "(?:1\.)?(\d+)', output)
-    if version is None or int(version[1]) < OLDEST_JAVA:
-        raise ChangelogError(Kind.PRECONDITION, f"{program} is Java {version[1] if version else '?'}", hint=hint)
-    return program
 
 
 class Broker(ServerProcess):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from changelog.connectors.servers.kafka import find_java
+from changelog.connectors.java import find_java
 from changelog.envelope.key import murmur2, partition, partitions
 from tests.servers import kafka_lib
 

@@ -1,0 +1,146 @@
+"""Debezium's engine for Python: a connector's events go to a function, batch by batch."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from changelog.connectors.debezium import jars as sets
+from changelog.connectors.debezium.events import ChangeEvent, events
+from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine
+from changelog.connectors.debezium.launch import Launch
+from changelog.connectors.debezium.process import EngineProcess
+from changelog.connectors.debezium.store import Store
+from changelog.envelope.errors import ChangelogError, Kind
+
+LOGGER = logging.getLogger("changelog.debezium")
+
+READ_S = 60.0
+"""How long one wait for events lasts. Nothing depends on it."""
+
+Handler = Callable[[Sequence[ChangeEvent]], object]
+Value = str | int | float | bool
+
+
+class DebeziumEngine:
+    """Runs a connector of Debezium in a process of its own, and passes its events to a handler.
+
+    `config` has the connector's properties, as Debezium documents them. `store` keeps where the connector continues.
+    `jars` is a folder with Debezium's jars, by default the one into which `changelog debezium install` put them. Java's
+    heap has `heap_mib`. While the handler works, at most `in_flight_bytes` of further events are on their way.
+    Debezium's log goes to the logger `changelog.debezium`.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Value],
+        *,
+        store: Store,
+        jars: str | os.PathLike[str] | None = None,
+        heap_mib: int = 512,
+        in_flight_bytes: int = 16 << 20,
+    ) -> None:
+        self._properties = {name: _property(value) for name, value in config.items()}
+        self._store = store
+        self._jars = None if jars is None else Path(jars)
+        self._heap_mib = heap_mib
+        self._in_flight_bytes = in_flight_bytes
+        self._lock = threading.Lock()
+        self._runner: int | None = None
+        self._process: EngineProcess | None = None
+        self._closing = False
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def run(self, handler: Handler) -> None:
+        """Passes events to `handler` until `close` is called.
+
+        Each call gets the next events, in Debezium's order. When it returns, they count as processed: their offset is
+        stored, and no later run passes them again. When it raises, the error ends the run, and the next run passes the
+        same events again. If this process is killed in between, the events of the call that was running come again.
+        Those of at most one call do, except during a snapshot, which Debezium begins again.
+
+        Raises ChangelogError if Java, the jars or the configuration are not as they must be, or if the connector fails.
+        Its kind is CONNECTION if the database cannot be reached: another call of `run` connects again.
+        """
+        with self._lock:
+            if self._runner is not None:
+                raise ChangelogError(Kind.IN_USE, "this engine is already running")
+            self._runner = threading.get_ident()
+            self._closing = False
+            self._idle.clear()
+        try:
+            self._run(handler)
+        finally:
+            with self._lock:
+                self._runner = None
+            self._idle.set()
+
+    def close(self) -> None:
+        """Ends the run after the current call of the handler, and waits for it. Any thread may call it.
+
+        In the handler itself, it does not wait.
+        """
+        with self._lock:
+            self._closing = True
+            if self._process is not None:
+                self._process.wake()
+            runner = self._runner
+        if runner != threading.get_ident():
+            self._idle.wait()
+
+    def _run(self, handler: Handler) -> None:
+        launch = self._launch()
+        progress = self._store.open()
+        try:
+            process = EngineProcess(launch, progress.offsets, progress.history, _log)
+            try:
+                with self._lock:
+                    self._process = process
+                self._pass_on(process, handler)
+            finally:
+                with self._lock:
+                    self._process = None
+                process.close()
+        finally:
+            self._store.close()
+
+    def _pass_on(self, process: EngineProcess, handler: Handler) -> None:
+        history: list[bytes] = []
+        while not self._closing:
+            received = process.read(READ_S)
+            match received:
+                case None:
+                    continue
+                case End():
+                    return
+                case HistoryRecord():
+                    history.append(received.content)
+                case _:
+                    handler(events(received))
+                    self._store.commit(received.last_offsets(), history)
+                    history = []
+                    process.acknowledge(received.last)
+
+    def _launch(self) -> Launch:
+        level = LOGGER.getEffectiveLevel()
+        launch = Launch(
+            properties=self._properties,
+            jars=self._jars or Path(),
+            heap_mib=self._heap_mib,
+            in_flight_bytes=self._in_flight_bytes,
+            log_level=next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR"),
+        )
+        launch.configuration()  # reports a mistake in it before missing jars
+        return replace(launch, jars=sets.find(self._properties["connector.class"], self._jars, os.environ))
+
+
+def _property(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _log(line: LogLine) -> None:
+    cause = f" ({line.cause})" if line.cause else ""
+    LOGGER.log(getattr(logging, line.level, logging.INFO), "%s: %s%s", line.logger, line.message, cause)

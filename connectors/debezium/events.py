@@ -1,0 +1,102 @@
+"""Events: the records of the Debezium process, one by one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec
+
+from changelog.connectors.debezium.frames import RecordBatch, Schema, Texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeEvent:
+    """A record of a connector.
+
+    `key` and `value` are JSON without schemas, as bytes, and None if there is none (a tombstone has no value).
+    `decoded_key` and `decoded_value` parse them. `key_schema` and `value_schema` are schemas of Kafka Connect, or None;
+    they say which values are encoded: a decimal is the base64 of its digits, for example. `timestamp_ms` is the time of
+    the record in milliseconds since 1970, if it has one. `partition` and `offset_json` are JSON that say where in the
+    source the record is.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    key_schema: Schema | None
+    value_schema: Schema | None
+    timestamp_ms: int | None
+    partition: bytes
+    offset_json: bytes
+    headers_json: bytes
+
+    @property
+    def offset(self) -> Mapping[str, object]:
+        """Where the record is within its partition of the source."""
+        offset: Mapping[str, object] = msgspec.json.decode(self.offset_json)
+        return offset
+
+    @property
+    def headers(self) -> Sequence[tuple[str, object]]:
+        """The names and values of the record's headers, in their order."""
+        if not self.headers_json:
+            return ()
+        return tuple((name, value) for name, _, value in msgspec.json.decode(self.headers_json))
+
+    def decoded_key(self) -> object:
+        """Returns the key as Python's objects; None if there is none."""
+        return None if self.key is None else msgspec.json.decode(self.key)
+
+    def decoded_value(self) -> object:
+        """Returns the value as Python's objects; None if there is none."""
+        return None if self.value is None else msgspec.json.decode(self.value)
+
+    def key_with_schema(self) -> bytes | None:
+        """Returns the key as Kafka's JsonConverter writes it with schemas: an object with `schema` and `payload`."""
+        return _with_schema(self.key_schema, self.key)
+
+    def value_with_schema(self) -> bytes | None:
+        """Returns the value as Kafka's JsonConverter writes it with schemas; None for a tombstone."""
+        return _with_schema(self.value_schema, self.value)
+
+
+def events(batch: RecordBatch) -> list[ChangeEvent]:
+    """Returns the events of a batch, in their order."""
+    names, partitions, schemas = batch.topic_names, batch.partition_texts, batch.schemas
+    rows = zip(
+        batch.topics.tolist(),
+        batch.partitions.tolist(),
+        batch.key_schemas.tolist(),
+        batch.value_schemas.tolist(),
+        batch.timestamps.tolist(),
+        batch.offsets,
+        _or_none(batch.keys),
+        _or_none(batch.values),
+        batch.headers,
+        strict=True,
+    )
+    return [
+        ChangeEvent(
+            topic=names[topic],
+            key=key,
+            value=value,
+            key_schema=schemas[key_schema],
+            value_schema=schemas[value_schema],
+            timestamp_ms=None if timestamp == RecordBatch.NO_TIMESTAMP else timestamp,
+            partition=partitions[partition],
+            offset_json=offset,
+            headers_json=headers,
+        )
+        for topic, partition, key_schema, value_schema, timestamp, offset, key, value, headers in rows
+    ]
+
+
+def _or_none(texts: Texts) -> list[bytes | None]:
+    data = bytes(texts.data)
+    return [data[start:end] or None for start, end in pairwise(texts.ends.tolist())]
+
+
+def _with_schema(schema: Schema | None, payload: bytes | None) -> bytes | None:
+    if payload is None:
+        return None
+    return b'{"schema":%b,"payload":%b}' % (b"null" if schema is None else schema.content, payload)

@@ -1,0 +1,242 @@
+"""The process that runs Debezium's engine, and its frames. It knows nothing of what happens to the records.
+
+**Start.** `EngineProcess` gets the offsets and the schema history at which the connector is to continue, both as an
+earlier process sent them; without them, the connector begins as at its first start. Passwords in the properties go
+through a pipe. They are neither in the command line nor in a file.
+
+**Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
+history comes before the rows that need it, and often long before, because rows wait in a queue inside Debezium. So it
+may be stored as soon as it is read, and has to be stored not later than the offset of a row that comes after it. At the
+start, Debezium passes over records of the history that come after the offset, and it stores them once more when it
+reads their changes again: both are harmless.
+
+**Acknowledgements.** `acknowledge(n)` says that the records 1 to n, and the history that was read before record n, are
+stored, together with the offset of record n (`RecordBatch.last_offsets`). Then the connector may tell the database that
+it no longer needs its log up to there. It learns of it when a whole frame is acknowledged. A process that is started
+with the offset of record n continues with record n + 1, also within a transaction. During a snapshot, it begins
+the snapshot again, and connectors that Debezium calls *at least once* may begin earlier.
+
+**Back-pressure.** The engine does not wait for the acknowledgement of a batch before it sends the next. But at most
+`Launch.in_flight_bytes` are sent and not acknowledged; then it waits.
+
+**End.** `stop` asks the engine to end. The caller should acknowledge first what it has stored. `read` then returns what
+was on its way, which can be thrown away, and finally `End`. `close` does all of this, and kills the process if it takes
+too long. If this program ends, in whatever way, the process ends as well, within about a second. If the engine fails,
+or its process is killed, `read` raises ChangelogError, once everything that was sent before has been read. A connector
+that loses its database fails, too. The way to connect again is another process, with the offsets that are stored.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from changelog.connectors.debezium import failures, frames
+from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, RecordBatch
+from changelog.connectors.debezium.launch import Launch
+from changelog.connectors.java import find_java
+from changelog.envelope.errors import ChangelogError, Kind
+
+PIPE_BYTES = 1 << 20
+"""The most that Linux lets any user ask for. With the usual 64 KiB, each frame would take many turns."""
+
+GRACE_S = 5.0
+"""How long `close` waits longer than the process itself does, before it kills the process."""
+
+STDERR_LINES = 50
+LOGGED_CAUSES = 5
+
+STOP_TIMED_OUT = 4
+"""The exit code of a process that ended itself because its engine did not stop in time."""
+
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|ERROR)\b")
+
+Received = RecordBatch | HistoryRecord | End
+
+
+class EngineProcess:
+    """A running Debezium process. One thread reads and acknowledges; any thread may call `wake`.
+
+    `offsets` has for each partition of the source the JSON of the offset, as `RecordBatch.last_offsets` returns it, and
+    `history` the records of the schema history, in their order. `log` gets Debezium's log lines while frames are read.
+
+    Raises ChangelogError: PRECONDITION if Java or a jar is missing, USAGE if a property is missing or is ours to set.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        offsets: Mapping[bytes, bytes],
+        history: Sequence[bytes],
+        log: Callable[[LogLine], None],
+    ) -> None:
+        commands = frames.start(launch.configuration(), offsets, history)
+        self._launch = launch
+        self._log = log
+        self._decoder = frames.FrameDecoder()
+        self._received: deque[Received] = deque()
+        self._stopping = False
+        self._failure: ChangelogError | None = None
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
+        self._errors: deque[str] = deque(maxlen=STDERR_LINES)
+        self._logged: deque[str] = deque(maxlen=LOGGED_CAUSES)
+        try:
+            self._process = subprocess.Popen(
+                launch.command(find_java()),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,  # Ctrl-C is for this program, which then stops the engine
+            )
+        except BaseException:
+            self._close_wake()
+            raise
+        assert self._process.stdout
+        self._stdout = self._process.stdout.fileno()
+        with contextlib.suppress(AttributeError, OSError):  # other systems than Linux, or a lower limit
+            fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._poll = select.poll()
+        self._poll.register(self._stdout, select.POLLIN)
+        self._poll.register(self._wake_out, select.POLLIN)
+        self._stderr_reader = threading.Thread(target=self._read_stderr, name="debezium-stderr", daemon=True)
+        self._stderr_reader.start()
+        for command in commands:
+            self._send(command)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def read(self, timeout_s: float) -> Received | None:
+        """Returns what comes next; None if nothing comes within this time, or if `wake` was called.
+
+        Raises ChangelogError if the engine failed or its process is gone: its kind is CONNECTION if another attempt may
+        succeed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._received:
+            if self._failure is not None:
+                raise self._failure
+            remaining_ms = max(0.0, deadline - time.monotonic()) * 1000
+            ready = [descriptor for descriptor, _ in self._poll.poll(remaining_ms)]
+            if self._wake_out.fileno() in ready:
+                self._wake_out.recv(64)
+                return None
+            if not ready:
+                return None
+            if data := os.read(self._stdout, PIPE_BYTES):
+                self._take(self._decoder.feed(data))
+            else:
+                self._end(None)
+        if isinstance(self._received[0], End):  # it stays
+            return self._received[0]
+        return self._received.popleft()
+
+    def acknowledge(self, last: int) -> None:
+        """Says that all records up to this number are stored, and the schema history that came before them."""
+        self._send(frames.acknowledgement(last))
+
+    def stop(self) -> None:
+        """Asks the engine to end; `read` returns `End` later. More calls do nothing."""
+        if not self._stopping:
+            self._stopping = True
+            self._send(frames.STOP)
+
+    def wake(self) -> None:
+        """Makes `read`, which may run in another thread, return None soon."""
+        with contextlib.suppress(OSError):  # full, so `read` wakes anyhow, or closed
+            self._wake_in.send(b"w")
+
+    def close(self) -> None:
+        """Stops the engine, throws away what is on its way, and returns when the process has ended."""
+        try:
+            self._stop_and_drain()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once. Records that are not acknowledged come again from another process."""
+        self._process.kill()
+        self._process.wait()
+        self._stderr_reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._close_wake()
+
+    def _stop_and_drain(self) -> None:
+        if self._process.poll() is not None:
+            return
+        self.stop()
+        deadline = time.monotonic() + self._launch.stop_s + GRACE_S
+        with contextlib.suppress(ChangelogError):  # the caller no longer needs the engine, so a failure is none
+            while (remaining_s := deadline - time.monotonic()) > 0 and not isinstance(self.read(remaining_s), End):
+                pass
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _take(self, received: Sequence[frames.Frame]) -> None:
+        for frame in received:
+            match frame:
+                case LogLine():
+                    if frame.level == "ERROR" and frame.cause:
+                        self._logged.append(frame.cause)
+                    self._log(frame)
+                case frames.Hello():
+                    if frame.protocol != frames.PROTOCOL:
+                        raise ChangelogError(
+                            Kind.PRECONDITION, "the jar of the Debezium process is of another version of this package"
+                        )
+                case End():
+                    self._end(frame)
+                case _:
+                    self._received.append(frame)
+
+    def _end(self, end: End | None) -> None:
+        """Takes note that the engine has ended, or its process without saying so. `read` tells it after the records."""
+        if end is not None and end.success:
+            self._received.append(end)
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+        code = self._process.poll()
+        if self._stopping and code == STOP_TIMED_OUT:
+            self._received.append(End(success=True, message="the engine did not stop in time and was ended"))
+            return
+        if code is not None:
+            self._stderr_reader.join()
+        self._failure = failures.failure(self._launch, end, code, list(self._errors), list(self._logged))
+
+    def _send(self, command: bytes) -> None:
+        """Writes a command. If the process is gone, `read` will say why."""
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(command)
+            self._process.stdin.flush()
+
+    def _read_stderr(self) -> None:
+        """Logs what Java itself, or a library, prints, except the lines of stack traces, and keeps the last lines."""
+        assert self._process.stderr
+        for line in iter(self._process.stderr.readline, b""):
+            text = line.decode("utf-8", "replace").strip()
+            if not text or text.startswith("at "):
+                continue
+            self._errors.append(text)
+            level = _LEVEL.search(text)
+            name = "WARNING" if level is None or level[1] == "WARN" else level[1]
+            self._log(LogLine(level=name, logger="java", message=text))
+
+    def _close_wake(self) -> None:
+        self._wake_in.close()
+        self._wake_out.close()
