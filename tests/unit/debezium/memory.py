@@ -164,10 +164,12 @@ class App:
         self._stop: Event = NoWait()
         self._now = 0.0
 
-    def run(self, *, crashes: float = 0.0, until: Callable[[Checkpoint | None], bool] | None = None) -> None:
-        """Publishes everything that the topics have. At each fail point, the process crashes with this probability."""
-        self._crashes = crashes
-        self._until = until or self._is_done
+    def run(self, *, crashes: float = 0.0, killed_if: Callable[[Checkpoint], bool] = lambda _: False) -> None:
+        """Publishes everything that the topics have. At each fail point, the process crashes with this probability.
+
+        Once `killed_if` returns true for the stored checkpoint, the process is killed and not started again.
+        """
+        self._crashes, self._killed_if = crashes, killed_if
         self._stop = NoWait()
         while not self._stop.is_set():
             with closing(FileSink(self.path, reach=self._reach)) as sink:
@@ -187,15 +189,20 @@ class App:
         self.passed["opened"] += 1
         return self.database.open(self.entities, recover, FileChangelog(self.path), reach=self._reach)
 
-    def _is_done(self, stored: Checkpoint | None) -> bool:
-        return stored is not None and self.topics.left(stored) == 0 and "open" not in stored.source
+    def _is_done(self, stored: Checkpoint) -> bool:
+        return self.topics.left(stored) == 0 and "open" not in stored.source
 
     def _reach(self, name: str) -> None:
         self.passed[name] += 1
         if self.topics.random.random() < self._crashes:
             raise CrashError
-        if name == "loop:read" and self._until(read_checkpoint(self.path)):
+        stored = read_checkpoint(self.path) if name == "loop:read" else None
+        if stored is None:
+            return
+        if self._is_done(stored) or self._killed_if(stored):
             self._stop.set()
+        if self._killed_if(stored):
+            raise CrashError
 
     def _clock(self) -> float:
         self._now += self.topics.random.random()

@@ -4,14 +4,18 @@ The oracle is the parts themselves: each event exactly once, those of a part in 
 """
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources.debezium.decode.events import Message
 from changelog.connectors.sources.debezium.source import FAIL_POINTS
+from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from tests.unit.debezium.change_events import event, key_header, stamp, tombstone
 from tests.unit.debezium.memory import App, Topics, entity
@@ -125,6 +129,39 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_pat
     check(app, writer)
     assert app.passed["opened"] > app.passed["crash"] > 0
     assert min(app.passed[name] for name in FAIL_POINTS) > 0
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
+    """Some messages are no events. Each is skipped by a decision, which is for the position of the stop."""
+    random = Random(seed + number)
+    writer = Writer(random)
+    for _ in range(6):
+        writer.write(15)
+        part = random.choice(list(writer.parts))
+        writer.parts[part].append(Message(topic="app", key=None, value=b"{}"))
+    app = App(Topics(writer.parts, random), tmp_path / "log", [entity(name) for name in TABLES])
+    stops = 0
+    while True:
+        try:
+            app.run(crashes=CRASHES)
+        except ChangelogError as error:
+            assert error.kind is Kind.STOP
+            stops += 1
+            decide(app.path, "skip")
+        else:
+            break
+    assert stops == 6
+    check(app, writer)
+
+
+def decide(path: Path, decision: str) -> None:
+    """Accepts the stop that is stored, as `changelog accept` does."""
+    with closing(FileSink(path)) as sink:
+        stored = sink.recover()
+        assert stored is not None
+        assert stored.stop is not None
+        sink.commit(replace(stored, decisions=stored.decisions.accept(stored.stop.position, decision)))
 
 
 def test_transactions_of_several_parts_stay_together(seed: int, tmp_path: Path) -> None:

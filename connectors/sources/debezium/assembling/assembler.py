@@ -170,6 +170,9 @@ class Assembler:
             position = run.fail(error)
             consumed, self.place = block.start_of(position.commit)
             self._stopped_in = None if block.begins(position.commit) else before
+            assert block.begins(position.commit) or (
+                before is not None and before.transaction.commit == position.commit
+            )
         else:
             consumed, self.place = len(items), block.place
         return Fed(assembled=run.result(), consumed=consumed, other_tables=block.other_tables)
@@ -230,14 +233,14 @@ class Assembler:
     def _refuse(self, block: "_Block", item: Item, unreadable: Unreadable) -> None:
         """Stops at a message that cannot be translated, unless an operator has decided to leave it out."""
         error = unreadable.error
-        message = f"{item.placed.where}: {error.message}"
         self._close(block)
         position = Position(self._epoch, block.place, 0)
-        if error.kind is not Kind.MALFORMED:
-            raise ChangelogError(error.kind, message, hint=error.hint, position=position)
-        if self._decisions.at(position) == "skip":
+        if error.kind is Kind.MALFORMED and self._decisions.at(position) == "skip":
             return
         block.begin(self._transaction(block, "", 0))
+        message = f"{item.placed.where}: {error.message}"
+        if error.kind is not Kind.MALFORMED:
+            raise ChangelogError(error.kind, message, hint=error.hint, position=position)
         hint = f"{error.hint}, or " if error.hint else ""
         raise ChangelogError(
             Kind.STOP,
@@ -359,7 +362,10 @@ class _Block:
         return commit in self._begun
 
     def start_of(self, commit: int) -> tuple[int, int]:
-        """Returns the number of the first item of a transaction, and the place before it."""
+        """Returns the number of the first item of a transaction, and the place before it.
+
+        A transaction that does not begin in the block is the one that was open before it.
+        """
         index = self._begun.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
