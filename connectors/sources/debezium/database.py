@@ -108,7 +108,8 @@ class DebeziumDatabase:
             left = self._settings.origin.left(stored)
             end = commit_text(int(stored.source["place"]) + left)
             mean = int(stored.source.get("message_bytes", 0))
-            hold = replace(hold, is_lost=self._settings.origin.is_lost(stored))
+            if self._settings.origin.is_lost(stored):
+                hold = replace(hold, is_lost=True, condition="lost")
         elif source is not None and through:
             end, mean = source.end_of(through), source.message_bytes
         else:
@@ -143,6 +144,8 @@ class DebeziumDatabase:
         return findings
 
     def _table(self, entity: Entity, table: SampledTable | None) -> Finding:
+        if not self._settings.origin.samples:
+            return ok(entity.name, "its columns are known once its events arrive")
         if table is None or table.described is None:
             hint = "its columns are known as soon as Debezium publishes an event of it"
             return warn(entity.name, f"there is no event of {'.'.join(entity.table)} yet", hint)
