@@ -1,5 +1,5 @@
-"""The service refuses to start if the database, the configuration, the folder of the log or the slot is not
-as it must be.
+"""The service refuses to start if something is wrong with the database, the configuration, the folder of the log or the
+slot.
 """
 
 import contextlib
@@ -284,7 +284,9 @@ def test_two_services_of_one_name(stopped_site: Site) -> None:
 
 
 def test_locks_of_another_role_do_not_stop_the_service(stopped_site: Site) -> None:
-    """Any role can take any advisory lock, also the one with which older versions claimed the slot."""
+    """Any role can take any advisory lock, including the lock with which older versions of the service claimed the
+    slot.
+    """
     stopped_site.sql(f"CREATE ROLE {stopped_site.name} LOGIN")
     try:
         with psycopg.connect(stopped_site.dsn, user=stopped_site.name, autocommit=True) as stranger:

@@ -1,4 +1,4 @@
-"""What a service on MySQL or MariaDB refuses: one line for each mistake, with what to do about it."""
+"""Tests what a service on MySQL or MariaDB refuses. It prints one line for each mistake, which says what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,7 +170,7 @@ def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None
 
 
 def skip_the_stop(site: MysqlSite, *statements: str, problem: str) -> None:
-    """Makes the service stop at these statements. Then skips them, and waits until the service has gone on."""
+    """Makes the service stop at these statements. Then skips the stops, and waits until the service has continued."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(*statements)
