@@ -16,7 +16,9 @@ from tests.spark.ran import Ran, Run
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs all tests with the Spark session in one worker. Those that also use a broker run in the broker's worker."""
+    """Runs all tests with the Spark session in one worker. Tests that also use a broker run in the broker's worker
+    instead.
+    """
     for item in items:
         if not isinstance(item, pytest.Function) or "spark" not in item.fixturenames:
             continue
@@ -27,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Collects garbage after each test with Spark, because pyspark leaves the sockets of `collect` open until then.
+    """Collects garbage after each test with Spark, because pyspark keeps the sockets of `collect` open until then.
 
     Without this, a warning of an unclosed socket could fail a later test.
     """
@@ -44,7 +46,7 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.files.openCostInBytes": "1",  # so that few tasks read many small files
+        "spark.sql.files.openCostInBytes": "1",  # with this setting, few tasks read many small files
     }
     if jars:
         options |= {
