@@ -24,7 +24,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # its links are broken on purpose
+        pass  # the test breaks links on purpose
 
 
 @pytest.fixture
@@ -132,7 +132,9 @@ def test_a_link_that_hangs_can_be_reset(proxy: Proxy) -> None:
 
 
 def test_links_that_are_accepted_at_the_very_end_are_closed_too(proxy: Proxy) -> None:
-    """A socket that stays open would cause a warning at some later garbage collection, and so fail another test."""
+    """A socket that stays open would cause a warning at a later garbage collection. The warning would make another test
+    fail.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(20):

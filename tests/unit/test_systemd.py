@@ -17,7 +17,8 @@ from tests.patience import PATIENCE_S
 class Listener:
     """Listens at `address`. Datagrams are at most 100 bytes long.
 
-    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams; more are lost.
+    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams, and further ones
+    are lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,7 +73,7 @@ def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-        assert next(answers, None) is None, "the service reported that it lives although it was stuck"
+        assert next(answers, None) is None, "the service reported that it is alive, although it was stuck"
         with pytest.raises(queue.Empty):
             systemd.next(0.2)
 

@@ -1,4 +1,6 @@
-"""A `Template` makes the same JSON texts as the `to_json` of each column's codec. Some of its rows can be selected."""
+"""A `Template` must make the same JSON texts as the `to_json` of each column's codec. It can also do this for selected
+rows only.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""The decoder of the Debezium process's output: whole, byte by byte, with trailing bytes, and malformed."""
+"""Tests the decoder of the Debezium process's output. The input is whole, byte by byte, with trailing bytes, or
+malformed.
+"""
 
 import json
 import struct

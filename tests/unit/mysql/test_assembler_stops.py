@@ -1,4 +1,6 @@
-"""An error between two transactions stops the assembler as it is, after everything before it."""
+"""If an error comes between two transactions, the assembler first delivers everything before the error, and then stops
+with that error.
+"""
 
 from random import Random
 
@@ -34,7 +36,7 @@ def test_an_error_without_a_position_between_two_transactions_is_told_as_it_is(s
 
 
 class Failing(Reads):
-    """Table reads that fail at a place of the log."""
+    """Table reads that fail at a certain place of the log."""
 
     def __init__(self, place: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""MariaDB's positions, as GTIDs of each domain."""
+"""Tests MariaDB's positions, which have a GTID for each domain."""
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,9 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """The transactions for which a position stands, as pairs of domain and sequence number.
+    """Returns the transactions for which a position stands, as pairs of domain and sequence number.
 
-    The GTID that comes last in the list counts for its domain, even if an earlier one has a higher number.
+    For each domain, the last GTID of the list decides, even if an earlier GTID has a higher number.
     """
     last = {domain: sequence for domain, _, sequence in gtids}
     return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}

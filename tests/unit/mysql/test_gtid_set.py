@@ -1,4 +1,4 @@
-"""MySQL's sets of GTIDs against plain sets of pairs, and their texts and bytes."""
+"""Compares MySQL's sets of GTIDs with plain sets of pairs. Also tests the texts and bytes of the sets."""
 
 import struct
 from random import Random
@@ -25,7 +25,7 @@ PAIRS = st.sets(st.tuples(st.sampled_from(SOURCES), st.integers(1, 12) | st.inte
 
 
 def made(pairs: Pairs) -> GtidSet:
-    """Builds a set one GTID at a time, in whatever order the set of pairs has."""
+    """Builds a set by adding one GTID after the other, in the arbitrary order of the set of pairs."""
     builder = EMPTY.builder()
     for source, number in pairs:
         builder.add(f"{source}:{number}")

@@ -1,4 +1,4 @@
-"""`LogPlace` knows the present place in the log, although an event has only the low 32 bits of its end in the file."""
+"""`LogPlace` knows the present place in the log. An event has only the low 32 bits of its end in the file."""
 
 import pytest
 

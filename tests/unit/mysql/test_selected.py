@@ -1,6 +1,6 @@
-"""A value that a SELECT returns becomes the same text as in the binary log. These tests need no server.
+"""A value that a SELECT returns must become the same text as the value in the binary log. These tests need no server.
 
-`test_values_oracle.py` compares such texts with the log, on real servers.
+On real servers, `test_values_oracle.py` compares such texts with the log.
 """
 
 import pytest

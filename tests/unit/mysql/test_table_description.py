@@ -1,4 +1,4 @@
-"""Table maps of random tables are read back; those that no server writes are refused."""
+"""Table maps of random tables are encoded and read back. Table maps that no server writes are refused."""
 
 from functools import partial
 

@@ -1,4 +1,6 @@
-"""A file of SQL is split into statements. Those that cannot be rehearsed (run and then rolled back) are refused."""
+"""A file of SQL is split into statements. Statements that cannot be rehearsed (run and then rolled back) are
+refused.
+"""
 
 import pytest
 from hypothesis import given, settings
