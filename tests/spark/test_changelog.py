@@ -133,7 +133,7 @@ def test_the_end_is_known_without_reading_rows(spark: SparkSession, log: Path) -
         (Archive, {"after": Position(1, 2, 6)}, Kind.USAGE, "ends at 00000001/0000000000000002/00000004"),
     ],
 )
-def test_an_unknown_entity_or_position_is_one_line(
+def test_an_unknown_entity_or_position_is_reported_in_one_line(
     spark: SparkSession, log: Path, where: Any, arguments: dict[str, Any], kind: Kind, message: str
 ) -> None:
     changelog = where(path=log if where is Files else str(log))

@@ -272,7 +272,7 @@ def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
     assert sorted(row["key"] for row in keys) == ["1", "2"]
 
 
-def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker) -> None:
+def test_a_missing_topic_is_reported_in_one_line(spark: SparkSession, broker: Broker) -> None:
     fetched("jars")
     where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix="nothing")
     with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at") as caught:
@@ -286,7 +286,9 @@ def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker) -> Non
     assert str(explain(from_spark.value)).startswith("Kafka has no such topic; ")
 
 
-def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_answer_is_reported_in_one_line(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched("jars")
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
     where = Kafka(bootstrap_servers="127.0.0.1:1", prefix="nothing")

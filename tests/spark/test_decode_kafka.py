@@ -179,7 +179,7 @@ def test_an_error_of_a_registry_is_one_line(
     assert "wrong" not in str(caught.value)
 
 
-def test_a_registry_that_is_down_is_one_line() -> None:
+def test_a_registry_that_is_down_is_reported_in_one_line() -> None:
     with pytest.raises(ChangelogError, match=r"asking for schema 1 at the registry http://127\.0\.0\.1:1: ") as caught:
         ExecutorRegistry.of_options("http://127.0.0.1:1", {"timeout": 1}).schema(1)
     assert caught.value.kind is Kind.CONNECTION

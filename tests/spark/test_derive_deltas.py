@@ -150,7 +150,7 @@ def test_a_run_can_be_limited_to_a_span_of_positions(
         ),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(
+def test_bad_input_is_reported_in_one_line_and_writes_nothing(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     assert log.run(*arguments) == code
@@ -160,7 +160,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert not (log.folder / "out").exists()
 
 
-def test_a_damaged_file_of_the_log_is_one_line(
+def test_a_damaged_file_of_the_log_is_reported_in_one_line(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = log.folder / "log" / "log" / f"{3:020d}.parquet"

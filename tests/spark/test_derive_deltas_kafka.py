@@ -279,7 +279,7 @@ def _delete_records(admin: AdminClient, part: TopicPartition) -> None:
         (["--output", "x"], 2, "--output is not for a changelog on Kafka"),
     ],
 )
-def test_bad_input_of_topics_is_one_line(
+def test_bad_input_of_topics_is_reported_in_one_line(
     spark: SparkSession,
     topics: Topics,
     capsys: pytest.CaptureFixture[str],
@@ -295,7 +295,7 @@ def test_bad_input_of_topics_is_one_line(
     assert not (topics.folder / "checkpoint").exists()
 
 
-def test_a_broker_that_does_not_answer_is_one_line(
+def test_a_broker_that_does_not_answer_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)

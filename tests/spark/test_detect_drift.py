@@ -296,7 +296,7 @@ def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run)
     ],
 )
 @pytest.mark.usefixtures("service")
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     spark: SparkSession,
     site: Site,
     tmp_path: Path,
@@ -315,7 +315,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "arguments", [["--sample", "2"], ["--wait", "soon"], ["--partitions", "0"], ["--since", "monday"]]
 )
-def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_reported_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(JOB, arguments)
     assert len(capsys.readouterr().err.splitlines()) == 1

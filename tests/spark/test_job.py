@@ -104,7 +104,7 @@ def test_an_error_is_one_line_without_values(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_reported_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(job_of(), ["--nonsense"])
     assert capsys.readouterr().err == "try: unrecognized arguments: --nonsense; see `try --help`\n"

@@ -228,7 +228,7 @@ def test_documents_nest_the_rows_that_belong_to_them(
         (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
     ],
 )
-def test_a_view_that_cannot_be_made_is_one_line(
+def test_a_view_that_cannot_be_made_is_reported_in_one_line(
     folder: Path, run: Run, arguments: tuple[str, ...], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

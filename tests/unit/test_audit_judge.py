@@ -421,7 +421,7 @@ def test_the_hash_is_the_one_of_kafkas_own_tests(key: str, hashed: int) -> None:
     assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
 
 
-def test_numbers_are_equal_by_value_and_to_numbers_alone() -> None:
+def test_numbers_are_equal_by_value_and_only_to_numbers() -> None:
     assert parsed("[1.50, 1e2]") == parsed("[1.5, 100]")
     assert parsed("[1]") != parsed("[2]")
     assert parsed("1") != "1"

@@ -66,7 +66,7 @@ def installed(shell: str) -> str:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize(("typed", "expected"), CASES)
-def test_on_a_terminal(
+def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
     """The shell inserts the text that all completions have in common. If there are several completions, it lists
@@ -80,7 +80,9 @@ def test_on_a_terminal(
 
 
 @pytest.mark.parametrize(("typed", "expected"), [case for case in CASES if case[1] != ["changelog.toml"]])
-def test_fish(capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], expected: list[str]) -> None:
+def test_fish_completes_words(
+    capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], expected: list[str]
+) -> None:
     (folder / "script").write_text(script(capsys, "fish"))
     process = subprocess.run(
         [installed("fish"), "--no-config", "-c", f"source ./script; complete -C 'changelog {' '.join(typed)}'"],

@@ -48,7 +48,7 @@ def _echoes(link: socket.socket, data: bytes = b"ping") -> bool:
         return answers.read(len(data)) == data
 
 
-def test_it_forwards_much_data_both_ways(proxy: Proxy) -> None:
+def test_the_proxy_forwards_much_data_both_ways(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link, bytes(range(256)) * 20_000)
 
@@ -102,7 +102,7 @@ def test_reset_breaks_links_and_serves_new_ones(proxy: Proxy) -> None:
         assert _echoes(link)
 
 
-def test_stop_refuses_until_it_resumes(proxy: Proxy) -> None:
+def test_a_stopped_proxy_refuses_links_until_it_resumes(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link)
         proxy.stop()

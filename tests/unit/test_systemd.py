@@ -57,11 +57,11 @@ def manager(listener: Listener, **environment: str) -> Manager:
     return manager_
 
 
-def test_a_process_that_no_manager_started_has_none() -> None:
+def test_a_process_that_no_manager_started_has_no_manager() -> None:
     assert Manager.of({}) is None
 
 
-def test_a_service_that_lives_says_so_until_it_stops(systemd: Listener) -> None:
+def test_a_service_reports_that_it_is_alive_until_it_stops(systemd: Listener) -> None:
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: True):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
     while (last := systemd.next()) == b"WATCHDOG=1":
@@ -69,7 +69,7 @@ def test_a_service_that_lives_says_so_until_it_stops(systemd: Listener) -> None:
     assert last == b"STOPPING=1"
 
 
-def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
+def test_a_stuck_service_reports_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]

@@ -269,7 +269,7 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("little_patience")
-def test_two_services_of_one_name(stopped_site: Site) -> None:
+def test_a_second_service_of_the_same_name_is_refused(stopped_site: Site) -> None:
     active_slot = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{stopped_site.name}'"
     with stopped_site.running() as running:
         running.until(lambda: bool(stopped_site.sql(active_slot)))

@@ -259,7 +259,7 @@ def test_another_envelope_needs_other_topics(make_site: MakeSite) -> None:
     assert caught.value.kind is Kind.SETTINGS
 
 
-def test_what_reads_the_changelog_itself_works(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_that_read_our_own_entities_work(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
     site = make_site("debezium")
     with site.running() as service:
         service.until(site.is_read)

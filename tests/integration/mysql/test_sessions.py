@@ -129,7 +129,7 @@ def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch:
         site.sql("INSERT INTO item VALUES (2)")
 
 
-def test_a_read_without_an_answer_says_so(site: MysqlSite) -> None:
+def test_a_read_without_an_answer_is_reported(site: MysqlSite) -> None:
     patience = Patience(silence_s=0.3)
     with Connection(Address.parse(site.dsn), patience=patience) as reading:
         with pytest.raises(ChangelogError, match=r"reading a table: .*no answer for 0\.3 s") as raised:

@@ -48,7 +48,7 @@ TIMESTAMPS = (
 
 
 @pytest.mark.parametrize("zone", ["", "+00"])
-def test_timestamps_are_what_their_codec_makes_of_them(zone: str) -> None:
+def test_timestamps_equal_the_texts_of_their_codec(zone: str) -> None:
     shape, to_json = (Shape.TIMESTAMPTZ, timestamptz) if zone else (Shape.TIMESTAMP, timestamp)
     codec = Codec(shape=shape, to_json=to_json, column_type=Primitive.TIMESTAMP)
     bound = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)

@@ -156,7 +156,7 @@ def outcome(rows_: Sequence[PublishedRow], spans_: Sequence[Span], *, few: int) 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_groups_give_what_single_rows_give(seed: int) -> None:
+def test_groups_of_rows_give_the_same_as_single_rows(seed: int) -> None:
     random = Random(seed)
     chosen = random.sample(ENTITIES, random.randint(1, len(ENTITIES)))
     rows_ = rows(random, random.choice([1, 40, 600]), [bind(of) for of in chosen])

@@ -159,7 +159,7 @@ def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
 
 @settings(few, max_examples=20)
 @given(st.data())
-def test_any_shape(data: st.DataObject) -> None:
+def test_rows_of_any_shape_are_encoded_and_read_back(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     check(shape, data.draw(st.lists(record(shape, shape.fields[0][0]), min_size=1, max_size=3)))
 

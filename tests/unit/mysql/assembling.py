@@ -214,9 +214,7 @@ def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
 
 
 def transactions(changes: Sequence[Expected]) -> list[int]:
-    """Returns the numbers of changes of the transactions, in order: changes with the same commit are one
-    transaction.
-    """
+    """Groups changes by their commit. Returns the number of changes in each group, in order."""
     return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
 
 

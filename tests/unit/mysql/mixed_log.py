@@ -302,7 +302,7 @@ class MixedLog:
         return [*self._head(), *self._statement(), _query("ROLLBACK")]
 
     def _lacking(self) -> Sequence[Event]:
-        """Has rows with too few bytes, or without a column, or an end of another size."""
+        """A transaction whose rows have too few bytes or lack a column, or whose last event has another size."""
         whole = self._rows(self._item, Operation.INSERT, [self._row(self._item)])
         updated = self._rows(self._item, Operation.UPDATE, [])
         broken = [replace(whole, body=whole.body[:-1]), replace(whole, after=b"\1"), replace(updated, body=whole.body)]

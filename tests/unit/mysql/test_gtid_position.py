@@ -46,7 +46,9 @@ PLACES = [(domain, number) for domain in range(5) for number in range(11)]
 
 
 @given(GTIDS, st.sampled_from(["0-1-", "2-3-"]), st.lists(st.integers(0, 9)))
-def test_many_gtids_of_a_domain_are_what_single_ones_are(gtids: Gtids, head: str, numbers: list[int]) -> None:
+def test_adding_many_gtids_of_a_domain_equals_adding_them_one_by_one(
+    gtids: Gtids, head: str, numbers: list[int]
+) -> None:
     before, many, single = built(gtids), built(gtids).builder(), built(gtids).builder()
     many.add_all(head, numbers)
     for number in numbers:

@@ -43,7 +43,9 @@ def test_sets_of_gtids_behave_like_sets_of_pairs(mine: Pairs, theirs: Pairs) -> 
 
 
 @given(PAIRS, st.sampled_from(SOURCES), st.lists(st.integers(1, 12)))
-def test_many_gtids_of_a_source_are_what_single_ones_are(pairs: Pairs, source: str, numbers: list[int]) -> None:
+def test_adding_many_gtids_of_a_source_equals_adding_them_one_by_one(
+    pairs: Pairs, source: str, numbers: list[int]
+) -> None:
     before, many, single = made(pairs), made(pairs).builder(), made(pairs).builder()
     many.add_all(f"{source}:", numbers)
     for number in numbers:

@@ -48,7 +48,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
 
 
 @given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
-def test_packets_in_one_piece_are_those_read_one_by_one(payloads: list[bytes], size: int) -> None:
+def test_packets_read_in_one_piece_equal_packets_read_one_by_one(payloads: list[bytes], size: int) -> None:
     data = b"".join(map(framed, payloads))
     reader = PacketReader(_Source(data, size), Patience())  # type: ignore[arg-type]
     received: list[bytes] = []

@@ -33,7 +33,7 @@ from tests.unit.mysql.value_columns import UTF8MB4, bit_meta, column
         (column(TypeCode.VARCHAR, 8, collation=BINARY, declared="vector(2)"), b"\0\0\x80\x3f\0\0\0\0", b"[1,0]"),
     ],
 )
-def test_values_that_are_printed_otherwise_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
+def test_values_that_are_printed_differently_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     assert convert(sent) == printed

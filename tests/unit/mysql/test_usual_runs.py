@@ -138,7 +138,7 @@ def portions(packets: Sequence[bytes], random: Random) -> list[Sequence[bytes]]:
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 @pytest.mark.parametrize("round_", range(24))
-def test_runs_give_what_single_events_give(
+def test_runs_give_the_same_as_single_events(
     round_: int, mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In every third round, transactions with more than a few rows are divided into pieces."""

@@ -409,7 +409,7 @@ def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -
     ]
 
 
-def test_a_stop_at_rows_of_a_table_gives_them_back() -> None:
+def test_a_stop_at_rows_of_a_table_returns_these_rows_to_the_table_reads() -> None:
     reads = _Reads([_read(200, RETYPED, retyped(1))])
     reader = announcing(listener=reads)
     assembled = reader.feed(

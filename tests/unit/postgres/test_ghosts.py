@@ -106,7 +106,7 @@ def reader_of(records: Sequence[Record], seed: int) -> Read:
 
 @given(steps, starting, asking, st.integers(1, 6), st.integers(1, 5), st.integers())
 @settings(deadline=None)
-def test_what_is_older_or_asked_for_is_found_in_parts(
+def test_older_keys_and_requested_keys_are_found_in_parts(
     changes: list[tuple[Op, int, int]],
     start_commits: dict[str, int],
     absent_keys: dict[str, set[str]],

@@ -105,7 +105,7 @@ def test_signals_of_one_entity_are_merged() -> None:
 
 
 @pytest.mark.parametrize("do", ["rebuild", "republish"])
-def test_a_signal_while_the_table_is_read_for_another_has_it_read_from_its_start(do: Do) -> None:
+def test_a_second_signal_makes_a_table_that_is_being_read_start_again(do: Do) -> None:
     """The second signal may have a newer reason than the part of the table that is already read."""
     first, windows = after_signal("rebuild")
     partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
@@ -134,7 +134,7 @@ def test_a_rebuild_while_another_one_sweeps_starts_again() -> None:
     assert not windows["order"]["complete"]
 
 
-def test_keys_that_are_too_many_or_too_large_have_the_table_read() -> None:
+def test_too_many_or_too_large_keys_make_the_service_read_the_table() -> None:
     for keys in (tuple(map(str, range(9_000))), tuple("x" * 200_000 + str(number) for number in range(1))):
         first = after_signal("republish", keys=keys)
         second = after_signal("republish", keys=tuple(f"{key} more" for key in keys), to=first, id_="t")
@@ -142,14 +142,14 @@ def test_keys_that_are_too_many_or_too_large_have_the_table_read() -> None:
         assert not second[1]["order"]["complete"]
 
 
-def test_keys_are_as_large_as_the_checkpoint_writes_them() -> None:
+def test_the_size_of_keys_is_that_of_their_text_in_the_checkpoint() -> None:
     """A checkpoint is JSON, and in JSON a control character takes six bytes."""
     [plain, escaped] = [after_signal("republish", keys=(char * 50_000,)) for char in ("x", "\x01")]
     assert plain[0].open["order"].keys == ("x" * 50_000,)
     assert escaped[0].open["order"] == Repair(ids=("s",), start=str(AT), table=True, sweep=True)
 
 
-def test_a_signal_that_comes_twice_is_one() -> None:
+def test_a_signal_that_comes_twice_counts_once() -> None:
     rebuilt = after_signal("rebuild")
     assert after_signal("rebuild", to=rebuilt) == rebuilt
     paused = after_signal("pause")

@@ -132,7 +132,7 @@ def test_follow_returns_new_commits(sink: FileSink, tmp_path: Path) -> None:
     assert as_rows(only) == [expected(3)[1]]
 
 
-def test_no_log(tmp_path: Path) -> None:
+def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match="there is no file log in") as caught:
         read(tmp_path / "none")
     assert caught.value.kind is Kind.PRECONDITION
