@@ -69,8 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Excludes imported modules from garbage collections. Otherwise each collection would take 0.2 s longer, and one
-    follows each Spark test.
+    """Excludes imported modules from garbage collections. Without this, each collection would take 0.2 s longer, and
+    each Spark test causes a collection.
     """
     gc.collect()
     gc.freeze()
@@ -113,7 +113,7 @@ def seed() -> int:
 
 @pytest.fixture
 def own_name(request: pytest.FixtureRequest) -> str:
-    """A name for topics, roles and databases. No other test has it, and it is the same in each run."""
+    """A name for topics, roles and databases. Each test has another name, which is the same in every run."""
     return f"t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
 
 
@@ -194,8 +194,8 @@ mariadb_10_11, mariadb_11_8, mysql_9 = map(mysql_of, OTHER_VERSIONS)
 
 @pytest.fixture(params=FLAVOURS)
 def mysql_server(request: pytest.FixtureRequest, starts_servers: None) -> MysqlServer:
-    """A MariaDB. The test then runs a second time with a MySQL, and with the mark EVERY_VERSION also with the other
-    versions. Each server is started once a session.
+    """A server. The test runs with a MariaDB and again with a MySQL. With the mark EVERY_VERSION, it also runs with all
+    other versions. Each server is started once in a test session.
     """
     running = request.getfixturevalue(re.sub(r"\W", "_", request.param))
     assert isinstance(running, MysqlServer)

@@ -13,8 +13,8 @@ from changelog.connectors.servers.unprivileged import free_port
 
 CHUNK = 65_536
 ACCEPTED_TURNS = 5
-"""For how many turns of the event loop `stop` waits, so that each accepted connection is registered as a link. This
-takes three turns.
+"""The number of turns of the event loop that `stop` waits, so that each accepted connection is registered as a link. An
+accepted connection needs three turns for that.
 """
 
 ABORT = struct.pack("ii", 1, 0)
@@ -58,11 +58,13 @@ class Proxy:
         self._call(self._stop())
 
     def hang(self) -> None:
-        """Accepts links and keeps them open, but forwards nothing, like a network that loses every packet."""
+        """Accepts connections and keeps them open, but forwards nothing, like a network that loses every packet."""
         self._call(self._hang())
 
     def mute(self) -> None:
-        """Forwards requests, but holds the answers back. So the server executes requests without the client knowing."""
+        """Forwards requests, but holds the answers back. So the server executes requests, and the client does not know
+        it.
+        """
         self._call(self._mute())
 
     def reset(self) -> None:

@@ -106,8 +106,8 @@ def changelog(installed: Path, *arguments: str, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that holds the wheel. The dependencies come from the environment that runs the
-    tests.
+    """The `bin` folder of an environment in which the wheel is installed. The wheel's dependencies come from the
+    environment that runs the tests.
     """
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder, cwd=CHECKOUT)
@@ -124,7 +124,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an application that has packages of its own, which have the same names as our folders."""
+    """The folder of an application. Its own packages have the same names as our folders."""
     folder = tmp_path_factory.mktemp("application")
     for name in OURS:
         (folder / name).mkdir()

@@ -1,7 +1,8 @@
-"""Fault campaigns. Each module here has a function `campaign()`, whose result `_pieces.run` runs.
+"""Fault campaigns. Each module without a leading underscore has a function `campaign()`, and `_pieces.run` runs the
+campaign that it returns.
 
 `make test` runs each campaign with few rounds. `make soak CAMPAIGN=NAME ROUNDS=N SEED=S` runs one with many rounds and
 records its figures in docs/measured/. A campaign runs in pieces of one or more rounds. If a run was interrupted, or
-found a fault, the next run with the same number of rounds continues with the first piece that is not done. A campaign
-that finds a fault raises AssertionError, whose message names the round.
+found a fault, the next run with the same number of rounds continues with the first unfinished piece. If a campaign
+finds a fault, it raises AssertionError with a message that names the round.
 """

@@ -1,4 +1,6 @@
-"""A consumer that follows the rules of docs/reference/kafka.md, and a writer whose table it must reproduce."""
+"""A consumer that follows the rules of docs/reference/kafka.md, and a writer. The consumer must end up with the rows of
+the writer's table.
+"""
 
 import json
 import random
@@ -21,8 +23,8 @@ KEYS = 60
 class Consumer:
     """Keeps the newest state of each key of one entity.
 
-    It ignores a row whose position is not newer than the key's last one. A truncate deletes all older states. The same
-    consumer can read a changelog several times from its start.
+    It ignores a row whose position is not newer than that of the key's last row. A truncate deletes all older states.
+    The same consumer can read a changelog several times from its start.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class Consumer:
 
 
 def check_order(batches: Iterable[pa.RecordBatch]) -> int:
-    """Raises AssertionError if the positions of a key do not grow. Returns the number of rows."""
+    """Checks that the positions of each key grow, and returns the number of rows. Raises AssertionError otherwise."""
     last: dict[tuple[str, int | None], str] = {}
     count = 0
     for batch in batches:

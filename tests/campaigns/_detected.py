@@ -11,14 +11,15 @@ from changelog.spark_jobs.detect_drift import JOB
 from changelog.spark_jobs.runner.job import main
 
 Drifted = Mapping[tuple[str, str], tuple[str, ...]]
-"""The kind of drift and the sorted columns that differ, by entity and key."""
+"""Maps entity and key to the kind of drift, and to the columns that differ, sorted."""
 
 
 def detected(config: Path, folder: Path, *, wait_s: int = 120) -> tuple[Drifted, Mapping[str, Any]]:
-    """Compares all entities of a configuration; returns the drifted keys, and the report's entities.
+    """Compares all entities of a configuration. Returns the drifted keys, and the part of the report about the
+    entities.
 
     The job waits for up to `wait_s` seconds until the service has caught up. Raises AssertionError if the job failed,
-    or if it could not compare some key.
+    or if it could not compare a key.
     """
     output, errors = io.StringIO(), io.StringIO()
     arguments = ["--config", str(config), "--out", str(folder), "--wait", str(wait_s)]

@@ -13,7 +13,7 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""Settings for `[source]`. With them, the service waits for an answer for less time than a hang lasts (`HANG_S`)."""
+"""Settings for `[source]`. With them, the service stops waiting for an answer before a hang ends (`HANG_S`)."""
 
 HANG_S = (4.0, 8.0)
 
@@ -30,7 +30,9 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Stops the backend of one session of the service that reads `slot`. Yields its kind, or None if there is none."""
+    """Stops the backend of one session of the service that reads `slot`. Yields the kind of the session, or None if the
+    service has no session.
+    """
     sessions = _read_sessions(dsn, slot)
     if not sessions:
         yield None
@@ -49,7 +51,9 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
 
 
 def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
-    """The process id and kind of each session. Waits for one, because the service may just have been started."""
+    """Returns the process id and kind of each session. Waits for the first session, because the service may just have
+    been started.
+    """
     deadline = time.monotonic() + _STARTED_S
     with psycopg.connect(dsn, autocommit=True) as connection:
         while not (sessions := connection.execute(_SESSIONS, [slot]).fetchall()) and time.monotonic() < deadline:

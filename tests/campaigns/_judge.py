@@ -88,7 +88,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 class Fold:
-    """Reads the log once, like a consumer, and notes each state that follows a newer state of its key.
+    """Reads the log once, like a consumer. Notes a fault if a state comes after a newer state of the same key.
 
     Each original must equal the previous state byte for byte.
     """
@@ -167,7 +167,8 @@ def judge(dsn: str, log: Path, expected: Iterator[Expected]) -> Verdict:
 
 
 def judge_rows(dsn: str, log: Iterator[Row], expected: Iterator[Expected], verdict: Verdict) -> Verdict:
-    """Raises AssertionError unless the rows equal `expected`, agree with each other, and end in the tables' states.
+    """Raises AssertionError unless the rows equal `expected`, agree with each other, and lead to the states in the
+    tables.
 
     `verdict` may already have faults that were found while the rows were read.
     """

@@ -1,9 +1,9 @@
 """Four tables, and threads that write to them.
 
-Every row has a `version`: each insert and update draws it from one sequence for all tables. It also has the `stamp`
-(the provenance identifier) of its last writer. All writers update all rows. But only the writer whose number matches
-the key inserts or deletes a row, or changes its key. So the versions of a key are drawn in the order in which its
-changes are committed.
+Every row has a `version`: each insert and update takes the next number of one sequence for all tables. Every row also
+has the `stamp` (the provenance identifier) of its last writer. All writers update all rows. But only the writer whose
+number matches the key inserts or deletes a row, or changes its key. So the versions of a key grow in the order in which
+its changes are committed.
 """
 
 import logging
@@ -97,7 +97,7 @@ def prepare(dsn: str, rows: int) -> None:
 def last_write(dsn: str) -> int:
     """Writes a last change. Returns the position in the server's log just before it.
 
-    A reader that is beyond this position has read the last change, and so all changes.
+    A reader that has passed this position has read the last change, and so all changes.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
@@ -109,10 +109,10 @@ def last_write(dsn: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How the writers write: to keys below `universe`, and to `big` rows in one of `big_every` transactions.
+    """How the writers write. They use keys below `universe`. One in `big_every` transactions writes `big` rows.
 
-    Of the transactions, the share `lingering` stays open for up to `linger_s`, and the share `held` becomes visible
-    only when the synchronous standby has received it. Between two transactions, a writer pauses for `pause_s`.
+    The share `lingering` of the transactions stays open for up to `linger_s`. The share `held` becomes visible only
+    when the synchronous standby has received it. Between two transactions, a writer pauses for `pause_s`.
     """
 
     universe: int
@@ -367,7 +367,7 @@ class Writer:
         )  # fmt: skip
 
     def _update_doc(self, cursor: Cursor) -> None:
-        """Leaves the large value unchanged, so that the log does not send it again."""
+        """Leaves the large value unchanged, so that the server does not write it to the log again."""
         cursor.execute(
             "UPDATE doc SET version = nextval('versions'), stamp = %s, tags = %s WHERE id = %s",
             [self._stamp, [self._text()], self._any() // 10],

@@ -51,7 +51,7 @@ TABLES: Mapping[str, Table] = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One row that the changelog must have. `version` is that of the new state, or of the deleted one."""
+    """One row that the changelog must have. `version` is the version of the new state, or of the deleted row."""
 
     commit: int
     ordinal: int
@@ -90,7 +90,7 @@ class Oracle:
         """Waits until a transaction that ends after `lsn` is in the file."""
         with self._reached:
             if not self._reached.wait_for(lambda: self._failure or self._through > lsn, timeout_s):
-                raise AssertionError(f"the second reader did not reach {lsn:X} in {timeout_s:.0f} s")
+                raise AssertionError(f"the oracle did not reach {lsn:X} in {timeout_s:.0f} s")
         if self._failure:
             raise self._failure
 
@@ -156,7 +156,9 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A change, and where its log record begins. `block` counts the logical messages that were logged before it."""
+    """A change, and the position where its log record begins. `block` is the number of logical messages that were
+    logged before it.
+    """
 
     message: row_change.Insert | row_change.Update | row_change.Delete | messages.Truncate
     start: int
@@ -189,7 +191,8 @@ class _Transaction:
                 self._ordinal += 1
 
     def _message(self, message: messages.LogicalMessage) -> None:
-        """Counts a message, and stamps the records that were logged after it, even if they were delivered earlier.
+        """Counts a message. Stamps the records that were logged after it, even if the server delivered them before the
+        message.
 
         A message that has no identifier leaves the previous stamp in force.
         """

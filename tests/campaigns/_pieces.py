@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 Figures = Mapping[str, Any]
-"""Figures by name. The total of all pieces has the sums of numbers, also of those in objects, and the joined lists."""
+"""Figures by name. To total the figures of all pieces, numbers are added (also numbers inside objects) and lists are
+joined.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

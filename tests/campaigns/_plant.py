@@ -16,7 +16,7 @@ from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]
-"""Returns the rows that replace a row of the log: none, the same row, another row, or several."""
+"""Returns the rows that replace a given row of the log: no row, the same row, another row, or several rows."""
 
 
 def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
@@ -60,7 +60,7 @@ def latest(log: Path, entity: str) -> dict[tuple[str, str], Row]:
 
 
 def last_only(position: str, edit: Edit) -> Edit:
-    """The same edit, but only for the row at `position`."""
+    """Returns an edit that does the same, but only for the row at `position`."""
     return lambda row: edit(row) if row["position"] == position else [row]
 
 
@@ -70,7 +70,7 @@ def tokens_of(text: str) -> dict[str, msgspec.Raw]:
 
 
 def setting(values: Mapping[str, str]) -> Edit:
-    """An edit that gives columns other values, as JSON texts."""
+    """Returns an edit that gives columns other values. The values are JSON texts."""
 
     def edit(row: Row) -> Iterable[Row]:
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}

@@ -118,7 +118,7 @@ class Pair:
         return [record.place.key for record in forged]
 
     def ask(self, signals: Sequence[Signal], after: Callable[[], object] = lambda: None) -> set[str]:
-        """Sends the signals, calls `after` after each, and returns their ids."""
+        """Sends the signals, and calls `after` after each signal. Returns the ids of the signals."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for signal in signals:
                 send(connection, signal, None)
@@ -144,7 +144,9 @@ class Pair:
         return _orderly(self.path, after)
 
     def judge(self, after: Position) -> int:
-        """Does what `orderly` does, and compares the log with the table. All writes must be published before."""
+        """Does what `orderly` does, and compares the log with the table. The caller must wait until all writes are
+        published.
+        """
         alive = _fold(self.path)
         deleted = self.orderly(after)
         with psycopg.connect(self.dsn) as connection:
@@ -219,7 +221,7 @@ def written_to(pair: Pair, seed: int, *, pause_s: float = 0.01) -> Iterator["Loa
 
 
 class Load:
-    """Threads that insert, update, delete and move rows. Thread N has the keys whose remainder by WRITERS is N."""
+    """Threads that insert, update, delete and move rows. Thread N writes the keys with key % WRITERS == N."""
 
     def __init__(self, dsn: str, rows: int, seed: int, pause_s: float) -> None:
         self._dsn, self._rows, self._pause_s = dsn, rows, pause_s

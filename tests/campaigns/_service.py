@@ -90,10 +90,8 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raises AssertionError if the process ended by itself.
-
-        There is one exception: the server may still have a session of a killed service, which reads the log. Then the
-        process is started again with the same arguments.
+        """Raises AssertionError if the process ended by itself. There is one exception: the server may still have a
+        session of a killed service, which reads the log. Then the process is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return
@@ -162,7 +160,7 @@ class Service:
     def stop(self) -> None:
         """Sends SIGTERM, after which the service must end with code 0.
 
-        A process that has not logged anything yet may also be ended by the signal itself.
+        If the process has not logged anything yet, the signal itself may end it.
         """
         assert self._process is not None
         self._process.terminate()

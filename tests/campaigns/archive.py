@@ -1,11 +1,11 @@
 """The archive job is killed again and again, while the service writes to a broker and a reader reads the archive.
 
-Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. It is killed after a
-random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also compact,
-and some stream. At random moments, a reader reads the files that the newest manifest lists. At the end of a block, one
-run of the job is not disturbed. Then the archive must have each committed message once and in order. Each read must
-have returned the first rows of every partition, with no row missing or twice. It must also have returned every row up
-to the position to which the manifest says that the archive is complete.
+Rounds are grouped in blocks, each with its own database and topics. A round is a run of the job. The job is killed
+after a random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also
+compact, and some stream. At random moments, a reader reads the files that the newest manifest lists. At the end of a
+block, one run of the job is not disturbed. Then the archive must have each committed message once and in order. Each
+read must have returned the first rows of every partition, with no row missing or twice. It must also have returned
+every row up to the position to which the manifest says that the archive is complete.
 """
 
 import json
@@ -53,10 +53,10 @@ CATCH_UP_S = 120.0
 READS_EVERY_S = 1.5
 
 POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:cleared")
-"""The fail points at which runs are killed. Only runs that compact reach the last one."""
+"""The fail points at which runs are killed. Only runs that compact reach the last fail point."""
 
 WRITTEN_MAX = 30
-"""About the number of files that a run writes, temporary files included."""
+"""The approximate number of files that a run writes, temporary files included."""
 
 STREAMING = ("--continuous", "--every", "2")
 WAYS = ((), ("--compact", "all"), STREAMING, ("--compact", "all", "--offsets", "500"))

@@ -68,7 +68,9 @@ class FilesBlock(Block):
         return [*super().faults(), *[self._read_wide_rows] * 2, *full]
 
     def _fill_disk(self) -> None:
-        """Fills the disk. The service must stop and ask for free space and a new start; it gets both."""
+        """Fills the disk. The service must stop and ask the operator to free space and start it again. The campaign
+        does both.
+        """
         self.done["disk full"] += 1
         disk = self.folder / "changelog"
         fill(disk)

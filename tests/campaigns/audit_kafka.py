@@ -154,7 +154,9 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _fill_disk(self) -> None:
-        """Fills the broker's disk, so that the broker ends. Frees it, and starts the broker. The service must wait."""
+        """Fills the broker's disk, so that the broker ends. Then frees the disk and starts the broker. The service must
+        wait meanwhile.
+        """
         self.done["broker disk full"] += 1
         assert self._disk is not None
         fill(self._disk)
@@ -165,7 +167,9 @@ class KafkaBlock(Block):
         self._broker.start()
 
     def _lose_topic(self) -> None:
-        """Deletes a topic, while the service runs or is stopped. Then the topic is created again, by us or by it."""
+        """Deletes a topic, while the service runs or is stopped. Then either the campaign or the service creates the
+        topic again.
+        """
         name = self.rng.choice([*self.names, "schemas"])
         self.done["topic lost"] += 1
         self.service.stop()

@@ -1,8 +1,8 @@
-"""`detect_drift` runs while much happens to the tables.
+"""The job `detect_drift` runs while much happens to the tables.
 
 There are random writes, savepoints, rollbacks, long transactions, moves, commits that are in the log long before they
-are visible, and altered columns. Without planted drift, the job must find nothing. Otherwise, it must find exactly the
-planted drift, with the right columns.
+are visible, and altered columns. In some rounds, the campaign plants drift. The job must find exactly that drift, with
+the right columns, and nothing in the other rounds.
 """
 
 import contextlib

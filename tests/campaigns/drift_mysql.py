@@ -1,7 +1,7 @@
-"""`detect_drift` runs on MariaDB and on MySQL while threads write, roll back and commit in two phases.
+"""The job `detect_drift` runs on MariaDB and on MySQL while threads write, roll back and commit in two phases.
 
-Without planted drift, the job must find nothing. Otherwise, it must find exactly the planted drift, with the right
-columns.
+In some rounds, the campaign plants drift. The job must find exactly that drift, with the right columns, and nothing in
+the other rounds.
 """
 
 import contextlib

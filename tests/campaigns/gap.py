@@ -1,8 +1,8 @@
 """Changes are lost for good while rows are written. The run with `--over-gap` is killed at random moments.
 
 Each round takes something from the service that it needs to continue. The next start must stop and name `--over-gap`.
-After the run with `--over-gap`, the last states in the changelog must equal the table. So must the states of a consumer
-that also read the lost rows. The positions of a key must never go back.
+After the run with `--over-gap`, the last states in the changelog must equal the table. The states of a consumer that
+also read the lost rows must equal the table, too. The positions of a key must never go back.
 """
 
 import contextlib
@@ -97,7 +97,8 @@ class _Rounds:
     def _lose(self) -> int:
         """Takes something away from the service, and returns the epoch before that."""
         epoch, files = highest_epoch(self._log), sequences(self._log)
-        # A lost file alone is no gap if the slot of the killed service still has its changes. So the slot is advanced.
+        # If a file of the changelog is lost, there is no gap as long as the slot still has the file's changes. So the
+        # slot is advanced.
         ways: dict[str, Callable[[], object]] = {
             "slot": lambda: self._sql(f"SELECT pg_drop_replication_slot('{self._name}')"),
             "moved": self._move,

@@ -3,8 +3,8 @@
 A zombie is a paused service that another instance has replaced. Rounds are grouped in blocks, each with its own
 servers. At the end of a block the faults stop, and the service must catch up by itself. Then the committed messages
 must equal the rows that a second reader of PostgreSQL's log expects, with nothing lost, repeated or reordered. The last
-states in them must equal the tables. Messages of aborted transactions are counted, because faults that abort nothing
-would prove little.
+states in these messages must equal the tables. Messages of aborted transactions are counted, because faults that abort
+nothing would prove little.
 """
 
 import os

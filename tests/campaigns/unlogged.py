@@ -1,7 +1,7 @@
 """Edits the publication, partitions and keys in ways that the server's log does not show, under load and with kills.
 
-The operator only corrects the edit and starts the service again. In the end, the last states in the changelog must
-equal the tables, and its positions must be in order.
+The operator only corrects the edit and starts the service again. At the end, the last states in the changelog must
+equal the tables, and the positions of the changelog must be in order.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
--- What is published of a table: some of its columns, some values masked.
+-- Which columns of a table are published, and which values are masked.
 --# mysql = true
 --# [entities.guest]
 --# table = "public.guest"
@@ -21,7 +21,7 @@ INSERT INTO guest VALUES (1, 'Ada', 'ada@example.org', '555', 'P1', 'vip', '{"a"
     "provenance": {"source": {"table": "public.guest", "op": "read", "ordinal": 2, "mask": "7113caf8b3f64b6d"}},
     "current": {"id":1,"name":"Ada","email":"82fb6e1443e1ae21305382e3447798d7cd406225d15dcd82d186a289cc9bcd24","phone":null,"extra":"fec0858502efb923fe9341fed4001d17ace7523ed7987af346abee9e3f57760e"}}
 
--- Equal values have equal masks, JSON values by what they mean; null stays null.
+-- Equal values have equal masks. JSON values are equal if they mean the same. Null stays null.
 INSERT INTO guest VALUES (2, 'Twin', 'ada@example.org', '555', 'P2', 'none', '{ "a": 1 }'), (3, 'No mail', NULL, NULL, NULL, NULL, NULL);
 -> {"entity": "guest", "key": "2",
     "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0, "mask": "7113caf8b3f64b6d"}},
@@ -36,7 +36,7 @@ UPDATE guest SET email = 'ada@example.com', note = 'not so vip' WHERE id = 1;
     "current": {"id":1,"name":"Ada","email":"f7d0faeba3356c25e329d80cedc01fdcbbb328c1a98003b75e7f26b3eb0e3ac9","phone":null,"extra":"fec0858502efb923fe9341fed4001d17ace7523ed7987af346abee9e3f57760e"},
     "original": {"id":1,"name":"Ada","email":"82fb6e1443e1ae21305382e3447798d7cd406225d15dcd82d186a289cc9bcd24","phone":null,"extra":"fec0858502efb923fe9341fed4001d17ace7523ed7987af346abee9e3f57760e"}}
 
--- A change of what is not published is an update without a difference.
+-- If only an unpublished column changes, the message is an update whose two rows are equal.
 UPDATE guest SET note = 'secret' WHERE id = 1;
 -> {"entity": "guest", "key": "1",
     "provenance": {"source": {"table": "public.guest", "op": "update", "ordinal": 0, "mask": "7113caf8b3f64b6d"}},

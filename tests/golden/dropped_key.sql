@@ -1,4 +1,4 @@
--- A table that loses the key of its entity cannot go on: what stands before is published, then the service stops.
+-- If a table loses the key column of its entity, the service publishes the changes before that, and then stops.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

@@ -1,4 +1,4 @@
--- Exception blocks of PL/pgSQL, which take back what they did.
+-- Exception blocks of PL/pgSQL, which roll back what they did.
 --# [entities.orders]
 --# table = "public.orders"
 
@@ -7,7 +7,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- An exception block is a savepoint.
+-- PostgreSQL runs an exception block as a savepoint.
 DO $$
 BEGIN
   INSERT INTO orders VALUES (12, 'kept');

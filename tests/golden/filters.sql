@@ -1,4 +1,4 @@
--- Some rows of a table are published: those that meet a condition.
+-- Only the rows of a table that meet a condition are published.
 --# server = 15
 --# [entities.orders]
 --# table = "public.orders"
@@ -12,7 +12,7 @@ INSERT INTO orders VALUES (1, 'draft'), (2, 'NEW');
 -> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
     "current": {"id":2,"status":"NEW"}}
 
--- A row that enters the filter is created, one that leaves it is deleted.
+-- A row that begins to meet the condition is created. A row that no longer meets it is deleted.
 UPDATE orders SET status = 'NEW' WHERE id = 1;
 -> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":1,"status":"NEW"}}

@@ -1,4 +1,4 @@
--- Stored generated columns are published from PostgreSQL 18 on; virtual ones are in no log.
+-- Stored generated columns are published from PostgreSQL 18 on. Virtual generated columns are in no log.
 --# server = 18
 --# [entities.line]
 --# table = "public.line"

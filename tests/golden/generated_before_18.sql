@@ -1,4 +1,5 @@
--- A generated column that the log may not hold, left out by name: all servers agree.
+-- The log of some versions lacks a generated column. The configuration excludes it by name, so all versions give the
+-- same messages.
 --# [entities.line]
 --# table = "public.line"
 --# exclude_columns = ["total"]

@@ -1,4 +1,4 @@
--- An extension's types: hstore is an object, citext a text.
+-- Types of extensions: hstore is published as an object, citext as a text.
 --# [entities.thing]
 --# table = "public.thing"
 
@@ -13,7 +13,8 @@ INSERT INTO thing VALUES ('Key', 'a=>1, "b c"=>NULL, "q\"q"=>"NULL"', array['x=>
 -> {"entity": "thing", "key": "Key", "provenance": {"source": {"table": "public.thing", "op": "create", "ordinal": 0}},
     "current": {"id":"Key","h":{"a":"1","b c":null,"q\"q":"NULL"},"hs":[{"x":"y"},{}]}}
 
--- Its key is compared without case by the database, but its text changed: a move.
+-- The database compares the key without regard to case, so it takes both keys for equal. But the key's text has
+-- changed, so this is a move.
 UPDATE thing SET id = 'KEY';
 -> {"entity": "thing", "key": "Key", "movedTo": {"key": "KEY"},
     "provenance": {"source": {"table": "public.thing", "op": "delete", "ordinal": 0}}, "current": null,

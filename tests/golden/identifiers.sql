@@ -1,4 +1,4 @@
--- Names that need quotes, that are not ASCII, that differ in case alone; one name in two schemas.
+-- Names that need quotes, that are not ASCII, or that differ only in case; one table name in two schemas.
 --# [entities.groesse]
 --# table = '"Größe ""XL"""'
 --# [entities.guest]

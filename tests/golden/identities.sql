@@ -1,4 +1,4 @@
--- How much of the old row the log holds is the table's REPLICA IDENTITY.
+-- The table's REPLICA IDENTITY decides how much of the old row is in the log.
 --# [entities.full]
 --# table = "public.full"
 --# [entities.default]
@@ -25,7 +25,7 @@ INSERT INTO by_index VALUES (1, 'x', NULL);
 -> {"entity": "full", "key": "1", "provenance": {"source": {"table": "public.full", "op": "read", "ordinal": 2}},
     "current": {"id":1,"a":"a","b":null}}
 
--- FULL: everything.
+-- FULL: the log has the whole old row.
 UPDATE "full" SET a = 'changed';
 -> {"entity": "full", "key": "1", "provenance": {"source": {"table": "public.full", "op": "update", "ordinal": 0}},
     "current": {"id":1,"a":"changed","b":null}, "original": {"id":1,"a":"a","b":null}}
@@ -34,12 +34,14 @@ DELETE FROM "full";
 -> {"entity": "full", "key": "1", "provenance": {"source": {"table": "public.full", "op": "delete", "ordinal": 0}},
     "current": null, "original": {"id":1,"a":"changed","b":null}}
 
--- DEFAULT: an update that leaves the key alone has no old row; the original is not known, and so it is absent.
+-- DEFAULT: if an update does not change the key, the log has no old row. So the original is unknown, and the message
+-- lacks it.
 UPDATE "default" SET a = 'changed';
 -> {"entity": "default", "key": "1", "provenance": {"source": {"table": "public.default", "op": "update", "ordinal": 0}},
     "current": {"id":1,"a":"changed","b":null}}
 
--- A changed key comes with the old key, which a move needs; the rest of the original is unavailable, not null.
+-- If the key changes, the log has the old key, which a move needs. The other columns of the original are unavailable,
+-- not null.
 UPDATE "default" SET id = 2;
 -> {"entity": "default", "key": "1", "movedTo": {"key": "2"},
     "provenance": {"source": {"table": "public.default", "op": "delete", "ordinal": 0, "unavailableOriginal": ["a", "b"]}},
@@ -53,7 +55,7 @@ DELETE FROM "default";
     "provenance": {"source": {"table": "public.default", "op": "delete", "ordinal": 0, "unavailableOriginal": ["a", "b"]}},
     "current": null, "original": {"id":2}}
 
--- An index serves as well as the primary key.
+-- With an index as the identity, the log has the columns of the index instead of the primary key.
 UPDATE by_index SET b = 'changed';
 -> {"entity": "by_index", "key": "x",
     "provenance": {"source": {"table": "public.by_index", "op": "update", "ordinal": 0}},

@@ -1,4 +1,4 @@
--- A replica identity without the entity's key: the log has the key of what is written, and not of what was there.
+-- A replica identity without the entity's key: the log has the keys of new rows, but not of old rows.
 --# [entities.orders]
 --# table = "public.orders"
 --# key = ["code"]
@@ -8,7 +8,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- Inserts are published under any identity; the server refuses updates and deletes under this one.
+-- Inserts are published under any identity. Under NOTHING, the server refuses updates and deletes.
 ALTER TABLE orders REPLICA IDENTITY NOTHING;
 INSERT INTO orders VALUES (1, 'a', 'NEW'), (2, 'b', 'NEW');
 -> {"entity": "orders", "key": "a", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
@@ -16,7 +16,8 @@ INSERT INTO orders VALUES (1, 'a', 'NEW'), (2, 'b', 'NEW');
 -> {"entity": "orders", "key": "b", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":2,"code":"b","status":"NEW"}}
 
--- Under the primary key, which is not the entity's, nobody knows whether an update left another key behind.
+-- Here the identity is the primary key, which is not the entity's key. So after an update, nobody knows whether the row
+-- had another entity key before.
 ALTER TABLE orders REPLICA IDENTITY DEFAULT;
 INSERT INTO orders VALUES (3, 'c', 'NEW');
 -> {"entity": "orders", "key": "c", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
@@ -29,7 +30,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 -> {"entity": "dead", "key": "orders", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
     "current": {"id":1,"code":"a","status":"PAID"}}
 
--- Of an old row the log has the primary key, and no more.
+-- Of the old row, the log has only the primary key.
 ALTER TABLE orders REPLICA IDENTITY DEFAULT;
 UPDATE orders SET id = 20, code = 'B' WHERE id = 2;
 -> {"stop": "the log holds no value for key or partition column code of public.orders"}

@@ -1,4 +1,5 @@
--- Behavioural events are written once. Who changes one breaks a promise: the entity's policy says what then.
+-- Behavioural events are written once and must not change. If somebody changes one, the entity's policy says what
+-- happens.
 --# mysql = true
 --# [entities.event]
 --# table = "public.event"
@@ -31,13 +32,13 @@ DELETE FROM click;
 UPDATE event SET what = 'cancelled' WHERE id = 2;
 -> {"stop": "a row of public.event was changed, and entity event is immutable"}
 
--- Passed, and never published.
+-- The operator skips the change, so it is never published.
 --> accept skip
 
 DELETE FROM event WHERE id = 2;
 -> {"stop": "a row of public.event was changed, and entity event is immutable"}
 
--- Passed, and kept where somebody can look at it.
+-- The operator sends the change to the dead letters, where somebody can look at it.
 --> accept dead-letter
 -> {"entity": "dead", "key": "event", "provenance": {"source": {"table": "public.event", "op": "delete", "ordinal": 0}},
     "current": null, "original": {"id":2,"what":"cancelled"}}

@@ -1,4 +1,4 @@
--- json and jsonb are embedded as they are: numbers keep their digits, and JSON null is told from SQL NULL.
+-- json and jsonb are embedded as they are: numbers keep their digits, and the JSON null differs from the SQL NULL.
 --# [entities.doc]
 --# table = "public.doc"
 

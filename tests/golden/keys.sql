@@ -1,4 +1,5 @@
--- The key is the canonical text of its columns: one column its text, several a JSON array of their texts.
+-- The key is made of the canonical texts of its columns: the text itself if there is one column, a JSON array of the
+-- texts if there are several.
 --# [entities.pair]
 --# table = "public.pair"
 --# [entities.price]
@@ -59,7 +60,7 @@ INSERT INTO odd VALUES (0), (0.1), (1e300), ('-Infinity'), ('NaN');
 -> {"entity": "odd", "key": "NaN", "provenance": {"source": {"table": "public.odd", "op": "create", "ordinal": 8}},
     "current": {"f":"NaN"}}
 
--- A unique column on NOT NULL serves as the key; the primary key is a value like any other.
+-- A unique column that is NOT NULL can be the key. The primary key is then a value like any other.
 INSERT INTO other VALUES (1, 'one');
 -> {"entity": "other", "key": "one", "provenance": {"source": {"table": "public.other", "op": "create", "ordinal": 0}},
     "current": {"id":1,"code":"one"}}

@@ -1,4 +1,5 @@
--- A changed key, or a changed value that places the row, is a delete at the old place and a create at the new one.
+-- If a row's key or the value that decides its partition changes, the messages are a delete at the old place and a
+-- create at the new place.
 --# mysql = true
 --# [entities.guest]
 --# table = "public.guest"
@@ -18,7 +19,7 @@ INSERT INTO guest VALUES (1, 'Ada');
 -> {"entity": "guest", "key": "1", "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0}},
     "current": {"id":1,"name":"Ada"}}
 
--- The halves of a move have ordinals 2n and 2n + 1.
+-- The two halves of a move have the ordinals 2n and 2n + 1.
 UPDATE guest SET id = 2 WHERE id = 1;
 -> {"entity": "guest", "key": "1", "movedTo": {"key": "2"},
     "provenance": {"source": {"table": "public.guest", "op": "delete", "ordinal": 0}}, "current": null,
@@ -33,7 +34,7 @@ UPDATE guest SET id = 3, name = 'Grace' WHERE id = 2;
 -> {"entity": "guest", "key": "3", "movedFrom": {"key": "2"},
     "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 1}}, "current": {"id":3,"name":"Grace"}}
 
--- A chain of moves, each to a place that the one before had left.
+-- A chain of moves. Each row moves to the key that the move before has left.
 INSERT INTO guest VALUES (4, 'Edsger');
 -> {"entity": "guest", "key": "4", "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 0}},
     "current": {"id":4,"name":"Edsger"}}
@@ -61,7 +62,7 @@ COMMIT;
     "provenance": {"source": {"table": "public.guest", "op": "create", "ordinal": 5}},
     "current": {"id":3,"name":"Edsger"}}
 
--- The partition is that of the guest, not of the order.
+-- The guest decides the partition, not the order.
 INSERT INTO orders VALUES (1, 1, 'first'), (2, 2, 'second'), (3, 7, 'third');
 -> {"entity": "orders", "key": "1", "partition": 3,
     "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
@@ -72,7 +73,7 @@ INSERT INTO orders VALUES (1, 1, 'first'), (2, 2, 'second'), (3, 7, 'third');
     "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 4}},
     "current": {"id":3,"guest_id":7,"note":"third"}}
 
--- An order that changes hands and its partition with them.
+-- The order gets another guest, and so moves to another partition.
 UPDATE orders SET guest_id = 2 WHERE id = 1;
 -> {"entity": "orders", "key": "1", "partition": 3, "movedTo": {"key": "1"},
     "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}}, "current": null,
@@ -81,12 +82,12 @@ UPDATE orders SET guest_id = 2 WHERE id = 1;
     "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 1}},
     "current": {"id":1,"guest_id":2,"note":"first"}}
 
--- Another value of the same partition moves nothing.
+-- If the new guest belongs to the same partition, the row does not move.
 UPDATE orders SET guest_id = 11 WHERE id = 2;
 -> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
     "current": {"id":2,"guest_id":11,"note":"second"}, "original": {"id":2,"guest_id":2,"note":"second"}}
 
--- Both at once.
+-- The key and the partition change in one update.
 UPDATE orders SET id = 9, guest_id = 1 WHERE id = 1;
 -> {"entity": "orders", "key": "1", "movedTo": {"key": "9", "partition": 3},
     "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 0}}, "current": null,

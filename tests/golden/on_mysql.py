@@ -1,4 +1,4 @@
-"""Runs those golden scripts on MySQL and MariaDB whose SQL means the same as on PostgreSQL.
+"""Runs golden scripts on MySQL and MariaDB, if their SQL means the same there as on PostgreSQL.
 
 Scripts are written in PostgreSQL's SQL. A statement that emits a stamp becomes an insert into the table
 `changelog_stamp`. A statement that sets REPLICA IDENTITY is left out, because the log always has whole rows.
@@ -24,7 +24,9 @@ STAMPS = "CREATE TABLE changelog_stamp (id bigint PRIMARY KEY, content mediumtex
 
 _STAMP = re.compile(r"\bSELECT pg_logical_emit_message\(true, 'provenance',\s*(.*)\);\s*$", re.DOTALL)
 _CONFIG = re.compile(r"^--# .*\n", re.MULTILINE)
-"""Lines that are removed, because MySQL does not take `--#` for a comment: it wants a blank after the two dashes."""
+"""Matches the lines that are removed before a statement is sent. MySQL does not treat `--#` as the beginning of a
+comment, because no blank follows the two dashes.
+"""
 
 _IDENTITY = re.compile(r"\bALTER TABLE \w+ REPLICA IDENTITY FULL;\s*$")
 

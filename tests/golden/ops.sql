@@ -1,4 +1,5 @@
--- One row's life: read before the stream, created, changed, deleted. REPLICA IDENTITY FULL gives whole originals.
+-- The life of a row: read before the stream, created, changed, deleted. REPLICA IDENTITY FULL makes all originals
+-- whole.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -28,7 +29,7 @@ DELETE FROM orders WHERE id IN (1, 3);
 -> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 2}},
     "current": null, "original": {"id":3,"status":"PAID","amount":"13.50","paid":1}}
 
--- Several rows of one statement have ordinals of their own, in the order of the log.
+-- The rows of one statement have different ordinals, in the order of the log.
 INSERT INTO orders (id, status, amount) VALUES (4, 'A', 1), (5, 'B', 2), (6, 'C', 3);
 -> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":4,"status":"A","amount":"1.00","paid":0}}
@@ -37,7 +38,7 @@ INSERT INTO orders (id, status, amount) VALUES (4, 'A', 1), (5, 'B', 2), (6, 'C'
 -> {"entity": "orders", "key": "6", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 4}},
     "current": {"id":6,"status":"C","amount":"3.00","paid":0}}
 
--- The three changes of one transaction come together, once it committed.
+-- The three changes of a transaction are published together, after its commit.
 BEGIN;
 INSERT INTO orders (id, status, amount) VALUES (7, 'NEW', 1);
 UPDATE orders SET amount = 2 WHERE id = 7;
@@ -51,7 +52,7 @@ COMMIT;
 -> {"entity": "orders", "key": "7", "provenance": {"source": {"table": "public.orders", "op": "delete", "ordinal": 4}},
     "current": null, "original": {"id":7,"status":"NEW","amount":"2.00","paid":0}}
 
--- What was rolled back never happened.
+-- A transaction that was rolled back is not published.
 BEGIN;
 INSERT INTO orders (id, status, amount) VALUES (8, 'NEW', 1);
 ROLLBACK;

@@ -1,5 +1,6 @@
--- The root says FULL, and its partitions do not, as a new partition never does by itself. The server then sends an old
--- row that calls itself whole and has nulls for all but the key: what it does not know is unavailable, never null.
+-- The root has REPLICA IDENTITY FULL, but its partition has not: a new partition never gets the identity of its root.
+-- Then the server sends an old row that claims to be whole, but has nulls in all columns except the key. These columns
+-- are unavailable, not null.
 --# [entities.event]
 --# table = "public.event"
 
@@ -17,7 +18,7 @@ INSERT INTO event VALUES (1, '2025-03-01', 'first'), (2, '2025-03-02', 'second')
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 2}},
     "current": {"id":2,"day":"2025-03-02","note":"second"}}
 
--- Without a changed key there is no old row.
+-- If the key does not change, there is no old row.
 UPDATE event SET note = 'changed' WHERE id = 1;
 -> {"entity": "event", "key": "[\"1\",\"2025-03-01\"]",
     "provenance": {"source": {"table": "public.event", "op": "update", "ordinal": 0}},

@@ -1,5 +1,6 @@
--- The root says FULL, and each partition logs what it logs: by an index, its key, the whole row. Which of them an old row
--- is of, it does not say: where its nulls may be those of a partition that logs less, they are unavailable.
+-- The root has REPLICA IDENTITY FULL, and the partitions have different identities: an index, the key, or the whole
+-- row. An old row does not say which partition it comes from. So a null is unavailable if it may come from a partition
+-- whose identity lacks the column.
 --# [entities.event]
 --# table = "public.event"
 
@@ -58,7 +59,7 @@ UPDATE event SET code = 'C', id = 13 WHERE id = 12;
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 1}},
     "current": {"id":13,"day":11,"code":"C","note":"y"}}
 
--- A partition that is added later is heard of before its first row.
+-- The server describes a partition that was added later before it sends the partition's first row.
 CREATE TABLE event_later PARTITION OF event FOR VALUES FROM (20) TO (30);
 INSERT INTO event VALUES (21, 21, 'D', 'z');
 -> {"entity": "event", "key": "[\"21\",\"21\"]",
@@ -69,7 +70,7 @@ DELETE FROM event WHERE id = 21;
     "provenance": {"source": {"table": "public.event", "op": "delete", "ordinal": 0, "unavailableOriginal": ["code", "note"]}},
     "current": null, "original": {"id":21,"day":21}}
 
--- An update that moves a row to another partition is a delete and an insert.
+-- An update that moves a row to another partition becomes a delete and an insert.
 INSERT INTO event VALUES (14, 11, 'E', 'z');
 -> {"entity": "event", "key": "[\"14\",\"11\"]",
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
@@ -82,7 +83,7 @@ UPDATE event SET day = 1 WHERE id = 14;
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 2}},
     "current": {"id":14,"day":1,"code":"E","note":"z"}}
 
--- Once every partition logs its whole rows, a null is a null again.
+-- Once every partition logs whole rows, a null in an old row is a null again.
 ALTER TABLE event_index REPLICA IDENTITY FULL;
 ALTER TABLE event_later REPLICA IDENTITY FULL;
 BEGIN;

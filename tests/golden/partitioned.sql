@@ -1,4 +1,5 @@
--- A partitioned table is one entity, whatever its partitions are. FULL is said of the root and of each partition.
+-- A partitioned table is one entity, however many partitions it has. REPLICA IDENTITY FULL must be set on the root and
+-- on each partition.
 --# [entities.event]
 --# table = "public.event"
 --# key = ["id", "day"]
@@ -26,7 +27,7 @@ INSERT INTO event VALUES (3, '2025-12-31', 'last year');
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
     "current": {"id":3,"day":"2025-12-31","note":"last year"}}
 
--- A partition with columns in another order, and one that is gone.
+-- A partition whose columns are in another order, and which has dropped a column.
 INSERT INTO event VALUES (4, '2026-01-01', 'this year');
 -> {"entity": "event", "key": "[\"4\",\"2026-01-01\"]",
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
@@ -40,14 +41,14 @@ UPDATE event SET note = 'changed' WHERE id IN (3, 4);
     "provenance": {"source": {"table": "public.event", "op": "update", "ordinal": 2}},
     "current": {"id":4,"day":"2026-01-01","note":"changed"}, "original": {"id":4,"day":"2026-01-01","note":"this year"}}
 
--- What is written to a partition belongs to the root.
+-- A row that is written to a partition is published as a row of the root.
 INSERT INTO event_2026 (id, day, note) VALUES (5, '2026-05-05', 'into the partition');
 -> {"entity": "event", "key": "[\"5\",\"2026-05-05\"]",
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
     "current": {"id":5,"day":"2026-05-05","note":"into the partition"}}
 
--- A row that goes to another partition has another key, as the day is part of it: the log has a delete and an insert,
--- and nothing that says they are one row.
+-- A row that moves to another partition also gets another key, because the day is part of the key. The log has a delete
+-- and an insert, and does not say that both are the same row.
 UPDATE event SET day = '2026-12-31' WHERE id = 3;
 -> {"entity": "event", "key": "[\"3\",\"2025-12-31\"]",
     "provenance": {"source": {"table": "public.event", "op": "delete", "ordinal": 0}}, "current": null,
@@ -56,7 +57,7 @@ UPDATE event SET day = '2026-12-31' WHERE id = 3;
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 2}},
     "current": {"id":3,"day":"2026-12-31","note":"changed"}}
 
--- A new partition joins by itself.
+-- A new partition is published without any configuration.
 CREATE TABLE event_2027 PARTITION OF event FOR VALUES FROM ('2027-01-01') TO ('2028-01-01');
 ALTER TABLE event_2027 REPLICA IDENTITY FULL;
 INSERT INTO event VALUES (6, '2027-01-01', 'next year');
@@ -64,10 +65,10 @@ INSERT INTO event VALUES (6, '2027-01-01', 'next year');
     "provenance": {"source": {"table": "public.event", "op": "create", "ordinal": 0}},
     "current": {"id":6,"day":"2027-01-01","note":"next year"}}
 
--- A partition that is dropped streams nothing: `changelog check` warns of it.
+-- Nothing is published when a partition is dropped. `changelog check` warns of this.
 DROP TABLE event_2025;
 
--- A row deleted and inserted again, one after the other, is one update of a partitioned table.
+-- If a transaction deletes a row of a partitioned table and then inserts it again, the two become one update.
 BEGIN;
 DELETE FROM event WHERE id = 5;
 INSERT INTO event VALUES (5, '2026-05-05', 'again');

@@ -46,17 +46,17 @@ class GoldenDatabase(Protocol):
         """Runs a statement of the script."""
 
     def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> Source:
-        """Opens the source at the checkpoint that `recover` returns."""
+        """Opens the source. The source continues at the checkpoint that `recover` returns."""
 
     def end_of_log(self) -> int:
         """Returns the present end of the server's log, which the source reaches even if nobody writes any more."""
 
     def through(self, checkpoint: Checkpoint) -> int:
-        """Returns up to which place of the log the checkpoint is complete."""
+        """Returns the position in the server's log up to which the checkpoint includes all changes."""
 
 
 def run_golden(script: Script, database: GoldenDatabase) -> list[list[str]]:
-    """Runs the script, and returns what each step gave: messages, stops and changed columns, as JSON texts."""
+    """Runs the script. Returns the output of each step: its messages, stops and changed columns, as JSON texts."""
     changelog = _Changelog(database, script.config)
     try:
         return [
@@ -83,7 +83,7 @@ def _run(step: Step, database: GoldenDatabase, changelog: "_Changelog") -> Itera
 
 
 class _Changelog:
-    """A source that can be opened again at its last checkpoint. The checkpoint is only kept in memory."""
+    """A source that can be closed and opened again at its last checkpoint. The checkpoint is kept only in memory."""
 
     def __init__(self, database: GoldenDatabase, config: Mapping[str, Any]) -> None:
         settings = {name: value for name, value in config.items() if name not in OF_THE_FILE}
@@ -116,7 +116,9 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """Yields everything that is in the server's log by now. If the source stops, yields the stop last."""
+        """Yields everything that the server's log has at the time of the call. If the source stops, the last text is
+        the stop.
+        """
         assert self._source is not None
         target = self._database.end_of_log()
         deadline = time.monotonic() + PATIENCE_S

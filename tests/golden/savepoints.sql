@@ -1,4 +1,4 @@
--- What a savepoint takes back was never there, its stamps neither.
+-- Rows and stamps after a savepoint that was rolled back are not published.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -20,7 +20,7 @@ COMMIT;
 -> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":3,"status":"kept"}}
 
--- A released savepoint is part of the transaction.
+-- The rows after a released savepoint are part of the transaction.
 BEGIN;
 SAVEPOINT a;
 INSERT INTO orders VALUES (4, 'kept');
@@ -32,7 +32,7 @@ COMMIT;
 -> {"entity": "orders", "key": "4", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 2}},
     "current": {"id":4,"status":"kept too"}, "original": {"id":4,"status":"kept"}}
 
--- The stamp inside is taken back with its rows: the one before it holds again.
+-- The rollback to the savepoint takes back the inner stamp and its rows. After that, the outer stamp is valid again.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
 SAVEPOINT a;
@@ -62,7 +62,8 @@ COMMIT;
 -> {"entity": "orders", "key": "11", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":11,"status":"kept"}}
 
--- The stamp of the savepoint is for what comes after it, never for a row before it, and goes on behind its release.
+-- A stamp that is set after the savepoint is valid only for later rows, not for earlier ones. It stays valid after the
+-- savepoint is released.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
 INSERT INTO orders VALUES (20, 'by outer');

@@ -1,4 +1,5 @@
--- Columns come, go, and change their names and types in mid-stream: from the next row of the table on.
+-- Columns are added, dropped, renamed and retyped while the changelog runs. Each change takes effect with the table's
+-- next row.
 --# [entities.orders]
 --# table = "public.orders"
 
@@ -10,8 +11,8 @@ INSERT INTO orders VALUES (1, 'NEW');
 -> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
     "current": {"id":1,"status":"NEW"}}
 
--- A new column: no row is sent for it; the next original has the default that was filled in. The stream had not
--- told of the table before, so the service cannot say what changed.
+-- A new column: the server sends no row because of it, and the next original has the default that was filled in. The
+-- stream had not described the table before, so the service cannot say what changed.
 ALTER TABLE orders ADD COLUMN paid boolean NOT NULL DEFAULT false;
 
 UPDATE orders SET paid = true WHERE id = 1;
@@ -39,7 +40,7 @@ UPDATE orders SET state = 'SENT' WHERE id = 2;
 -> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "update", "ordinal": 0}},
     "current": {"id":2,"state":"SENT"}, "original": {"id":2,"state":"PAID"}}
 
--- Inside a transaction each row has the columns of its moment.
+-- Inside a transaction, each row has the columns that the table had when the row was written.
 BEGIN;
 INSERT INTO orders VALUES (3, 'before');
 ALTER TABLE orders ADD COLUMN note text;
@@ -56,7 +57,8 @@ COMMIT;
 -> {"entity": "orders", "key": "5", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 4}},
     "current": {"id":5,"state":"later","remark":"with a remark"}}
 
--- An unchanged table's Relation message is no change: the service starts with an empty cache.
+-- The service starts with an empty cache, so the server describes the table again. The description is the same as
+-- before, so no change of columns is reported.
 --> restart
 
 INSERT INTO orders VALUES (6, 'after a restart', NULL);

@@ -12,7 +12,9 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement or a command. `text` has its lines as they are in the file, `expected` the JSON texts it gives."""
+    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the JSON texts of the
+    messages after it.
+    """
 
     text: str
     sql: str | None
@@ -54,7 +56,7 @@ def parse(text: str) -> Script:
 
 
 def render(script: Script, found: Sequence[Sequence[str]]) -> str:
-    """Returns the text of the file, with what was found in the place of what was expected."""
+    """Returns the text of the file, with the messages in `found` instead of the expected ones."""
     parts = []
     for step, messages in zip(script.steps, found, strict=True):
         parts += [step.text, *(EXPECTED + message for message in messages)]
@@ -74,7 +76,7 @@ def message_text(members: Sequence[tuple[str, str]]) -> str:
 
 
 def plain(message: str) -> str:
-    """A message without its line breaks."""
+    """Returns a message without its line breaks."""
     return message.replace(",\n    ", ", ")
 
 

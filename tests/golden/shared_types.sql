@@ -1,4 +1,5 @@
--- Types that mean the same in all databases: their values have the same text, read from the table or from the log.
+-- Types that mean the same in all databases. A value has the same text whether it is read from the table or from the
+-- log.
 --# mysql = true
 --# [entities.number]
 --# table = "public.number"
@@ -32,7 +33,7 @@ INSERT INTO number VALUES (9223372036854775807, 32767, -2147483648, -0.000000000
 -> {"entity": "number", "key": "1", "provenance": {"source": {"table": "public.number", "op": "create", "ordinal": 2}},
     "current": {"id":1,"small":null,"whole":null,"exact":null,"approximate":null}}
 
--- 16777217 is not a float of 32 bits, and 0.30000000000000004 needs 17 digits.
+-- A float of 32 bits cannot hold 16777217, and 0.30000000000000004 needs 17 digits.
 INSERT INTO number VALUES (2, 1, 1, 1, 16777217), (3, 1, 1, 1, 0.30000000000000004), (4, 1, 1, 1, 123456789012345.6);
 -> {"entity": "number", "key": "2", "provenance": {"source": {"table": "public.number", "op": "create", "ordinal": 0}},
     "current": {"id":2,"small":1,"whole":1,"exact":"1.0000000000","approximate":16777217}}

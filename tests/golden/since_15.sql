@@ -1,4 +1,4 @@
--- What PostgreSQL 15 brought: MERGE, and a "char" above ASCII that is written in octal.
+-- Features of PostgreSQL 15: MERGE, and a "char" above ASCII, which it writes in octal.
 --# server = 15
 --# [entities.orders]
 --# table = "public.orders"

@@ -1,4 +1,4 @@
--- Messages of PostgreSQL's log that are no stamps.
+-- Messages in PostgreSQL's log that are not stamps.
 --# [entities.orders]
 --# table = "public.orders"
 --# [provenance.default]
@@ -10,7 +10,7 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- A message outside the transaction is ignored, and is not one of its records.
+-- A message that is not transactional is ignored. It is not a record of the transaction, so it has no ordinal.
 BEGIN;
 SELECT pg_logical_emit_message(false, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "x"}');
 INSERT INTO orders VALUES (10, 'not transactional');
@@ -19,7 +19,8 @@ COMMIT;
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":10,"status":"not transactional"}}
 
--- So is a message of another prefix, but it is a record.
+-- A message with another prefix is ignored as well, but it is a record of the transaction, so the row after it has
+-- ordinal 2.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenanc', '{"serviceName": "order-api"}');
 INSERT INTO orders VALUES (9, 'another prefix');

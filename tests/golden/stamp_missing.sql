@@ -1,4 +1,4 @@
--- A policy that insists on stamps stops the service; an operator passes the stop.
+-- With this policy, the service stops at a change without a stamp. An operator can then pass the stop.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -11,7 +11,7 @@ CREATE TABLE orders (id int PRIMARY KEY);
 CREATE TABLE note (id int PRIMARY KEY);
 INSERT INTO orders VALUES (1);
 
--- Rows that are read from the table are exempt.
+-- Rows that are read from the table need no stamp.
 --> run
 -> {"entity": "orders", "key": "1", "provenance": {"source": {"table": "public.orders", "op": "read", "ordinal": 2}},
     "current": {"id":1}}
@@ -24,7 +24,7 @@ COMMIT;
     "provenance": {"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":2}}
 
--- The policy is the entity's own.
+-- The policy is valid only for its own entity.
 INSERT INTO note VALUES (1);
 -> {"entity": "note", "key": "1", "provenance": {"source": {"table": "public.note", "op": "create", "ordinal": 0}},
     "current": {"id":1}}
@@ -32,7 +32,7 @@ INSERT INTO note VALUES (1);
 INSERT INTO orders VALUES (3), (4);
 -> {"stop": "a change of public.orders has no provenance stamp"}
 
--- The decision holds to the end of the transaction.
+-- The operator's decision is valid until the transaction ends.
 --> accept default
 -> {"entity": "orders", "key": "3", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":3}}

@@ -1,4 +1,4 @@
--- Who made a change: the application says so inside its own transaction.
+-- A stamp says who made a change. The application writes the stamp inside its own transaction.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -11,13 +11,13 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- Without a stamp, the configured default.
+-- Without a stamp, the message has the configured default.
 INSERT INTO orders VALUES (1, 'NEW');
 -> {"entity": "orders", "key": "1",
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 0}},
     "current": {"id":1,"status":"NEW"}}
 
--- The stamp counts as a record of the transaction, so the row's ordinal is 2.
+-- The stamp is also a record of the transaction, so the row's ordinal is 2.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-1"}');
 UPDATE orders SET status = 'PAID';
@@ -26,13 +26,13 @@ COMMIT;
     "provenance": {"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "update", "ordinal": 2}},
     "current": {"id":1,"status":"PAID"}, "original": {"id":1,"status":"NEW"}}
 
--- It ends with its transaction.
+-- The stamp ends with its transaction.
 UPDATE orders SET status = 'SENT';
 -> {"entity": "orders", "key": "1",
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "update", "ordinal": 0}},
     "current": {"id":1,"status":"SENT"}, "original": {"id":1,"status":"PAID"}}
 
--- It holds for what comes after it, until the next one.
+-- A stamp is valid for the rows after it, until the next stamp.
 BEGIN;
 INSERT INTO orders VALUES (2, 'before');
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v2", "serviceName": "order-api", "identifier": "req-2"}');
@@ -50,7 +50,7 @@ COMMIT;
     "provenance": {"apiVersion": "v9", "serviceName": "billing", "identifier": "größe \"x\" \\  ", "source": {"table": "public.orders", "op": "create", "ordinal": 8}},
     "current": {"id":4,"status":"second"}}
 
--- Fields that it does not have are empty; those that are not known, or no text, are left out.
+-- Fields that the stamp lacks are empty. Unknown fields, and fields that are not texts, are left out.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "billing"}');
 INSERT INTO orders VALUES (5, 'some fields');
@@ -64,7 +64,7 @@ COMMIT;
     "provenance": {"apiVersion": "", "serviceName": "shop", "identifier": "req-3", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
     "current": {"id":6,"status":"unknown field"}}
 
--- What is not JSON or too long is no stamp; neither stops anything.
+-- A message that is not JSON, or is too long, is not a stamp. Neither stops the service.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', 'order-api');
 INSERT INTO orders VALUES (7, 'not JSON');
@@ -78,7 +78,7 @@ COMMIT;
     "provenance": {"apiVersion": "none", "serviceName": "by hand", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 6}},
     "current": {"id":8,"status":"too long"}}
 
--- What is no stamp leaves the one before as it is.
+-- If a message is not a valid stamp, the stamp before it stays valid.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api"}');
 SELECT pg_logical_emit_message(true, 'provenance', 'order-api');
@@ -88,8 +88,9 @@ COMMIT;
     "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "", "source": {"table": "public.orders", "op": "create", "ordinal": 4}},
     "current": {"id":11,"status":"still stamped"}}
 
--- A context stays as it was written: numbers, blanks, names that come twice, what no character is. One that is no object,
--- too long or too deep is left out, and the rest of the stamp holds.
+-- A context is published as it was written: with its numbers, its blanks, its repeated names, and escapes that are not
+-- a character. A context that is too long, too deep or not an object is left out, and the rest of the stamp stays
+-- valid.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance',
     '{"context": {"ticket": "PAY-7", "n": 1.10, "big": 12345678901234567890123, "e": 1E2, "n" : [ ] , "half": "\ud800", "ä": "日本 \u0000"}, "serviceName": "shop"}');

@@ -1,5 +1,6 @@
--- PostgreSQL may deliver a stamp behind the row that was logged right after it, where a savepoint parts the two: it
--- takes a message's end for its place in the log, and so the two are equal. The stamp holds for that row nevertheless.
+-- PostgreSQL may deliver a stamp after the row that follows it in the log, if a savepoint separates the two. It orders
+-- both by their positions, and takes the end of a message for its position. There the row begins, so the two positions
+-- are equal. The stamp is valid for that row nevertheless.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"
@@ -15,7 +16,7 @@ INSERT INTO orders VALUES (1, 'NEW'), (2, 'NEW');
 -> {"entity": "orders", "key": "2", "provenance": {"source": {"table": "public.orders", "op": "create", "ordinal": 2}},
     "current": {"id":2,"status":"NEW"}}
 
--- Stamped in a savepoint, written outside: the first row arrives before its stamp.
+-- The stamp is written inside a savepoint and the rows outside it: the first row arrives before the stamp.
 BEGIN;
 SAVEPOINT s;
 SELECT pg_logical_emit_message(true, 'provenance', '{"serviceName": "order-api", "identifier": "req-1"}');
@@ -29,7 +30,7 @@ COMMIT;
     "provenance": {"apiVersion": "", "serviceName": "order-api", "identifier": "req-1", "source": {"table": "public.orders", "op": "update", "ordinal": 4}},
     "current": {"id":2,"status":"PAID"}, "original": {"id":2,"status":"NEW"}}
 
--- Stamped outside, written in a savepoint.
+-- The stamp is written outside a savepoint and the rows inside it.
 BEGIN;
 INSERT INTO orders VALUES (3, 'before');
 SAVEPOINT a;

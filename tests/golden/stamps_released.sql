@@ -1,4 +1,4 @@
--- The stamp of a released savepoint.
+-- A stamp that was written inside a savepoint, which was then released.
 --# ordinals = false
 --# mysql = true
 --# [entities.orders]
@@ -9,8 +9,10 @@ ALTER TABLE orders REPLICA IDENTITY FULL;
 
 --> run
 
--- A released savepoint's stamp goes on. The server delivers it behind the row (it goes by the stamp's end, which is where
--- the row's record begins), unless it logs a record of its own between the two: the ordinals differ, the stamp holds.
+-- The stamp stays valid after its savepoint is released. The server may deliver the stamp after the row, because it
+-- orders both by position, and the position of the stamp is its end, where the row's record begins. If the server logs
+-- a record of its own between the two, it delivers the stamp first. So the ordinals vary, but the stamp is valid in
+-- both cases.
 BEGIN;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "outer", "identifier": "1"}');
 SAVEPOINT a;
@@ -22,7 +24,7 @@ COMMIT;
     "provenance": {"apiVersion": "v1", "serviceName": "inner", "identifier": "2", "source": {"table": "public.orders", "op": "create"}},
     "current": {"id":7,"status":"by inner"}}
 
--- So does that of a later one, in the place of what the first one left.
+-- The stamp of a second savepoint stays valid as well. It replaces the stamp of the first one.
 BEGIN;
 SAVEPOINT a;
 SELECT pg_logical_emit_message(true, 'provenance', '{"apiVersion": "v1", "serviceName": "inner", "identifier": "2"}');

@@ -35,7 +35,9 @@ def test_golden(file: Path, version: int, request: pytest.FixtureRequest) -> Non
 
 @pytest.mark.parametrize("file", PORTABLE, ids=lambda file: file.stem)
 def test_golden_on_mysql(file: Path, mysql_server: Server, mysql_database: str) -> None:
-    """The messages are the same as on PostgreSQL, except for the ordinals, which count the records of the log."""
+    """The messages are the same as on PostgreSQL. Only the ordinals may differ, because they count the records of the
+    server's log.
+    """
     script = parse(file.read_text())
     with closing(GoldenMysql(mysql_server, mysql_database)) as database:
         messages_of_steps = run_golden(script, database)

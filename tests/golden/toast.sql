@@ -1,5 +1,5 @@
--- A large value that did not change is not in the log's new row. The whole old row has it; nothing less does.
--- The bulk, which is not published, makes the row so large that the note, too, is stored apart.
+-- A large value that did not change is not in the log's new row. Only a whole old row (REPLICA IDENTITY FULL) has the
+-- value. The column `bulk`, which is not published, makes the row so large that the server stores `note` apart, too.
 --# [entities.whole]
 --# table = "public.whole"
 --# exclude_columns = ["bulk"]
@@ -14,7 +14,7 @@ ALTER TABLE part SET (toast_tuple_target = 128);
 ALTER TABLE whole REPLICA IDENTITY FULL;
 INSERT INTO whole VALUES (1, 'NEW', rpad('large', 110, '-'), repeat('x', 9000));
 
--- What is read from the table is whole.
+-- A row that is read from the table has all its values.
 --> run
 -> {"entity": "whole", "key": "1", "provenance": {"source": {"table": "public.whole", "op": "read", "ordinal": 2}},
     "current": {"id":1,"status":"NEW","note":"large---------------------------------------------------------------------------------------------------------"}}
@@ -23,7 +23,7 @@ INSERT INTO part VALUES (1, 'NEW', rpad('large', 110, '-'), repeat('x', 9000));
 -> {"entity": "part", "key": "1", "provenance": {"source": {"table": "public.part", "op": "create", "ordinal": 0}},
     "current": {"id":1,"status":"NEW","note":"large---------------------------------------------------------------------------------------------------------"}}
 
--- FULL: the old row has it, so both sides are whole.
+-- FULL: the log's old row has the value, so both `current` and `original` are whole.
 UPDATE whole SET status = 'PAID';
 -> {"entity": "whole", "key": "1", "provenance": {"source": {"table": "public.whole", "op": "update", "ordinal": 0}},
     "current": {"id":1,"status":"PAID","note":"large---------------------------------------------------------------------------------------------------------"},
@@ -34,13 +34,13 @@ UPDATE whole SET note = NULL;
     "current": {"id":1,"status":"PAID","note":null},
     "original": {"id":1,"status":"PAID","note":"large---------------------------------------------------------------------------------------------------------"}}
 
--- Less: it is unavailable, which is not null, and left out.
+-- Without FULL, the value is unavailable, which is not the same as null. The message lacks it.
 UPDATE part SET status = 'PAID';
 -> {"entity": "part", "key": "1",
     "provenance": {"source": {"table": "public.part", "op": "update", "ordinal": 0, "unavailable": ["note"]}},
     "current": {"id":1,"status":"PAID"}}
 
--- When it did change it is there.
+-- If the value changes, the log's new row has it.
 UPDATE part SET note = rpad('another', 110, '-');
 -> {"entity": "part", "key": "1", "provenance": {"source": {"table": "public.part", "op": "update", "ordinal": 0}},
     "current": {"id":1,"status":"PAID","note":"another-------------------------------------------------------------------------------------------------------"}}
@@ -53,7 +53,7 @@ UPDATE part SET note = rpad('large', 110, '-');
 -> {"entity": "part", "key": "1", "provenance": {"source": {"table": "public.part", "op": "update", "ordinal": 0}},
     "current": {"id":1,"status":"PAID","note":"large---------------------------------------------------------------------------------------------------------"}}
 
--- A move says the same of its create; of its delete the log holds the key alone.
+-- After a move, the create lacks the value as well. For the delete, the log has only the key.
 UPDATE part SET id = 2;
 -> {"entity": "part", "key": "1", "movedTo": {"key": "2"},
     "provenance": {"source": {"table": "public.part", "op": "delete", "ordinal": 0, "unavailableOriginal": ["status", "note"]}},
@@ -62,7 +62,7 @@ UPDATE part SET id = 2;
     "provenance": {"source": {"table": "public.part", "op": "create", "ordinal": 1, "unavailable": ["note"]}},
     "current": {"id":2,"status":"PAID"}}
 
--- Now with FULL, from here on.
+-- From here on, the table has REPLICA IDENTITY FULL.
 ALTER TABLE part REPLICA IDENTITY FULL;
 UPDATE part SET status = 'DONE';
 -> {"entity": "part", "key": "2", "provenance": {"source": {"table": "public.part", "op": "update", "ordinal": 0}},

@@ -1,4 +1,4 @@
--- TRUNCATE goes by the entity's policy.
+-- The entity's policy decides what a TRUNCATE does.
 --# [entities.cache]
 --# table = "public.cache"
 --# on_truncate = "publish"
@@ -20,7 +20,7 @@ INSERT INTO cache VALUES (1);
 -> {"entity": "cache", "key": "1", "partition": 1,
     "provenance": {"source": {"table": "public.cache", "op": "create", "ordinal": 0}}, "current": {"id":1}}
 
--- One message a partition, under the reserved key.
+-- A published TRUNCATE gives one message for each partition, under the reserved key.
 TRUNCATE cache;
 -> {"entity": "cache", "key": "\u0000truncate",
     "provenance": {"source": {"table": "public.cache", "op": "truncate", "ordinal": 0}}, "current": null,
@@ -48,10 +48,10 @@ COMMIT;
     "provenance": {"apiVersion": "v2", "serviceName": "cache-keeper", "identifier": "nightly", "source": {"table": "public.cache", "op": "create", "ordinal": 6}},
     "current": {"id":3}}
 
--- A table that is not published.
+-- TRUNCATE of a table that is not published.
 TRUNCATE elsewhere;
 
--- The order table's policy is to stop. What stands before it in the log is published, what comes after waits.
+-- The policy of the table `orders` is to stop. Changes before the TRUNCATE in the log are published, later ones wait.
 BEGIN;
 INSERT INTO orders VALUES (1);
 COMMIT;
@@ -72,7 +72,7 @@ INSERT INTO orders VALUES (2);
 TRUNCATE orders CASCADE;
 -> {"stop": "public.orders was truncated"}
 
--- Set aside, for somebody to look at.
+-- The TRUNCATE is sent to the dead letters, for somebody to look at.
 --> accept dead-letter
 -> {"entity": "dead", "key": "orders",
     "provenance": {"source": {"table": "public.orders", "op": "truncate", "ordinal": 0}}, "current": null,

@@ -1,4 +1,4 @@
--- Every type's JSON value; docs/reference/types.md has the rules.
+-- The JSON value of every type. docs/reference/types.md has the rules.
 --# [tables]
 --# include = ["public.*"]
 

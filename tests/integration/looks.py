@@ -1,6 +1,6 @@
 """Lets a test keep services from reading the catalogue, so that the test can act between two such reads.
 
-A service's `Watch` reads the catalogue from time to time, to notice settings and tables that changed. Such a read is
+A service's `Watch` reads the catalogue from time to time, to notice changed settings and tables. Each of these reads is
 called a look.
 """
 
@@ -18,8 +18,8 @@ from changelog.connectors.sources.postgres.watch import CatalogLook, Refusal, Wa
 class Looks:
     """Makes all looks of this process take turns with the test.
 
-    A `Watch` looks when it is asked to and every few seconds. Without this class, it could look in the middle of a
-    test's step.
+    A `Watch` looks every few seconds, and also when it is asked to. Without this class, it could look in the middle of
+    a test's step.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""A changelog of one table, rows in it that the table never had, and the signals that repair the changelog."""
+"""A changelog of one table; rows that tests add to the changelog although the table never had them; and the signals
+that repair the changelog.
+"""
 
 import json
 from dataclasses import replace

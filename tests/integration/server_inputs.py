@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw, for every type, texts that PostgreSQL accepts as a value of this type."""
+"""Hypothesis strategies. For every type, a strategy draws texts that PostgreSQL accepts as a value of this type."""
 
 import datetime
 import json
@@ -45,7 +45,7 @@ DOUBLES = st.floats().map(repr)
 NUMERICS = st.decimals(allow_nan=False, allow_infinity=False).map(str) | st.sampled_from(
     ["NaN", "Infinity", "-Infinity", "0.00", "1e-30", "-0.000", "12345678901234567890.123456789"]
 )
-# These leave out the JSON null, because within an array it is published like NULL. The unit tests cover it.
+# These strategies leave out the JSON null, because within an array it is published like NULL. The unit tests cover it.
 JSONS = (
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,

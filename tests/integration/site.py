@@ -65,8 +65,8 @@ class Site:
     def call(self, *words: str) -> tuple[int, list[str]]:
         """Runs `changelog WORDS` in this process.
 
-        Returns the exit code and the lines on stderr. Of the service's log, only the error of a failed service is
-        included.
+        Returns the exit code and the lines on stderr. If the service failed, the error is one of these lines. All other
+        lines of the service's log are left out.
         """
         stderr = io.StringIO()
         with contextlib.redirect_stderr(stderr), _deadline():
@@ -134,8 +134,8 @@ class Site:
 
 
 def _shown(line: str) -> list[str]:
-    """Returns a line of plain text as it is. From a line of the log, returns the error if the service failed, else
-    nothing.
+    """Returns a line of plain text as it is. For a line of the log, returns the error if the service failed, and
+    nothing for other events.
     """
     if not line.startswith("{"):
         return [line]
@@ -179,7 +179,7 @@ class Running:
         return error
 
     def stop(self) -> None:
-        """Stops the service, after it has stored what it has read."""
+        """Stops the service. The service first stores what it has read."""
         self._service.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the service does not stop"

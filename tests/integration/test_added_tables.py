@@ -18,9 +18,10 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_was_added(site: Site) -> None:
-    """The stream holds only the changes that the transaction made after the addition.
+    """The stream has only the changes that the transaction made after the table was added.
 
-    The table is read after the transaction's end, so the rows that are read include its earlier changes.
+    The table is read after the transaction has ended. So the rows that are read include the changes that the
+    transaction made before that.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")

@@ -1,6 +1,6 @@
 """Tests ALTER TYPE of a composite type that is part of an entity key.
 
-Every key then has a new text. So the service reads the table again, and publishes a delete for each old key.
+The text of every key then changes. So the service reads the table again, and publishes a delete for each old key.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ on_incompatible = "publish"
 RENAME = "ALTER TYPE co RENAME ATTRIBUTE x TO later"
 
 
-# PostgreSQL 14 also streams transactions without rows. So the service learns where an ALTER TYPE committed, which newer
-# versions do not show.
+# PostgreSQL 14 also streams transactions without rows. So on this version, the service learns where an ALTER TYPE
+# committed. Newer versions do not show that.
 @pytest.fixture(params=[VERSIONS[0], VERSIONS[-1]])
 def site(request: pytest.FixtureRequest, tmp_path: Path, starts_servers: None) -> Iterator[Site]:
     with fresh_database(request.getfixturevalue(server_name(request.param))) as dsn:

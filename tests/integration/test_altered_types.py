@@ -1,7 +1,7 @@
-"""ALTER TYPE of a composite writes nothing to the stream.
+"""Tests ALTER TYPE of a composite type, which writes nothing to the stream.
 
-These tests check which attribute names the rows have before an ALTER TYPE, after it, and where the service cannot know
-which names apply.
+The tests check which attribute names the rows have before an ALTER TYPE, after it, and where the service cannot know
+which names are valid.
 """
 
 import json
@@ -96,7 +96,7 @@ def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
 
 
 def test_each_row_has_the_attribute_names_of_its_time(site: Site) -> None:
-    """Attributes are renamed while rows are written. Each row contains the turn in which it was written."""
+    """Attributes are renamed while rows are written. A value in each row says in which turn the row was written."""
     with site.running() as service:
         service.until(site.is_read)
         key = 1
@@ -118,7 +118,7 @@ def deep(row: Row) -> Row:
 
 
 def check(composite: Any) -> None:
-    """Checks that the composite is the text that the database prints, or has the attribute names of its time."""
+    """Checks that the composite has the attribute names of its time, or is the text that the database prints."""
     if isinstance(composite, str):
         assert composite.startswith("(")
     else:
@@ -128,9 +128,10 @@ def check(composite: Any) -> None:
 
 @pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
 def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
-    """The service knows where the new names begin if the stream shows the transaction that alters the type.
+    """The service knows from where on the new names are valid if the stream shows the transaction that alters the type.
 
-    The stream of PostgreSQL 14 shows it. That of newer versions shows it only if the event trigger writes a message.
+    The stream of PostgreSQL 14 always shows the transaction. The stream of newer versions shows it only if the event
+    trigger writes a message.
     """
     if triggered:
         site.sql(ddl.SCRIPT)
@@ -163,7 +164,7 @@ def test_an_altered_type_stops_where_its_readers_cannot_follow(site: Site) -> No
 
 
 def test_another_table_takes_the_name_of_one_with_composites(site: Site) -> None:
-    """The stream describes both tables. The types of the old table's columns no longer matter."""
+    """The stream describes both tables. From then on, the types of the old table's columns no longer matter."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql("UPDATE item SET id = 1")

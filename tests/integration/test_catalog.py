@@ -1,4 +1,4 @@
-"""The catalogue as the service reads it, and the publication and slot that the service creates, on real servers."""
+"""Tests, on real servers, how the service reads the catalogue, and the publication and slot that it creates."""
 
 import re
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Which session may read a slot, on real servers: only one service at a time, and sessions of other roles cannot
-prevent it.
+"""Tests, on real servers, which session may read a slot: only one service at a time. Sessions of other roles cannot
+prevent it from reading.
 """
 
 import threading
@@ -41,7 +41,7 @@ def slot(conn: Connection) -> str:
 
 @pytest.fixture
 def stranger(conn: Connection) -> Iterator[Connection]:
-    """A session of a role that has no rights but to connect."""
+    """A session of a role that may only connect."""
     role = sql.Identifier(f"stranger_{conn.info.dbname}")
     conn.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
     try:
@@ -153,7 +153,7 @@ def _contend(dsn: str) -> None:
 
 
 def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: Connection, slot: str) -> None:
-    """The other role takes locks whose keys it guessed, and the locks that it saw the service take."""
+    """The other role takes locks with guessed keys, and also the locks that it saw the service take."""
     stranger.execute("SELECT pg_advisory_lock(hashtextextended('changelog slot ' || %s, 0))", [slot])
     with replicating(conn) as first:
         claim_slot(conn, first, slot, patience_s=0)
@@ -169,7 +169,9 @@ def test_locks_of_another_role_do_not_block_a_claim(conn: Connection, stranger: 
 
 
 def test_another_role_cannot_open_a_replication_session(conn: Connection, stranger: Connection) -> None:
-    """Claims rely on this: the server accepts replication sessions only from roles with the right to replicate."""
+    """Claims rely on a rule of the server: it accepts replication sessions only from roles with the right to
+    replicate.
+    """
     with pytest.raises(ChangelogError) as raised:
         ReplicationConnection.connect(make_conninfo(conn.info.dsn, user=stranger.info.user))
     assert raised.value.kind is Kind.ACCESS

@@ -1,5 +1,5 @@
-"""The commands init, check, status and drop against a real server, and the entities that a configuration makes of its
-tables.
+"""Tests the commands init, check, status and drop on a real server. Also tests which entities a configuration makes of
+its tables.
 """
 
 import json

@@ -1,8 +1,8 @@
 """This version continues a changelog that an earlier version of the program stored.
 
-The last version before `connectors/capture` existed wrote `stored/changelog`. In this changelog, `photo` is partly
-read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists, so the service
-continues with another one.
+`stored/changelog` was written by the last version that had no `connectors/capture`. In this changelog, `photo` is
+partly read, and a repair of two keys of `item` is open. The changelog's database cluster no longer exists, so the
+service continues with another cluster.
 """
 
 import shutil

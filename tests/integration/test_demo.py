@@ -1,4 +1,4 @@
-"""The demo prints its whole story. However it ends, it leaves no process running."""
+"""The demo prints its whole story. It leaves no process running, even if it is interrupted or fails."""
 
 import os
 import re
@@ -42,7 +42,9 @@ DATABASES = pytest.mark.parametrize(
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """The folder in which the demo creates its temporary files. The server's user can enter it."""
+    """The folder in which the demo creates its temporary files. The server runs as another user, who can enter the
+    folder.
+    """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -51,7 +53,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture
 def server_programs(database: list[str]) -> None:
-    """Skips or fails the test if the programs of its database were not fetched."""
+    """Skips or fails the test if the server of its database was not fetched."""
     if database:
         fetched("mariadb")
 
@@ -143,7 +145,7 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(
         time.sleep(0.2)
         process.send_signal(number)
         output += process.communicate(timeout=PROGRAM_S)[0]
-    if process.returncode != 0:  # if the signal is late, the demo has ended by itself
+    if process.returncode != 0:  # if the signal comes too late, the demo has already ended by itself
         assert process.returncode == 130, output
         assert output.endswith("stopped: no process and no file is left\n")
         assert not list(temporary.iterdir())

@@ -45,7 +45,7 @@ def test_committed_messages_survive_a_crash_and_a_restart_through_a_proxy(folder
             producer.produce("t", b"never")
             producer.flush(PATIENCE_S)
             producer.abort_transaction(PATIENCE_S)
-            proxy.stop()  # the clients above used it, and the reader below does not need it
+            proxy.stop()  # only the clients above used the proxy; the reader below does not
             assert _read(broker.direct_servers, 3) == [b"before", b"after a crash", b"after a restart"]
 
 
@@ -86,7 +86,7 @@ def _commit(producer: Producer, value: bytes) -> None:
 
 
 def _read(servers: str, count: int) -> list[bytes | None]:
-    """Returns the first `count` values of topic t that a consumer of committed messages reads."""
+    """Reads topic t with a consumer of committed messages. Returns the first `count` values."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe(["t"])

@@ -1,5 +1,5 @@
-"""Columns change while the service runs: which versions are announced, which tables are read again, and what stops the
-service.
+"""Columns change while the service runs. Tests which versions are announced, which tables are read again, and which
+changes stop the service.
 """
 
 import json
@@ -140,7 +140,7 @@ def test_a_new_column_is_announced_before_the_first_row_that_has_it(site: Site) 
 def test_the_table_is_read_again_after_a_change_of_its_stored_rows(
     site: Site, statement: str, kind: str, column: str
 ) -> None:
-    site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')  # a rename is incompatible
+    site.configure(ENTITIES + '[schemas]\non_incompatible = "publish"\n')  # a rename is an incompatible change
     with site.running() as service:
         service.until(lambda: is_read(site))
         site.sql(statement)

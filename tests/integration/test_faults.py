@@ -122,8 +122,8 @@ def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str
 
 @pytest.mark.parametrize("name", AFTER_DAMAGE)
 def test_a_crash_while_the_sink_repairs_a_damaged_log(site: Site, name: str) -> None:
-    """The log is damaged as a crash of the machine leaves it: its newest file was linked, but was neither durable nor
-    confirmed.
+    """The log is damaged as after a crash of the machine: its newest file has a name in the folder, but was neither
+    durable nor confirmed.
     """
     site.start("files:linked:5")
     assert site.service.wait(PATIENCE_S)

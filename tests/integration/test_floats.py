@@ -13,9 +13,9 @@ from changelog.connectors.servers.postgres import Server
 from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
-"""Powers of 2 and of 10. At powers of 2, the distance to the next float changes. Some powers of 10, such as 1e23, lie
-exactly in the middle between two floats. PostgreSQL never prints a number that lies in the middle: it prints more
-digits.
+"""Powers of 2 and of 10. At a power of 2, the distance to the next float changes. Some powers of 10, such as 1e23, lie
+exactly in the middle between two floats. PostgreSQL never prints a number that lies in the middle between two floats,
+but prints more digits.
 """
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -31,7 +31,7 @@ def check(server: Server, values: list[float], *, single: bool) -> None:
     assert [floats.token(value, single=single).decode() for value in values] == [text for (text,) in rows]
 
 
-def test_powers(server: Server) -> None:
+def test_floats_at_powers_are_printed_as_by_the_server(server: Server) -> None:
     check(server, POWERS + [math.nextafter(power, 0) for power in POWERS], single=False)
     singles = [float(np.float32(power)) for power in POWERS if 1e-45 < power < 3e38]
     check(server, singles + [float(np.nextafter(np.float32(single), np.float32(0))) for single in singles], single=True)
@@ -39,7 +39,7 @@ def test_powers(server: Server) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(DOUBLES, min_size=50, max_size=50), st.lists(SINGLES, min_size=50, max_size=50))
-def test_any(server: Server, doubles: list[float], singles: list[float]) -> None:
+def test_random_floats_are_printed_as_by_the_server(server: Server, doubles: list[float], singles: list[float]) -> None:
     check(server, doubles, single=False)
     check(server, singles, single=True)
 

@@ -1,5 +1,5 @@
-"""After each kind of gap, one command continues: `changelog run --over-gap`. An operator only confirms the command.
-Afterwards the changelog equals its table again.
+"""After each kind of gap, `changelog run --over-gap` continues the changelog. The operator only confirms the command.
+Then the changelog equals its table again.
 """
 
 import contextlib
@@ -59,7 +59,8 @@ class World:
         return self.consumer.states == table(self.site.dsn)
 
     def cross_gap(self, capsys: pytest.CaptureFixture[str], reason: str, *crashes: str) -> Gap:
-        """Checks that a start refuses, then continues over the gap while rows are written. Returns the gap.
+        """Checks that the service refuses to start. Then continues over the gap while rows are written, and returns the
+        gap.
 
         Without `--yes`, the command only shows the gap. With `--yes`, it is killed at each of `crashes` and repeated.
         """
@@ -182,7 +183,9 @@ def drop_publication(world: World) -> None:
 
 
 def hide_publication(world: World) -> None:
-    """Drops the publication and creates it again. The log cannot supply the changes that were written in between."""
+    """Drops the publication and creates it again. PostgreSQL cannot send the changes that were written in between,
+    because the publication did not exist then.
+    """
     create = f"CREATE PUBLICATION {world.site.name} FOR TABLE guest WITH (publish_via_partition_root = true)"
     world.site.sql(f"DROP PUBLICATION {world.site.name}")
     world.writer.write(5)
@@ -207,7 +210,7 @@ def cut_two_files(world: World) -> None:
 
 
 def delete_all_files(world: World) -> None:
-    """Deletes all log files. The position in the resume file still says that there were some."""
+    """Deletes all log files. The position in the resume file still shows that there were files."""
     with closing(FileSink(world.site.log)) as sink:
         stored = sink.recover()
         assert stored is not None
@@ -301,7 +304,7 @@ def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys
         shutil.copytree(other_server.data_dir, copy)
         other_server.start()
         with world.site.running() as running:
-            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # the log gets longer than it becomes after the restore
+            world.site.sql(*["SELECT pg_switch_wal()"] * 4)  # makes the log longer than it will be after the restore
             world.writer.write(50)
             running.until(lambda: world._consumed())
         other_server.stop()

@@ -1,5 +1,5 @@
-"""A server that hangs: the backend of one of the service's sessions is stopped, or the server's answers are lost, or
-the whole server is unreachable.
+"""Tests a server that hangs: the backend of one of the service's sessions is stopped, the server's answers are lost, or
+the whole server cannot be reached.
 """
 
 import contextlib
@@ -81,8 +81,8 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the service ask often what the server waits for, and makes it reconnect instead of waiting for a slot that
-    is in use.
+    """Makes the service ask often what the server waits for. If the slot is in use, the service reconnects instead of
+    waiting for the slot.
     """
     monkeypatch.setattr(service, "SAMPLE_S", 0.3)
     monkeypatch.setattr(sources, "_SLOT_PATIENCE_S", 0.3)
@@ -90,7 +90,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def server(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own. Its walsenders soon end a silent connection, and it allows prepared
+    """A server that only this module uses. Its walsenders soon end a silent connection, and it allows prepared
     transactions.
     """
     settings = {**SETTINGS, "wal_sender_timeout": "1s", "max_prepared_transactions": "5"}
@@ -105,8 +105,8 @@ def site(server: Server, tmp_path: Path) -> Iterator["HungSite"]:
 
 
 class HungSite(Site):
-    """A service over one table of three rows. It has short timeouts, and tests can stop the backends of
-    its sessions.
+    """A service over one table of three rows. The service has short timeouts, and tests can stop the backends of its
+    sessions.
     """
 
     def __init__(self, dsn: str, folder: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_service_drops_a_hung_session_and_continues(
 
 
 def test_a_sweep_whose_session_hangs_begins_again(site: HungSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "GLANCE_S", 0.0)  # the sweep asks the server at each file of the changelog
+    monkeypatch.setattr(sweeper, "GLANCE_S", 0.0)  # the sweep asks the server after each file that it reads
     site.write_config()
     stop_at = StopAt(site, "sweep:read", SWEEPING)
     try:
@@ -327,7 +327,7 @@ def test_a_first_start_reports_the_transaction_that_it_waits_for_and_stays_alive
         alive = json.loads(running.get("live"))
         assert (alive["ok"], alive["phase"]) == (True, "waiting")
         assert prepared in alive["waiting"]
-        time.sleep(1.5 * limit_s)  # longer than the timeout of an answer
+        time.sleep(1.5 * limit_s)  # longer than the service waits for an answer
         assert not running.said("connection lost")
         site.sql(f"COMMIT PREPARED '{prepared}'")
         running.until(lambda: site.state("guest").keys() == {"0", "1", "2", "3"})

@@ -1,5 +1,5 @@
-"""Large rows: a chunk of a table is divided, if necessary down to one row, and a single row of any size
-is published.
+"""Tests large rows. A chunk of a table is divided, if necessary down to one row. A single row is published, whatever
+its size.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 
 def fill(site: Site, rows: int, nbytes: int, first: int = 1) -> None:
-    """Inserts rows with a body of `nbytes` each. The body compresses well, so all rows fit into few pages."""
+    """Inserts rows with a body of `nbytes` each. The body compresses well, so that all rows fit into few pages."""
     site.sql(
         f"INSERT INTO item SELECT n, '1', left(repeat(md5(n::text), {nbytes // 32 + 1}), {nbytes}) "
         f"FROM generate_series({first}, {first + rows - 1}) AS n"
@@ -122,7 +122,9 @@ def test_the_service_continues_within_a_divided_page_while_rows_are_written(site
 
 
 def test_large_rows_are_streamed_beside_small_ones(site: Site) -> None:
-    """The rows contain characters of every UTF-8 length, which must not be split, and characters that JSON escapes."""
+    """The rows contain characters of every length in UTF-8, which must not be split, and characters that JSON
+    escapes.
+    """
     with site.running() as service:
         service.until(site.is_read)
         site.sql(

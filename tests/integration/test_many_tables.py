@@ -1,5 +1,5 @@
-"""Many small tables after a gap: the service reads its changelog a few times for all tables together, not once per
-table.
+"""Tests many small tables after a gap. The service reads its changelog a few times for all tables together, not once
+for each table.
 """
 
 import os
@@ -27,14 +27,16 @@ from tests.patience import PATIENCE_S
 
 NAMES = [f"small_{number:02}" for number in range(40)]
 LACKING = NAMES[1::7]
-"""The tables from which a row is deleted in the gap."""
+"""The tables that lose a row during the gap."""
 
 ChangelogRead = tuple[Sequence[str], str | None]
 
 
 @pytest.fixture
 def changelog_reads(monkeypatch: pytest.MonkeyPatch) -> list[ChangelogRead]:
-    """Lists the reads of the changelog by the service. Each has the entities that were read, and the key, if any."""
+    """Records each read of the changelog by the service: the entities that were read, and the key if only one was
+    read.
+    """
     read = StoredChangelog.rows
     reads: list[ChangelogRead] = []
 
@@ -54,7 +56,7 @@ def fill(dsn: str) -> None:
 
 
 def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callable[[], bool]) -> None:
-    """Publishes all tables, deletes rows that the log then loses in a gap, continues over the gap, and checks the
+    """Publishes all tables, and deletes rows. A gap loses these deletes. Then continues over the gap, and checks the
     result.
     """
     with site.running() as running:
@@ -80,8 +82,8 @@ def go_over_gap(site: of_files.Site | of_kafka.Site, log: Log, repaired: Callabl
 
 
 def check(changelog_reads: list[ChangelogRead]) -> None:
-    """Checks that each entity was read once, most of them together with others. Finding the deleted rows takes a few
-    more reads.
+    """Checks that each entity was read once, and most entities together with others. To find the deleted rows, the
+    service reads a few more times.
     """
     table_reads = [entities for entities, _ in changelog_reads if not set(entities) <= set(LACKING)]
     assert sorted(name for entities in table_reads for name in entities) == NAMES

@@ -1,4 +1,4 @@
-"""One table is altered in ten ways under load. Then its key is changed.
+"""One table is altered in ten ways while rows are written. Then the key of its entity is changed.
 
 The tests check what each alteration changes in the changelog, and that the whole changelog can be read afterwards.
 """
@@ -236,8 +236,8 @@ class Site:
 
 
 def caught_up(site: Site) -> Callable[[], bool]:
-    """Returns a function that says whether everything committed by now is published and the table is
-    completely read.
+    """Returns a function that says whether two conditions are met: everything that was committed before this call is
+    published, and the table is completely read.
     """
     site.sql("UPDATE item SET seq = seq + 1 WHERE id = 0")
     [(end,)] = site.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8")

@@ -1,4 +1,5 @@
-"""The decoder on every kind of message that a real server sends: plain, streamed and two-phase, in the newest protocol.
+"""Tests the decoder on every kind of message that a real server sends in the newest protocol: plain, streamed and
+two-phase.
 
 `python -m tests.integration.test_pgoutput` writes the messages of the newest server to a file, which the unit tests
 read.
@@ -68,7 +69,7 @@ def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_byt
             assert encode(message, xid=_xid(payload, block)) == payload
             block = _block(message, block)
             kinds.add(chr(payload[0]))
-    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # PostgreSQL 15 streams only large ones
+    assert kinds == (KINDS if version >= 16 else KINDS - set("SEcAp"))  # PostgreSQL 15 streams only large transactions
 
 
 def work(dsn: str) -> int:
@@ -95,8 +96,8 @@ def peek(dsn: str, streaming: str) -> list[bytes]:
 
 
 def _xid(payload: bytes, block: int | None) -> int | None:
-    """Returns the id at the start of a message of a streamed block: the id of the block's transaction or of one of its
-    subtransactions. Returns None outside a block, where messages have no id.
+    """Returns the transaction id at the start of a message in a streamed block. It is the id of the block's transaction
+    or of one of its subtransactions. Outside a block, messages have no id, and the result is None.
     """
     return int.from_bytes(payload[1:5]) if block is not None else None
 

@@ -1,5 +1,5 @@
-"""A standby is promoted while the service runs. No change is lost or repeated, and a standby that lacks published
-changes is refused.
+"""A standby is promoted while the service runs. No change is lost or repeated. If a standby lacks published changes,
+the service refuses it.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
-"""Signals make the service read some keys or a whole table again, and delete the changelog's rows that the table lacks.
+"""Signals make the service read some keys or a whole table again, and delete rows from the changelog that the table
+lacks.
 
-A *ghost* is such a row: the changelog holds its key, but the table does not.
+A *ghost* is a row that the changelog holds and the table lacks.
 """
 
 from pathlib import Path
@@ -71,7 +72,9 @@ def test_a_republish_of_a_table_deletes_no_ghost(site: Site) -> None:
 
 
 def test_keys_of_every_type_find_their_rows(site: Site) -> None:
-    """Some keys cannot be converted to a value of their type. The service then searches the whole table for them."""
+    """Some keys cannot be converted to a value of the column's type. To find them, the service searches the whole
+    table.
+    """
     site.sql(
         "CREATE EXTENSION citext", "CREATE TYPE mood AS ENUM ('so so', 'it''s')", "CREATE DOMAIN code AS varchar(9)"
     )

@@ -1,5 +1,5 @@
-"""A repair of a table that is written to. The service is killed at each fail point in turn. In the end, the repair is
-done exactly once.
+"""A table is repaired while rows are written to it. The service is killed at each fail point in turn. In the end, the
+repair has been done exactly once.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
@@ -39,8 +39,8 @@ REPUBLISH = (
     "reading:complete",  # the keys are looked up in the table
     "sweep:published",  # the keys that the table lacks are deleted
 )
-"""Fail points at which the service is killed, one after the other. It is restarted in between. `:N` means the N-th time
-that the service passes the fail point.
+"""The service is killed at the first of these fail points, restarted, killed at the next one, and so on. `:N` means the
+N-th time that the service passes the fail point.
 """
 
 pytestmark = pytest.mark.campaign
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.campaign
 
 @pytest.fixture(scope="module")
 def own_server(starts_servers: None) -> Iterator[Server]:
-    """A server of this module's own. On a shared server, the service's snapshots would wait for other tests'
+    """A server that only this module uses. On a shared server, the service's snapshots would wait for other tests'
     transactions.
     """
     with temporary_server(settings=SETTINGS) as running:
@@ -95,7 +95,7 @@ def test_a_repair_is_completed_after_a_crash_at_each_fail_point(
 
 
 def test_a_sweep_does_not_delete_keys_that_a_truncate_has_removed(pair: Pair, seed: int) -> None:
-    """The TRUNCATE arrives after the sweep has read the changelog and before the sweep looks up keys in the table."""
+    """The TRUNCATE arrives after the sweep has read the changelog, and before it looks up keys in the table."""
     pair.spoil(random.Random(seed))
     ids = pair.ask([Signal(do="rebuild", id="asked", entity="row")])
     pair.service.start("sweep:read")

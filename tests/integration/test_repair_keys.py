@@ -1,4 +1,4 @@
-"""Signals may name keys that no row can have. The service continues, and finds the rows of all other keys."""
+"""A signal may name keys that no row can have. The service continues after it, and finds the rows of all other keys."""
 
 from dataclasses import replace
 from functools import partial
@@ -53,15 +53,17 @@ HOSTILE = (
 )  # fmt: skip
 
 HOSTILE_SAMPLE = ("", "no_such", "'", "\0", "a.b.c.d.e", "(((", "99999999999999999999")
-"""A part of HOSTILE, for the test of a whole service, which needs several queries for each key of each table."""
+"""A sample of HOSTILE. The test of a whole service uses only these keys, because it needs several queries for each key
+of each table.
+"""
 
 HUGE = ("x" * (1 << 20), "(" * 100_000, "[" * 100_000, "1" * 100_000, "a & " * 25_000)
 
 
 @pytest.fixture
 def kinds(database: str) -> dict[str, str]:
-    """Creates a table for each type that can be a key, also the types of the installed extensions. Returns the types by
-    table name.
+    """Creates a table for each type that a key can have, including the types of the installed extensions. Returns the
+    types by table name.
     """
     type_of_table: dict[str, str] = {}
     with psycopg.connect(database, autocommit=True) as connection:
@@ -150,7 +152,9 @@ def test_repairs_are_cancelled_while_the_service_is_stopped(site_with_repair: Si
 
 @pytest.fixture
 def site_with_repair(database: str, tmp_path: Path) -> Site:
-    """A table whose keys are names of tables, and a checkpoint with a repair of keys, two of which do not exist."""
+    """A table whose keys are names of tables. The checkpoint has a repair of some keys, and two of these keys do not
+    exist.
+    """
     site = Site(database, tmp_path)
     site.sql("CREATE TABLE item (id regclass PRIMARY KEY)", "INSERT INTO item VALUES ('pg_class')")
     site.configure('[entities.item]\ntable = "public.item"\n')

@@ -1,5 +1,5 @@
-"""Signals that pause, resume and cancel repairs, signals that the service ignores, and the commands that
-send signals.
+"""Signals that pause, resume and cancel repairs; signals that the service ignores; and the commands that send
+signals.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ def test_the_first_read_of_a_table_can_be_paused_but_not_cancelled(site: Site) -
     )
     site.configure(ENTITIES + '[entities.late]\ntable = "public.late"\n')
     with psycopg.connect(site.dsn) as open_transaction:
-        open_transaction.execute("SELECT pg_current_xact_id()")  # no chunk is read before this transaction ends
+        open_transaction.execute("SELECT pg_current_xact_id()")  # no chunk can be read before this transaction ends
         with site.running() as service:
             service.until(lambda: "late" in site.checkpoint.windows)
             signal(site, "pause", "late", id_="p")
@@ -155,7 +155,7 @@ def test_the_commands_send_signals_wait_and_print_the_outcome(site: Site, capsys
         assert site.call("status", "--json")[0] == 0
         assert json.loads(capsys.readouterr().out)["repairs"] == {"open": {}, "paused": []}
         site.configure(ENTITIES + '[signals]\nsecret = "not the one it has"\n')
-        assert site.call("rebuild", "item")[0] == 0  # the running service has no secret, so it obeys any signal
+        assert site.call("rebuild", "item")[0] == 0  # the running service knows no secret, so it obeys any signal
     assert site.state("item") == table(site)
     report.write_text("{}")
     assert "does not belong to a drift report" in site.refused("republish", "item", "--report", str(report), code=2)
@@ -176,8 +176,8 @@ def test_a_signal_that_the_service_does_not_obey_is_an_error(site: Site) -> None
 
 
 def _write_after_an_ignored_signal(site: Site, service: Running) -> None:
-    """Writes a row after the service has ignored the signal. With this row, the changelog's position
-    passes the signal.
+    """Writes a row after the service has ignored the signal. When this row is published, the changelog's position is
+    after the signal.
     """
     service.until(lambda: "changelog_signals_ignored_total 1.0" in service.get("metrics"))
     site.sql("INSERT INTO item VALUES (60, 'stored behind the signal', 1)")

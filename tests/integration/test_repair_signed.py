@@ -1,5 +1,5 @@
-"""The service obeys a signed signal once. A copy of it from the log is refused, however late it is sent, and by
-whatever role.
+"""The service obeys a signed signal once. It refuses a copy that somebody made from the log, however late and by
+whatever role the copy is sent.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def stranger(site: Site) -> Iterator[str]:
-    """A role that may only log in. It copies signals from the database's log, through a slot of its own."""
+    """A role that may only log in. It copies signals from the database's log, which it reads through its own slot."""
     role = f"stranger_{site.name}"
     site.sql(
         f'CREATE ROLE "{role}" LOGIN', f"SELECT pg_create_logical_replication_slot('spy_{site.name}', 'test_decoding')"

@@ -1,5 +1,5 @@
-"""The service notices that its server was restored to an earlier point, even if the timeline is the same and the
-server's log has since grown past all published positions.
+"""The service notices that its server was restored to an earlier point. It notices this even if the timeline is the
+same and the server's log has since grown past all published positions.
 """
 
 import os
@@ -112,7 +112,7 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterward
     restore(restorable, copy)
     assert site.sql("SELECT id FROM orders") == [(1,)]
     pass_end(site, through_lsn(stored) + (1 << 16), statement)
-    for _ in range(3):  # a supervisor may restart the service again and again
+    for _ in range(3):  # like a supervisor that restarts the service again and again
         line = site.refused()
         assert line.startswith("the server's log lacks the last transaction of the changelog (")
         assert "`changelog run --over-gap`" in line
@@ -145,8 +145,8 @@ def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Ser
 
 
 def test_transactions_that_the_server_sends_twice_are_handled_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the service was killed, the server sends the last transaction again. Here that is a signal, which leaves no
-    row in the changelog.
+    """After the service was killed, the server sends the last transaction again. In this test, the transaction is a
+    signal, which leaves no row in the changelog.
     """
     monkeypatch.setattr(source.PostgresSource, "confirm", lambda *_: None)
     site.sql("INSERT INTO orders VALUES (2, 'second')")

@@ -27,7 +27,7 @@ P = Primitive
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 AMOUNT = {"name": "amount", "type": ["null", "string"], "default": None}
-"""A field that may be added and removed compatibly."""
+"""A field that may be added or removed in any compatibility mode."""
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_an_incompatible_change_is_reported_like_a_compiler_error(
 def test_versions_of_the_main_line_count_and_versions_of_a_merged_branch_do_not(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repository.write("order", {"name": "amount", "type": "bytes"})  # never on the main line
+    repository.write("order", {"name": "amount", "type": "bytes"})  # this version was never on the main branch
     repository.commit()
     repository.write("order")
     repository.commit()
@@ -172,11 +172,11 @@ def test_a_moved_file_is_followed_and_a_removed_file_is_an_error(
     repository.write("order", {"name": "amount", "type": "string"}, file="contracts/bookings.avsc")
     lines = check(capsys, "contracts", code=1)
     assert rules(lines)[0] == ("contracts/bookings.avsc", "BRANCH_MISSING", "/fields/amount")
-    assert check(capsys)[-1].endswith(": 1 unchanged")  # files that are missing in other folders do not matter
+    assert check(capsys)[-1].endswith(": 1 unchanged")  # if other folders lack files, that does not matter
     repository.git("rm", "--quiet", "schemas/room.avsc")
     assert rules(check(capsys, "schemas/room.avsc", code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
     repository.git("restore", "--staged", "--worktree", "schemas/room.avsc")
-    repository.write("hall", AMOUNT, file="schemas/room.avsc")  # the file now has another subject
+    repository.write("hall", AMOUNT, file="schemas/room.avsc")  # this changes the subject of the file
     assert rules(check(capsys, code=1)) == [("schemas/room.avsc", "SUBJECT_REMOVED", "/")]
 
 
@@ -224,7 +224,7 @@ def test_a_file_that_is_not_a_schema_is_reported_next_to_the_other_files(
     assert summary.endswith(": 2 invalid, 1 unchanged")
     repository.commit()
     repository.git("branch", "--force", "main", "mine")
-    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # the invalid file does not count as a version
+    repository.write("order", AMOUNT, file="schemas/bad.avsc")  # the invalid file is not counted as a version
     (repository.folder / "schemas" / "lost.avsc").unlink()
     assert rules(check(capsys)) == []
 

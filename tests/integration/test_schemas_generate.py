@@ -1,5 +1,5 @@
-"""`changelog schemas generate` against real tables: it writes a file for each entity, and keeps what people added to
-the file.
+"""Tests `changelog schemas generate` on real tables. It writes a file for each entity, and keeps what people have added
+to the file.
 """
 
 import json

@@ -37,7 +37,7 @@ def site(database: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def check(site: Site, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
-    """Runs the command with these options. Returns its JSON, after a check of the exit code."""
+    """Returns a function that runs the command with some options, checks the exit code, and returns the JSON output."""
 
     def run(*options: str, code: int | None = None) -> dict[str, Any]:
         capsys.readouterr()

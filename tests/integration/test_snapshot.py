@@ -35,8 +35,8 @@ def _unexpected_bind(_: Connection, entity: str) -> ReadTable:
 
 @pytest.mark.parametrize("schema", ["public", "gone"])
 def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str) -> None:
-    """A leaf is a partition, or a table without partitions. Here it was dropped or renamed, so only the catalogue says
-    where its rows are now. It may have gone with its schema.
+    """A leaf is a partition, or a table without partitions. In this test, it was dropped or renamed, so only the
+    catalogue says where its rows are now. Its schema may have been dropped as well.
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")

@@ -1,6 +1,4 @@
-"""Runs the SQL and the psycopg code of the page on stamps, and checks that the page describes their
-effects correctly.
-"""
+"""Runs the SQL and the psycopg code of the page on stamps. Checks that the page describes their effects correctly."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A server holds changes back until its standby has them. The service waits, and reports the server's reason."""
+"""A server holds back changes until its standby has them. The service waits, and reports the server's reason."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,14 +39,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
 def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
-    """A server of the test's own, because it holds changes back from every reader."""
+    """A server that only this test uses, because it holds back changes from every reader."""
     with temporary_server(postgres_bin(request.param), settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def site(server: Server, tmp_path: Path) -> Site:
-    """A service over one row, whose slot is enabled for failover. The slot of a standby exists, but no standby reads
+    """A service over one row, whose slot is enabled for failover. The standby also has a slot, but no standby reads
     it.
     """
     new_site = Site(server.dsn(), tmp_path)
@@ -76,8 +76,8 @@ def hold_back_for(site: Site, slot: str) -> None:
 
 
 def is_held_back(site: Site) -> bool:
-    """Returns whether the stream waits for a standby. The stream waits only if there is something to send, so this
-    function writes a message.
+    """Returns whether the stream waits for a standby. This function writes a message, because the stream waits only if
+    there is something to send.
     """
     site.sql("SELECT pg_logical_emit_message(true, 'probe', '')")
     return bool(site.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"))
@@ -118,7 +118,7 @@ def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Server
 
 
 def test_the_reason_names_a_standby_slot_that_does_not_exist(site: Site) -> None:
-    """This happens after a promotion, if the new primary has taken over the setting of the former one."""
+    """This happens after a promotion, if the new primary keeps the setting of the former one."""
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, GONE)

@@ -1,6 +1,8 @@
-"""Changes that the database's log does not show: edits of the publication, changes of keys, and tables that swap names.
+"""Changes that the database's log does not show: edits of the publication, changes of keys, and tables that exchange
+their names.
 
-The service notices them when it reads the catalogue (a *look*), at intervals and at some events of the stream.
+The service notices them when it reads the catalogue. It does so at intervals, and at some events of the stream. Each of
+these reads is called a *look*.
 """
 
 from pathlib import Path
@@ -67,7 +69,7 @@ def log_end(site: Site) -> int:
 
 
 def hide(site: Site) -> None:
-    """Takes the table off the publication, changes some of its rows, and adds the table again."""
+    """Removes the table from the publication, changes some of its rows, and adds the table again."""
     site.sql(
         f'ALTER PUBLICATION "{site.name}" DROP TABLE item',
         "UPDATE item SET name = 'hidden' WHERE id < 5",
@@ -88,7 +90,7 @@ def test_a_table_that_leaves_the_publication_between_two_looks_is_read_again(
         with looks.held():
             hide(site)
         after = log_end(site)
-        if not trigger:  # without the trigger, the next row causes a look, because its table is described again
+        if not trigger:  # without the trigger, the next row causes a look, because the stream describes its table again
             site.sql("INSERT INTO item VALUES (50, 'seen')")
         until_repaired(site, service)
         [warning] = warnings(service)
@@ -316,7 +318,7 @@ def test_two_tables_that_swap_names_are_both_read_again(site: Site, looks: Looks
 
 
 def test_the_event_trigger_prevents_no_statement(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trigger is the one that `init --event-trigger` prints."""
+    """In this test, the trigger is the one that `init --event-trigger` prints."""
     role = f"{site.name}_app"
     assert site.call("init", "--event-trigger") == (0, [])
     site.sql(

@@ -1,5 +1,5 @@
-"""Partitions that are truncated, detached, dropped or attached. The log shows none of this under the name of the
-partitioned table, so the service notices it when it reads the catalogue (a *look*).
+"""Partitions are truncated, detached, dropped or attached. The log does not show this as a change of the partitioned
+table, so the service notices it when it reads the catalogue (a *look*).
 """
 
 from pathlib import Path

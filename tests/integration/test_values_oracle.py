@@ -1,4 +1,6 @@
-"""The server is the oracle: it prints values, our codec converts them to JSON, and the server reads them back equal."""
+"""The server is the oracle. It prints values, our codec converts them to JSON, and the server must read them back as
+equal values.
+"""
 
 import base64
 import json
@@ -31,7 +33,7 @@ ALTER TYPE outer_row DROP ATTRIBUTE gone;
 CREATE TYPE textrange AS RANGE (subtype = text, multirange_type_name = textspan);
 """
 
-# Settings that an administrator may have changed. SETTINGS must override them.
+# An administrator may have changed these settings. SETTINGS must override them.
 HOSTILE = {
     "DateStyle": "German",
     "TimeZone": "Asia/Kolkata",
@@ -60,7 +62,7 @@ class Oracle:
         return self.catalog.resolve(result.ftype(0)), result.fmod(0), [text for text in texts if text is not None]
 
     def unequal(self, sql_type: str, left: Sequence[str], right: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Returns the pairs of texts that are not the same value, compared bit by bit."""
+        """Returns the pairs of texts whose values are not the same, compared bit by bit."""
         return self.connection.execute(
             f"SELECT a, b FROM unnest(%s::text[], %s::text[]) AS t (a, b)"
             f" WHERE record_image_ne(ROW(a::{sql_type}), ROW(b::{sql_type}))",
@@ -86,7 +88,7 @@ def oracle(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Ora
         session_settings = {
             **SETTINGS,
             "search_path": "pg_catalog,public",
-        }  # so that this file need not qualify its types
+        }  # so that the names of types in this file need no schema
         options = " ".join(f"-c {name}={value}" for name, value in session_settings.items())
         with psycopg.connect(make_conninfo(dsn, options=options), autocommit=True) as connection:
 
@@ -279,7 +281,7 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_texts_that_a_type_prints_are_recognised_as_its_values(oracle: Oracle, name: str) -> None:
-    """The texts are attributes of a composite, because only there the codec checks that a text belongs to its type."""
+    """The texts are attributes of a composite. Only there does the codec check that a text belongs to its type."""
     oracle.connection.execute(f"CREATE TYPE public.one_{name} AS (a {name})")
     type_, typmod, texts = oracle.read(f"one_{name}", [f"({quoted(text)})" for text in ATTRIBUTES[name]])
     codec = codec_for(type_, typmod)

@@ -1,6 +1,4 @@
-"""The whole service on every supported version of PostgreSQL. The golden files of other tests hold its messages in
-detail.
-"""
+"""Tests the whole service on every supported version of PostgreSQL. The golden tests check its messages in detail."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -31,8 +31,8 @@ VERSIONS = [
     *(pytest.param(version, marks=pytest.mark.xdist_group(f"postgres-{version}")) for version in (14, 16, 17)),
     *(15, 18),
 ]
-"""Parameters for tests on every supported PostgreSQL. No other tests start the versions 14, 16 and 17. All tests of
-such a version run in one worker, so that it is started only once.
+"""Parameters for tests that run on every supported PostgreSQL. Only such tests start the versions 14, 16 and 17. All
+tests on one of these versions run in the same worker, so that the server is started only once.
 """
 
 SPARK_CLASSES = CACHE / "spark-classes" / "classes.jsa"
@@ -48,7 +48,9 @@ SLEEPING = Path(__file__).parent / "sleeping"
 """
 
 SETTINGS = {"fsync": "off"}
-"""No test cuts the machine's power. If only the server is killed, nothing is lost without fsync."""
+"""Settings without fsync. They are safe here, because no test cuts the machine's power: if only the server is killed,
+nothing is lost without fsync.
+"""
 
 
 def postgres_bin(version: int) -> Path:
@@ -129,10 +131,11 @@ def clock_of(file: Path) -> dict[str, str] | None:
 
 
 def clock_off(seconds: int) -> dict[str, str] | None:
-    """Returns the environment of a process whose wall clock is shifted by a fixed `seconds`, or None without
+    """Returns the environment of a process whose wall clock is wrong by a fixed number of `seconds`, or None without
     libfaketime.
 
-    PostgreSQL reads the clock in signal handlers. So the offset is not in a file that must be read each time.
+    The offset is part of the environment. It is not in a file like that of `clock_of`, because PostgreSQL reads the
+    clock in signal handlers, and libfaketime would read the file there.
     """
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
     if library is None:
@@ -157,7 +160,7 @@ def fresh_database(server: Server) -> Iterator[str]:
     """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        # This strategy takes a third of the time, and keeps the copy's 7 MB out of the log that every slot reads.
+        # This strategy takes a third of the time, and does not write the copied 7 MB to the log, which all slots read.
         strategy = sql.SQL("STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
         admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), strategy))
     yield server.dsn(name)

@@ -44,7 +44,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "geometry_": ("GEOMETRY", "ST_GeomFromText('POINT(1 2)')"),
     "point_": ("POINT", "ST_GeomFromText('POINT(3 4)')"),
 }
-"""The name of a column of each type, its definition and a value."""
+"""One column for each type. The key is the column's name, and the value is its definition and the SQL of a value."""
 
 MARIADB_COLUMNS: Mapping[str, tuple[str, str]] = {
     "uuid_": ("UUID", "'00112233-4455-6677-8899-aabbccddeeff'"),

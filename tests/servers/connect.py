@@ -29,7 +29,7 @@ WORKER = {
     "consumer.metadata.max.age.ms": "1000",
     "offset.flush.interval.ms": "1000",
 }
-"""The settings of the worker. Converters of JSON expect the schema inside each message by default."""
+"""The settings of the worker. Converters of JSON expect by default that each message contains its schema."""
 
 
 class Connect(ServerProcess):

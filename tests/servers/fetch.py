@@ -7,8 +7,8 @@ Some servers are packages of a Debian release, which need not be the release of 
 with all libraries that they need, also the C library, and run with these. Nothing is installed. The environment
 variable `DEBIAN_MIRROR` names a mirror.
 
-Libraries that a server from Maven Central needs and the system lacks are taken from Debian's packages, where there are
-any. They go into the server's folder and are not installed.
+Some servers from Maven Central need libraries that the system may lack. If Debian has packages of them, the libraries
+are taken from there. They go into the server's folder and are not installed.
 """
 
 import ctypes
@@ -68,12 +68,14 @@ ARCHIVES = {
 """Server name and machine (empty if any machine will do), mapped to the path in Maven Central and the SHA-256."""
 
 PACKAGES = {"mariadb-11.8": ("trixie", "mariadb-server-core=1:11.8.*"), "mysql-9": ("sid", "mysql-server-core=9.7.*")}
-"""Server name, mapped to a Debian release, and a package with the beginning of its version. The release decides the
+"""Maps a server name to a Debian release and to a package with the beginning of its version. The release decides the
 rest of the version; apt verifies the package by Debian's signature of the release.
 """
 
 MARIADB_PARTS = ("bin/mariadbd", "share/charsets/", "share/english/", "share/maria", "share/mysql_")
-"""What tests need of MariaDB: the server, its character sets, its messages and the SQL of its system tables."""
+"""The packages of MariaDB that tests need: the server, its character sets, its messages and the SQL of its system
+tables.
+"""
 
 LIBRARIES = {"mysql": {"libaio.so.1": ("libaio1", "libaio1t64"), "libnuma.so.1": ("libnuma1",)}}
 """Libraries that a server loads but does not contain, each with the names of its package in Debian's releases."""
@@ -160,7 +162,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             (root / path).mkdir(parents=True)
         source = f"[signed-by={DEBIAN_KEYS}] {os.environ.get('DEBIAN_MIRROR', DEBIAN_MIRROR)} {release} main"
         (root / "sources.list").write_text(f"deb {source}\n")
-        # This apt knows nothing of the system's packages, so it also downloads those that the system has.
+        # This apt does not know which packages the system has, so it also downloads those.
         settings = {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             "APT::Install-Recommends": "false",

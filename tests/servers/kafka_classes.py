@@ -39,7 +39,7 @@ def main(lib: Path) -> None:
     archive.unlink(missing_ok=True)
     with temporary_folder("changelog-classes-") as folder:
         written = folder / CLASSES
-        # Of some classes, no archive can be made. Java would print a warning for each.
+        # Java cannot archive some classes, and would print a warning for each of them.
         options = (*BRIEF, f"-XX:ArchiveClassesAtExit={written}", "-Xlog:disable")
         with Broker(reachable(lib, folder), folder / "kafka", java=options) as broker:
             use(broker.bootstrap_servers)

@@ -16,9 +16,9 @@ OTHER_VERSIONS: Final = ("mariadb-10.11", "mariadb-11.8", "mysql-9")
 
 
 def on_versions(*versions: str) -> pytest.MarkDecorator:
-    """Returns a mark for tests of the fixture `mysql_server` on these versions.
+    """Returns a mark that runs tests of the fixture `mysql_server` once on each of these versions.
 
-    One worker runs all tests with such a mark on one of OTHER_VERSIONS.
+    All tests on one of OTHER_VERSIONS run in the same worker.
     """
     groups = {version: [pytest.mark.xdist_group(version)] for version in OTHER_VERSIONS}
     params = [pytest.param(version, marks=groups.get(version, [])) for version in versions]
@@ -35,7 +35,7 @@ memory instead of 380 MB.
 
 @contextlib.contextmanager
 def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Runs a server of its own for a test that restarts it, removes its log or changes global settings.
+    """Runs a server for a single test, which may restart the server, remove its log or change its global settings.
 
     `version` is one of FLAVOURS or OTHER_VERSIONS. `settings` are added to SETTINGS. Skips or fails the test if the
     server was not fetched.

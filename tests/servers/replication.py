@@ -6,7 +6,9 @@ from changelog.connectors.servers.mysql import Server
 from tests.servers.mysql import version_of
 
 _NEW_WORDS = (8, 4)
-"""From this version on, MySQL no longer has the statements that say MASTER and SLAVE. MySQL 8.0.15 has only these."""
+"""Since this version, MySQL does not accept the statements with the words MASTER and SLAVE. MySQL 8.0.15 accepts only
+these.
+"""
 
 
 def follow(replica: Server, primary: Server) -> None:
@@ -23,12 +25,12 @@ def follow(replica: Server, primary: Server) -> None:
 
 
 def stop_following(replica: Server) -> None:
-    """Ends what `follow` began."""
+    """Ends the replication that `follow` started."""
     _run(replica, f"STOP {_replica(replica)}", f"RESET {_replica(replica)} ALL")
 
 
 def last_error(replica: Server) -> str:
-    """Returns why a replica has stopped, or an empty text if it is only slow."""
+    """Returns why a replica has stopped. The text is empty if the replica is only slow."""
     with replica.connect() as connection, connection.cursor(DictCursor) as cursor:
         cursor.execute(f"SHOW {_replica(replica)} STATUS")
         [status] = cursor.fetchall()

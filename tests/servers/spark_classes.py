@@ -33,7 +33,7 @@ def use(spark: SparkSession, folder: Path) -> None:
 def main(archive: Path) -> None:
     """Writes the archive to the path `archive`. Exits with an error if Java wrote none."""
     with tempfile.TemporaryDirectory(prefix="changelog-classes-") as name:
-        # Of some classes, no archive can be made. Java would print a warning for each.
+        # Java cannot archive some classes, and would print a warning for each of them.
         options = " ".join((*BRIEF, f"-XX:ArchiveClassesAtExit='{archive}'", "-Xlog:disable"))
         with local_spark(Path(name), others={"spark.driver.extraJavaOptions": options}) as spark:
             use(spark, Path(name))

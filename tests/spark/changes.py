@@ -1,4 +1,6 @@
-"""A random workload with every kind of change, as the service publishes it, and the tables that result."""
+"""A random workload with every kind of change: the records that the service would publish, and the tables that
+result.
+"""
 
 import json
 import random
@@ -27,7 +29,7 @@ class Workload:
     rows: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: {"order": {}, "guest": {}})
 
     def transactions(self, count: int) -> Iterator[list[Record]]:
-        """Yields the records of each of the next `count` transactions, in the order of their positions."""
+        """Yields the next `count` transactions. Each is a list of records, in the order of their positions."""
         for _ in range(count):
             self.commit += 1
             records: list[Record] = []

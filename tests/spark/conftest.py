@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def sockets(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Collects garbage after each test with Spark, because pyspark leaves the sockets of `collect` open until then.
+    """Collects garbage after each test with Spark, because pyspark keeps the sockets of `collect` open until then.
 
     Without this, a warning of an unclosed socket could fail a later test.
     """
@@ -40,7 +40,7 @@ def spark(starts_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     options = {
         "spark.driver.extraJavaOptions": HASTY_JAVA,
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.files.openCostInBytes": "1",  # so that few tasks read many small files
+        "spark.sql.files.openCostInBytes": "1",  # with this setting, few tasks read many small files
     }
     if jars:
         options |= {

@@ -1,4 +1,4 @@
-"""Shared by the tests of `derive_deltas`: its configuration, and a reader that rebuilds tables from deltas."""
+"""Used by all tests of `derive_deltas`: its configuration, and a reader that rebuilds tables from deltas."""
 
 import json
 from collections import defaultdict
@@ -35,9 +35,9 @@ def checkpoint(records: list[Record]) -> Checkpoint:
 
 
 def tables(deltas: Iterable[tuple[str, str, Delta]]) -> dict[str, dict[str, Any]]:
-    """Rebuilds the tables, by entity and key, from triples (entity, key, delta).
+    """Rebuilds the tables from triples (entity, key, delta). Returns the rows by entity and key.
 
-    The deltas of each key come in their order, some of them twice.
+    The deltas of each key must come in the order of their positions. Some deltas come twice.
     """
     by_key: dict[tuple[str, str], list[Delta]] = defaultdict(list)
     for entity, key, delta in deltas:

@@ -21,7 +21,7 @@ class Ran:
         return report
 
     def drifted(self) -> dict[str, tuple[str, list[str]]]:
-        """The drifted keys of a comparison, each with its kind of drift and its sorted columns."""
+        """The drifted keys of a comparison, each with its kind of drift and the sorted names of its drifted columns."""
         lines = map(json.loads, self.beside("keys.jsonl").read_text("utf-8").splitlines())
         return {line["key"]: (line["kind"], sorted(line["columns"])) for line in lines}
 
@@ -31,4 +31,6 @@ class Ran:
 
 
 Run = Callable[..., Ran]
-"""Runs a job with a configuration file and arguments, and checks that its exit code is `code` (0 by default)."""
+"""A function that runs a job with a configuration file and arguments. It checks that the job's exit code is `code`, 0
+by default.
+"""

@@ -40,11 +40,13 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""`NOON + LATER` is later than the machine's clock, which sets the modification times of files."""
+"""`NOON + LATER` is later than this machine's clock. The clock sets the modification times of files."""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
-    """The n-th change. Two entities, eleven keys and three operations take turns; a transaction has three changes."""
+    """The n-th change. Two entities, eleven keys and three operations are used in turn. A transaction has three
+    changes.
+    """
     return row(
         Position(1, 1 + n // 3, 2 * (n % 3)),
         **{
@@ -61,7 +63,7 @@ def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
 
 
 ROWS = [change(n, NOON - 3 * DAY + n * timedelta(hours=1)) for n in range(72)]
-"""Changes an hour apart, from noon of 18 November on."""
+"""Changes from noon of 18 November on, one in each hour."""
 
 
 def publish(path: Path, rows: Sequence[dict[str, Any]], commit_rows: int = 5) -> None:
@@ -96,7 +98,7 @@ def test_a_day_is_closed_an_hour_after_its_end() -> None:
 
 
 def test_only_files_of_closed_days_are_archived(log: Path) -> None:
-    """A file holds five hours. File 8 ends at 03:00 of the 20th, and file 12 at 23:00 of the 20th."""
+    """A file has the changes of five hours. File 8 ends at 03:00 of the 20th, and file 12 at 23:00 of the 20th."""
     published = sequences(log)
     assert closed_sequences(log, 0) == list(range(1, 13))
     assert closed_sequences(log, 12) == []
@@ -115,9 +117,9 @@ def test_a_short_log_has_nothing_to_archive(tmp_path: Path) -> None:
 
 
 def test_the_file_log_and_its_archive(run: ArchiveRun, log: Path) -> None:
-    """Archives closed days and then a late row, compacts, deletes, and drops old days.
+    """Archives closed days and then a late row, compacts the archive, deletes files, and drops old days.
 
-    After each step, readers get the same rows, until a day is dropped.
+    Readers get the same rows after each step, until a day is dropped.
     """
     before = counts(log)
     merged = archive_log(run, log)
@@ -244,7 +246,7 @@ def test_readers_never_see_half_of_a_run_that_stops(spark: SparkSession, tmp_pat
     assert read(log) == rows
 
 
-# The archive of a changelog on Kafka. These tests need no broker: they give the rows and the spans of offsets.
+# These tests of a changelog on Kafka need no broker: they give the job the rows and the spans of offsets.
 
 
 @pytest.fixture
@@ -265,7 +267,7 @@ def spans(first: int, end: int, after: int | None) -> dict[tuple[str, int], Offs
 
 
 def land_twice(run: ArchiveRun) -> None:
-    """Lands twelve rows of one day, in two files for each entity."""
+    """Archives twelve rows of one day in two runs, so that there are two files for each entity."""
     land(run, frame(run, ROWS[:6]), spans(0, 6, None), prefix="booking")
     land(run, frame(run, ROWS[6:12]), spans(6, 12, 6), prefix="booking")
 
@@ -278,7 +280,7 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
 
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
-    """An overlapping run with an earlier goal does not move an entity's position back."""
+    """The second run has an earlier goal and overlaps the first one. It does not move an entity's position back."""
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": {0: 10, 1: 20}, "guest": {0: 0}})
     parts = {0: 10, 1: 19}
@@ -292,7 +294,7 @@ def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(
 
 
 def order_spans(after: Mapping[int, int], ends: Mapping[int, int]) -> dict[tuple[str, int], OffsetSpan]:
-    """The offset spans of the partitions of the topic of orders."""
+    """The spans of offsets of the partitions of the topic of orders: from `after` to `ends`."""
     return {
         ("booking.order", partition): OffsetSpan(first=after.get(partition, 0), end=end, after=after.get(partition))
         for partition, end in ends.items()
@@ -321,9 +323,9 @@ def test_rows_are_landed_once(archive: ArchiveRun) -> None:
     with pytest.raises(ChangelogError, match=r"booking\.guest, partition 0, was archived by another run") as error:
         land(archive, frame(archive, ROWS[:12]), spans(0, 40, None), prefix="booking")
     assert error.value.kind is Kind.IN_USE
-    assert archive.manifest() == manifest, "nothing is committed"
+    assert archive.manifest() == manifest, "the refused run committed something"
     assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, (
-        "these offsets are taken by the markers with which Kafka ends transactions"
+        "these offsets have no rows, but the markers with which Kafka ends transactions"
     )
 
     truncate = {"entity": "guest", "key": TRUNCATE_KEY, "op": "truncate", "current": None, "original": None}

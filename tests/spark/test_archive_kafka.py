@@ -34,7 +34,7 @@ from tests.integration.kafka.test_log import change, entity, raw, settings, stor
 from tests.servers import fetched, kafka_lib
 from tests.unit.records import record
 
-__all__ = ["settings"]  # the fixture, which has its own topic prefix
+__all__ = ["settings"]  # this fixture has its own topic prefix
 
 CONFIG = """
 name = "app"
@@ -49,7 +49,7 @@ COMPACT_SOON = {"min.compaction.lag.ms": "1"}
 
 
 def with_topic_settings(settings: KafkaSettings, topic_settings: Mapping[str, str]) -> KafkaSettings:
-    """The settings of a sink whose topic of orders has these topic settings."""
+    """The settings of a sink. It creates the topic of orders with `topic_settings`."""
     return replace(settings, entities={"order": TopicSettings(settings=topic_settings)})
 
 
@@ -124,7 +124,7 @@ def test_the_job_stops_if_kafka_lost_history(site: Site, settings: KafkaSettings
         for number in range(4, 8):
             store(sink, number, change(number, "1", at=0))
         cut = TopicPartition(f"{settings.prefix}.order", 0, site.offsets()[f"{settings.prefix}.order"]["0"] + 3)
-        admin = settings.client.admin()  # a variable, because the client must outlive the answer
+        admin = settings.client.admin()  # in a variable, because the client must exist as long as the answer
         admin.delete_records([cut])[cut].result()
         error = site.run(code=3)["error"]
         assert error.startswith(f"history lost: {settings.prefix}.order, partition 0, is read up to offset ")
@@ -155,7 +155,9 @@ def yesterday(record: Record) -> Record:
 def test_an_archive_ends_where_no_partition_lacks_a_row(
     site: Site, settings: KafkaSettings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is killed between two commits leaves partition 0 at commit 22, and partition 1 at commit 2."""
+    """A run is killed between two commits. Then partition 0 is archived up to commit 22, and partition 1 up to commit
+    2.
+    """
     archive = Archive(path=str(site.archive))
     first_commit_only = partial(_first, kafka_offsets.slices)
     with writing(with_topic_settings(settings, KEEP_ALL), entity(partitions=2)) as sink:
@@ -200,7 +202,7 @@ def test_an_archive_of_an_older_version_is_complete_after_the_next_run(
         assert end_of(spark, archive) == Position(1, 1, 2)
         runs = len(numbers(store_of_archive))
         site.run()
-        assert len(numbers(store_of_archive)) == runs, "a run without news commits nothing"
+        assert len(numbers(store_of_archive)) == runs, "a run without new messages commits nothing"
 
 
 def _first(slices: Callable[[Spans, int], Iterable[Spans]], spans: Spans, rows_max: int) -> Iterator[Spans]:

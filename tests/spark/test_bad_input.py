@@ -1,4 +1,6 @@
-"""Bad input to a job: it prints one line, ends with its exit code, and writes nothing that a reader would see."""
+"""Bad input to a job. The job prints one line, ends with the right exit code, and writes nothing that a reader would
+see.
+"""
 
 import json
 import re
@@ -43,7 +45,9 @@ KAFKA = {
     "derive_deltas": (derive_deltas.JOB, ["--checkpoint", "{out}"]),
     "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
 }
-"""The jobs for a changelog on Kafka (`FILES`: in files), each with the arguments that it needs."""
+"""The jobs for a changelog on Kafka, each with the arguments that it needs. `FILES` has the jobs for a changelog in
+files.
+"""
 
 BEYOND = "00000009/0000000000000001/00000000"
 SCHEMA_ID = 1048575
@@ -55,7 +59,9 @@ ErrorOf = Callable[..., str]
 @pytest.fixture
 def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ErrorOf:
     def error_of(jobs: Jobs, name: str, sink: str, *more: str, code: int) -> str:
-        """Returns the one line that a failing job prints. Checks that there is no manifest, so readers see nothing."""
+        """Returns the one line that a failing job prints. Checks that the job wrote no manifest, so that readers see
+        nothing.
+        """
         file = tmp_path / "changelog.toml"
         file.write_text(CONFIG.format(sink=sink), "utf-8")
         job, needed = jobs[name]
@@ -92,7 +98,7 @@ def damaged(log: Path) -> None:
 
 
 def without_manifest(log: Path) -> None:
-    """Deletes the first two files, as if they were in an archive whose manifest is lost."""
+    """Deletes the first two files. This looks like an archive whose manifest is lost."""
     for number in (1, 2):
         log_file(log, number).unlink()
 

@@ -1,4 +1,4 @@
-"""Spark reads a changelog in files, and gets the same rows as the log's own reader, or an error of one line."""
+"""Spark reads a changelog in files. It gets the same rows as the log's own reader, or an error of one line."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ COMMITS = 6
 
 
 def commit(number: int) -> list[dict[str, Any]]:
-    """Three rows: one for each of two entities, and a version of columns."""
+    """Returns three rows: one for each of two entities, and one that announces a version of columns."""
     return [
         row(Position(1, number, 0), entity=SCHEMAS),
         row(Position(1, number, 2), current='{"a": 1e+20, "b":-0}', moved='{"movedTo":{"key":"x","partition":1}}'),
@@ -66,7 +66,7 @@ def archive(path: Path, last: int) -> None:
 
 
 def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows as the log's own reader does."""
+    """Returns the rows in the form in which the log's own reader returns them."""
     rows = sorted((row.asDict() for row in changes.collect()), key=lambda row: str(row["position"]))
     return [{**row, "committed_at": row["committed_at"].astimezone(UTC)} for row in rows]
 
@@ -133,7 +133,7 @@ def test_the_end_is_known_without_reading_rows(spark: SparkSession, log: Path) -
         (Archive, {"after": Position(1, 2, 6)}, Kind.USAGE, "ends at 00000001/0000000000000002/00000004"),
     ],
 )
-def test_an_unknown_entity_or_position_is_one_line(
+def test_an_unknown_entity_or_position_is_reported_in_one_line(
     spark: SparkSession, log: Path, where: Any, arguments: dict[str, Any], kind: Kind, message: str
 ) -> None:
     changelog = where(path=log if where is Files else str(log))

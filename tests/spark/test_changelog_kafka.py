@@ -1,4 +1,4 @@
-"""One workload, published by the service into files and to Kafka: Spark reads the same rows from either."""
+"""A service publishes the same workload into files and to Kafka. Spark reads the same rows from both."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def configs(spark: SparkSession, database: str, broker: Broker, tmp_path: Path) -> list[config.Config]:
-    """The configurations of two services: one publishes into files, one to Kafka in JSON."""
+    """The configurations of two services. One publishes into files, the other to Kafka in JSON."""
     fetched("jars")
     at = f'kind = "kafka", bootstrap_servers = "{broker.bootstrap_servers}"'
     return [
@@ -106,7 +106,7 @@ def publish(dsn: str, configs: list[config.Config]) -> None:
         connection.execute(TABLES.encode())
         services: list[Running] = []
         try:
-            for service_config in configs:  # one at a time: `said` shows the log of only the last one
+            for service_config in configs:  # one at a time: `said` shows only the log of the last service
                 services.append(running := Running(Service(service_config)))
                 running.until(lambda running=running: _streams(running))  # type: ignore[misc]
             for statement in WORKLOAD.split(";\n"):
@@ -136,7 +136,7 @@ def _is_complete(log: Any) -> bool:
 
 
 def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
-    """Returns the rows by position, without the service's own name, which differs between the changelogs."""
+    """Returns the rows by position, without the service's name: it differs between the two changelogs."""
     rows = [row.asDict() for row in changes.drop(PARTITION, OFFSET).collect()]
     rows.sort(key=lambda row: (row["position"], row["partition"]))
     for row in rows:
@@ -147,7 +147,7 @@ def rows_of(changes: DataFrame) -> list[dict[str, Any]]:
 
 
 def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replaces each state by its canonical text, because Avro stores values and not their text."""
+    """Replaces each state by its canonical text. Avro does not keep a value's original text."""
     return [
         {**row, **{side: row[side] and canonical.text(row[side]) for side in ("current", "original")}} for row in rows
     ]
@@ -239,7 +239,7 @@ def _an_aborted_message_is_not_read(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "transactional.id": f"{where.prefix}-test",
-            "transaction.timeout.ms": int(PROGRAM_S * 1000),  # the transaction is open while Spark reads
+            "transaction.timeout.ms": int(PROGRAM_S * 1000),  # the transaction stays open while Spark reads
         }
     )
     producer.init_transactions(PATIENCE_S)
@@ -272,7 +272,7 @@ def test_a_changelog_is_read_up_to_its_checkpoint_or_not_at_all(
     assert sorted(row["key"] for row in keys) == ["1", "2"]
 
 
-def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker) -> None:
+def test_a_missing_topic_is_reported_in_one_line(spark: SparkSession, broker: Broker) -> None:
     fetched("jars")
     where = Kafka(bootstrap_servers=broker.bootstrap_servers, prefix="nothing")
     with pytest.raises(ChangelogError, match="there is no topic of the changelog nothing at") as caught:
@@ -286,7 +286,9 @@ def test_a_missing_topic_is_one_line(spark: SparkSession, broker: Broker) -> Non
     assert str(explain(from_spark.value)).startswith("Kafka has no such topic; ")
 
 
-def test_a_broker_that_does_not_answer_is_one_line(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_answer_is_reported_in_one_line(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched("jars")
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)
     where = Kafka(bootstrap_servers="127.0.0.1:1", prefix="nothing")

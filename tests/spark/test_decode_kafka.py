@@ -1,4 +1,6 @@
-"""Executors decode Kafka's messages into the rows that were published, or fail with one line that names a message."""
+"""Executors decode Kafka's messages into the rows that were published. If they fail, the error is one line that names a
+message.
+"""
 
 import http.server
 import threading
@@ -38,7 +40,7 @@ SCHEMA = value_schema("order", Struct(fields=(("id", Primitive.LONG),)), ["id"],
 
 
 def messages(rows: pa.RecordBatch, values: list[bytes]) -> pa.RecordBatch:
-    """The messages of the rows, as Spark's Kafka source gives them to the decoder."""
+    """The messages of the rows, in the form in which Spark's Kafka source gives them to the decoder."""
     moves = [
         [{"key": k, "value": v} for k, v in row_headers if k.startswith("moved")] or None
         for row_headers in headers(rows)
@@ -177,7 +179,7 @@ def test_an_error_of_a_registry_is_one_line(
     assert "wrong" not in str(caught.value)
 
 
-def test_a_registry_that_is_down_is_one_line() -> None:
+def test_a_registry_that_is_down_is_reported_in_one_line() -> None:
     with pytest.raises(ChangelogError, match=r"asking for schema 1 at the registry http://127\.0\.0\.1:1: ") as caught:
         ExecutorRegistry.of_options("http://127.0.0.1:1", {"timeout": 1}).schema(1)
     assert caught.value.kind is Kind.CONNECTION

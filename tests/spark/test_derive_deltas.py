@@ -1,4 +1,4 @@
-"""The job `derive_deltas` on a file log writes deltas as files: repeated runs, runs that stop, and bad input."""
+"""The job `derive_deltas` on a file log writes deltas as files. Tests repeated runs, runs that stop, and bad input."""
 
 import json
 import random
@@ -100,7 +100,7 @@ def test_a_run_that_stops_before_its_commit_is_repeated(spark: SparkSession, log
     with pytest.raises(Stopped):
         write(store, newest(store), changes, form="parquet", ordered=True, at=datetime.now(UTC), reach=stop)
     assert not newest(store).runs
-    assert list(store.files("deltas")), "its files exist, but no manifest lists them"
+    assert list(store.files("deltas")), "the stopped run must have written files, which no manifest lists"
     assert log.run() == 0
     assert len(log.deltas(spark)) == len(log.records)
 
@@ -150,7 +150,7 @@ def test_a_run_can_be_limited_to_a_span_of_positions(
         ),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(
+def test_bad_input_is_reported_in_one_line_and_writes_nothing(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
     assert log.run(*arguments) == code
@@ -160,7 +160,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert not (log.folder / "out").exists()
 
 
-def test_a_damaged_file_of_the_log_is_one_line(
+def test_a_damaged_file_of_the_log_is_reported_in_one_line(
     spark: SparkSession, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = log.folder / "log" / "log" / f"{3:020d}.parquet"

@@ -1,4 +1,4 @@
-"""The job `derive_deltas` on topics writes deltas to topics: killed and repeated runs, and bad input."""
+"""The job `derive_deltas` on topics writes deltas to topics. Tests killed and repeated runs, and bad input."""
 
 import io
 import json
@@ -90,7 +90,7 @@ class Topics:
         return main(JOB, [*self.arguments, *arguments])
 
     def crash(self) -> None:
-        """Runs the job in its own process. It is killed after it sent a batch that its checkpoint does not yet have."""
+        """Runs the job in a process that is killed after it has sent a batch, before the batch is in its checkpoint."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
         hasty = (
             f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'
@@ -207,7 +207,7 @@ def test_a_continuous_job_ends_on_sigterm(
 
 
 def test_deltas_in_avro(spark: SparkSession, topics: Topics, registry: Registry) -> None:
-    """Without `auto_register`, the job fails, because the schema of deltas is not registered."""
+    """Without `auto_register`, the job first fails, because the schema of deltas is not registered."""
     topics.grow(3)
     topics.sink = f'codec = "avro", registry = "{registry.url}", auto_register = false'
     assert topics.run() == 3
@@ -245,7 +245,7 @@ def test_deleted_messages_stop_the_job(spark: SparkSession, topics: Topics, caps
 
 
 def cut(topics: Topics) -> None:
-    """Deletes all messages of the changelog's topics, as retention would."""
+    """Deletes all messages of the changelog's topics, as retention would do."""
     admin = topics.settings.client.admin()
     for entity in topics.workload.rows:
         name = f"{topics.settings.prefix}.{entity}"
@@ -279,7 +279,7 @@ def _delete_records(admin: AdminClient, part: TopicPartition) -> None:
         (["--output", "x"], 2, "--output is not for a changelog on Kafka"),
     ],
 )
-def test_bad_input_of_topics_is_one_line(
+def test_bad_input_of_topics_is_reported_in_one_line(
     spark: SparkSession,
     topics: Topics,
     capsys: pytest.CaptureFixture[str],
@@ -295,7 +295,7 @@ def test_bad_input_of_topics_is_one_line(
     assert not (topics.folder / "checkpoint").exists()
 
 
-def test_a_broker_that_does_not_answer_is_one_line(
+def test_a_broker_that_does_not_answer_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "TIMEOUT_S", 1.0)

@@ -1,4 +1,4 @@
-"""The job `detect_drift` with a real database and the real service. Drift is planted by edits of the log's files."""
+"""The job `detect_drift` with a real database and the real service. Tests plant drift: they edit the log's files."""
 
 import json
 import zlib
@@ -93,12 +93,12 @@ def detect(run: Run, site: Site, tmp_path: Path) -> Run:
 
 
 def made_up(key: str) -> Edit:
-    """Adds a second row, whose key the source does not have."""
+    """Returns an edit that adds a row with another key. The source does not have that key."""
     return lambda row: [row, {**row, "key": key}]
 
 
 def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
-    """A renamed label of an enum and a new expression of a generated column change rows without a log record."""
+    """A renamed label of an enum and a new expression of a generated column change rows, but not the log."""
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TYPE mood AS ENUM ('glad', 'sad')",
@@ -123,7 +123,9 @@ def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run,
 
 
 def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -> None:
-    """Covers masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is skipped."""
+    """The tables have masks, a row filter, a large value that the log does not repeat, and a truncate. `event` is
+    skipped.
+    """
     site.sql(
         "UPDATE doc SET n = 1 WHERE id = 2",
         "TRUNCATE emptied",
@@ -177,7 +179,7 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
     "14": ("an array", {"tags": '["x", "y"]'}),
     "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }
-"""The edits of the log, by key: what the edit is, and the new JSON by column."""
+"""The edits of the log. For each key, it says what the edit is, and gives the new JSON of columns."""
 
 
 def test_planted_drift_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:
@@ -251,7 +253,7 @@ def test_a_mask_is_compared(site: Site, detect: Run) -> None:
 
 
 def test_changes_that_an_edit_of_the_publication_hid_are_drift(site: Site, service: Running, detect: Run) -> None:
-    """The service notices the edit, but its configuration says to ignore it."""
+    """The service notices that the publication was edited, but its configuration says to ignore that."""
     publication = f'ALTER PUBLICATION "{site.name}"'
     site.sql(
         "INSERT INTO emptied VALUES (20, 'before'), (21, 'before')",
@@ -276,7 +278,7 @@ def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run)
     site.sql("ALTER TABLE aged ADD COLUMN empty int, ADD COLUMN filled int DEFAULT 7")
     aged = detect("--entities", "aged").report["entities"]["aged"]
     assert (aged["verdict"], aged["drifted"], list(aged["schemaChanged"])) == ("clean", 0, ["filled"])
-    site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # this change brings the new columns to the changelog
+    site.sql("UPDATE aged SET note = 'after' WHERE id = 1")  # with this change, the new columns get into the changelog
     service.until(lambda: site.state("aged")["5"].get("filled") == 7)
     report = detect("--entities", "aged").report
     assert report["entities"]["aged"]["verdict"] == "clean"
@@ -294,7 +296,7 @@ def test_an_altered_table_is_no_drift(site: Site, service: Running, detect: Run)
     ],
 )
 @pytest.mark.usefixtures("service")
-def test_bad_input_is_one_line(
+def test_bad_input_is_reported_in_one_line(
     spark: SparkSession,
     site: Site,
     tmp_path: Path,
@@ -313,7 +315,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize(
     "arguments", [["--sample", "2"], ["--wait", "soon"], ["--partitions", "0"], ["--since", "monday"]]
 )
-def test_bad_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_reported_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(JOB, arguments)
     assert len(capsys.readouterr().err.splitlines()) == 1

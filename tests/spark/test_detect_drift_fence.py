@@ -1,4 +1,6 @@
-"""Comparisons that are refused because they could not be exact, and commits that are logged before they are visible."""
+"""Comparisons that are refused because they could not be exact, and commits that are in the log before they are
+visible.
+"""
 
 import contextlib
 import threading
@@ -57,7 +59,9 @@ def site(own: Server, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Detect:
-    """Returns a function that runs the job, checks its summary, and returns its report and the lines that it prints."""
+    """Returns a function that runs the job and checks its summary. It returns the report and the lines that the job
+    prints.
+    """
 
     def detect(*arguments: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
         ran = run(JOB, site.config, *arguments, code=code)
@@ -166,7 +170,9 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: Server, detect: Detec
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """This includes key 1, whose other rows were lost: its change contains the previous row, which the job compares."""
+    """The commits include one of key 1, whose other rows were lost. Its message has the previous row, which the job
+    compares.
+    """
     with site.running() as service:
         service.until(lambda: all_rows_read(site))
         rewrite(site.log, {("known", "1"): lost})

@@ -1,4 +1,6 @@
-"""The job `detect_drift` with a changelog on Kafka, in JSON and in Avro, and with its archive. Topics are repaired."""
+"""The job `detect_drift` with a changelog on Kafka in JSON and in Avro, and with its archive. It also repairs
+topics.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,14 +49,16 @@ PLANTED: dict[str, dict[str, str] | None] = {
     "31": {"price": "-0"},
     "100": {"id": "100"},
 }
-"""The planted drift, by key: the new JSON of some columns, None for a lost row, and a key 100 that never existed."""
+"""The planted drift. For each key, it has the new JSON of some columns, or None for a lost row. Key 100 never existed
+in the table.
+"""
 
 EXPECTED_DRIFT = {
     **{key: ("changed", sorted(columns)) for key, columns in PLANTED.items() if columns and key not in ("12", "100")},
     "13": ("missing", []),
     "100": ("extra", []),
 }
-"""The drift that a comparison finds. It lacks key 12, because members of JSON have no order."""
+"""The drift that a comparison must find. Key 12 is not in it, because the order of members in JSON has no meaning."""
 
 Planted = Callable[..., Site]
 

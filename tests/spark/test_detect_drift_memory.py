@@ -1,6 +1,7 @@
-"""The job `detect_drift` with a database in memory. The service, the comparison and the repairs use only `Database`.
+"""The job `detect_drift` with a database in memory. The service, the comparison and the repairs know only the interface
+`Database`.
 
-Drift is planted by edits of the tables that leave no trace in the log.
+Tests plant drift: they edit the tables without a trace in the log.
 """
 
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ class Shop:
                 self.database.world.edit_unlogged(name, key, row)
 
     def rows(self, name: str) -> dict[int, Row]:
-        """What a reader of the table sees."""
+        """The rows that a reader of the table sees."""
         with self.database.world.lock:
             return self.database.world.tables[name].rows(self.database.world.snapshot())
 
@@ -68,7 +69,7 @@ class Shop:
 
 @pytest.fixture
 def shop(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A service that has read all tables. The wiring always opens the database in memory."""
+    """A service that has read all tables. The wiring is replaced, so that it always opens the database in memory."""
     database = MemoryDatabase(World(Random(7), TABLES))
     facade: Database = database
     monkeypatch.setattr(sources, "PostgresDatabase", lambda _settings: facade)
@@ -128,9 +129,10 @@ def test_each_kind_of_drift_is_found_exactly_and_healed_by_signals(shop: Shop) -
 
 
 def test_commits_between_the_fence_and_its_scan_are_not_drift(shop: Shop) -> None:
-    """The fence is the message up to which the changelog must be published before the job compares anything.
+    """The fence is a message in the log. The job compares nothing until the changelog is published up to the message.
 
-    These commits are in the changelog by then. Earlier drift is found nevertheless.
+    In this test, commits follow the fence, and they are in the changelog before the tables are read. Drift from before
+    the fence must still be found.
     """
     changed, deleted, drifted, *_ = shop.rows("item")
     free, made_up = shop.free("item")[:2]
@@ -141,7 +143,7 @@ def test_commits_between_the_fence_and_its_scan_are_not_drift(shop: Shop) -> Non
             changed: row(changed, "later"),
             deleted: None,
             free: row(free, "later"),
-            made_up: row(made_up, "later"),  # the original of this change is the row at the fence
+            made_up: row(made_up, "later"),  # the original of this change is the row as it was at the fence
         },
     )
     ran = shop.detect("--entities", "item", code=1)

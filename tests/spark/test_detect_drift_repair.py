@@ -84,12 +84,12 @@ def plant(site: Site) -> None:
 
 
 def made_up(key: int) -> Edit:
-    """Adds a second row, whose key the table does not have."""
+    """Returns an edit that adds a row with another key. The table does not have that key."""
     return lambda row: [row, *setting({"id": str(key)})({**row, "key": str(key)})]
 
 
 def members(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns the named members of each entity's report, of its action or of its history."""
+    """Returns these members of each entity's report. They can also be members of its action or of its history."""
     return {
         name: tuple({**entity, **entity["action"], **entity["history"]}[member] for member in names)
         for name, entity in report["entities"].items()
@@ -132,7 +132,7 @@ def test_the_policy_is_carried_out_and_the_next_run_verifies_it(site: Site, dete
     signals = {id_ for repaired in repairs.values() if repaired for id_ in repaired["signals"]}
     outcomes = Repairs.parse(site.checkpoint.repairs).ended
     assert outcomes.keys() == signals
-    assert sorted(outcomes.values()) == ["done"] * (len(signals) - 1) + ["done, 1 absent"]  # the key that was made up
+    assert sorted(outcomes.values()) == ["done"] * (len(signals) - 1) + ["done, 1 absent"]  # the made-up key is absent
     for name in ("few", "whole", "many"):
         assert site.state(name) == {str(row["id"]): row for (row,) in site.sql(f"SELECT to_json(t) FROM {name} AS t")}
     assert {op for op, _ in site.ops("few")[ROWS:]} == {"read", "delete"}
@@ -159,7 +159,7 @@ def test_a_comparison_waits_for_a_repair_that_was_requested_before(site: Site, d
 
 
 def _wake_once_fenced(site: Site, service: Service) -> None:
-    """Wakes the service once the comparison has its locks, which it takes before its snapshot."""
+    """Wakes the service once the comparison has its locks. The comparison takes them before its snapshot."""
     locks = "SELECT 1 FROM pg_locks WHERE relation = 'few'::regclass AND mode = 'AccessShareLock' AND granted"
     deadline = time.monotonic() + PATIENCE_S
     while not site.sql(locks) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Comparisons with `--source`, which is a copy of a table. Keys that differ are compared again after `--settle`."""
+"""Comparisons with `--source`, a copy of a table. Keys that differ are compared a second time after `--settle`."""
 
 import re
 import shutil
@@ -79,7 +79,7 @@ def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture
 def copy(spark: SparkSession, site: Site) -> DataFrame:
-    """The table as another store would hold it."""
+    """The table, in the types of another store."""
     rows = site.sql(
         "SELECT id, shop, note, price, ratio, amount, at, local::text, day, open, raw, doc::text, uid::text FROM sale"
     )
@@ -93,7 +93,9 @@ def copy(spark: SparkSession, site: Site) -> DataFrame:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Detect:
-    """Returns a function that compares with a frame, which it writes as Parquet, or with a table over JDBC."""
+    """Returns a function that compares the changelog with a data frame or with a table over JDBC. It first writes the
+    frame as Parquet.
+    """
 
     def detect(source: DataFrame | Mapping[str, str], *arguments: str, code: int = 0, site: Site = site) -> Ran:
         if isinstance(source, DataFrame):
@@ -149,7 +151,7 @@ LAGGING = """(
         CASE id WHEN 6 THEN '{"a": null, "b": 1.5}' ELSE doc::text END AS doc, uid::text
     FROM sale WHERE id <> 11
 ) AS copy"""
-"""The table with drift. Row 5 is correct from the third read on."""
+"""The table with drift. From the third read on, row 5 is correct."""
 
 
 def test_a_table_over_jdbc_is_read_again_once_it_has_settled(site: Site, detect: Detect) -> None:
@@ -253,7 +255,7 @@ def test_a_column_that_spark_cannot_hold_has_no_other_type_in_the_hint(spark: Sp
 
 
 def _version(type_: ColumnType) -> Version:
-    """Returns a version of the entity `sale` with the columns `id`, the key, and `value`."""
+    """Returns a version of the columns of the entity `sale`: `id`, which is the key, and `value`."""
     return Version(
         entity="sale",
         number=1,

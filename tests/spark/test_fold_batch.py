@@ -1,4 +1,4 @@
-"""Reading states a batch at a time gives the same result as reading them row by row, whatever their values are."""
+"""Reading states in batches gives the same result as reading them row by row, whatever their values are."""
 
 import json
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ documents = st.lists(
 
 
 def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[str, Any]]:
-    """Folds one change for each document, and returns the states sorted by key."""
+    """Folds one change for each document. Returns the states sorted by key."""
     count = len(documents)
     constants = {"op": "update", "api_version": "1", "service_name": "a", "identifier": "é", "context": "{}"}
     columns = {name: pa.array([value] * count) for name, value in constants.items()}
@@ -86,7 +86,7 @@ def folded(documents: list[str | None], *, whole: bool, raw: bool) -> list[dict[
 @given(st.lists(documents, min_size=1, max_size=4), st.booleans())
 def test_reading_a_batch_equals_reading_row_by_row(documents: list[str], raw: bool) -> None:
     quick, plain = (folded([*documents], whole=whole, raw=raw) for whole in (True, False))
-    assert repr(quick) == repr(plain)  # repr distinguishes NaN from null, and -0.0 from 0.0
+    assert repr(quick) == repr(plain)  # `repr` distinguishes NaN from null, and -0.0 from 0.0
 
 
 USUAL = (
@@ -98,7 +98,7 @@ USUAL = (
 
 
 def test_usual_states_are_read_a_batch_at_a_time() -> None:
-    """If usual states were read row by row, the test above would compare one reader with itself."""
+    """If usual states were read row by row, the test above would compare the row-by-row reader with itself."""
     types = SCHEMAS[False].types[: len(COLUMNS)]
     arrays, unread = fold_batch.BatchReader(COLUMNS, types, raw=False).reader()(
         [USUAL, "{}", '{"double":0,"at":"infinity"}', "[]"]

@@ -1,4 +1,4 @@
-"""What all jobs have in common: exit codes, one line for an error, and one line of JSON as the summary."""
+"""Tests what all jobs have in common: exit codes, errors of one line, and a summary of one line of JSON."""
 
 import argparse
 import json
@@ -73,7 +73,7 @@ def test_a_job_ends_with_its_summary(spark: SparkSession, config: Path, capsys: 
     assert 'changelog_job_rows_read{job="try"} 5.0' in metrics.read_text()
     subprocess.run([promtool(), "check", "metrics"], input=metrics.read_bytes(), check=True, capture_output=True)
     assert 'changelog_job_success{job="try"} 1.0' in metrics.read_text()
-    assert spark.range(1).count() == 1  # the job did not stop the session, because it had not started it
+    assert spark.range(1).count() == 1  # the job did not stop the session, because it had not started the session
 
 
 def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_an_error_is_one_line_without_values(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_reported_in_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(job_of(), ["--nonsense"])
     assert capsys.readouterr().err == "try: unrecognized arguments: --nonsense; see `try --help`\n"
@@ -124,7 +124,7 @@ def test_bad_usage_is_one_line(config: Path, capsys: pytest.CaptureFixture[str])
 )
 @pytest.mark.parametrize("empty", ["", " ", "file:", "file://"])
 def test_an_empty_path_is_refused(job: Job, options: list[str], empty: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A script passes an empty path if its variable is not set. The path would mean the working directory."""
+    """A script passes an empty path if its variable is not set. An empty path would mean the working directory."""
     for option in options:
         with pytest.raises(SystemExit, match="2"):
             main(job, [option, empty])
@@ -258,6 +258,8 @@ def test_an_error_names_the_path_once() -> None:
 
 @pytest.mark.parametrize("module", ["archive", "derive_deltas", "rebuild_view", "detect_drift", "demo"])
 def test_help_needs_no_spark(module: str) -> None:
-    """Each module can be imported without Spark: for help, a dry run, and the demo, which says what is missing."""
+    """Each module can be imported without Spark. Help and dry runs need that, and so does the demo, which says what is
+    missing.
+    """
     code = f"import sys; sys.modules['pyspark'] = None; import changelog.spark_jobs.{module}"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -42,7 +42,7 @@ def test_readers_find_the_last_commit(tmp_path: Path) -> None:
     assert (first.at, first.files, first.offsets) == (NOW.isoformat(), (ONE,), {"booking.order": {"0": 12}})
     second = commit(store, with_offset(20), at=NOW)
     assert newest(local(tmp_path)) == second
-    assert read_manifest(tmp_path) == second, "the file log's reader reads it, too"
+    assert read_manifest(tmp_path) == second, "the file log's reader must read the manifest, too"
     assert sorted(file.path for file in store.files("")) == ["manifest/1.json", "manifest/2.json"]
     assert second.files[0].day == "2026-11-21"
 
@@ -75,7 +75,7 @@ def test_a_damaged_manifest_is_no_manifest(manifest: Manifest, data: st.DataObje
     cut = data.draw(st.integers(0, len(text) - 1))
     assert parse_manifest(text[:cut], "here") is None
     assert parse_manifest(text[:cut] + bytes(len(text) - cut), "here") is None, (
-        "as if some blocks never reached the disk"
+        "a manifest is refused if its last blocks never reached the disk"
     )
     flipped = bytes([text[cut] ^ 1])
     parsed = parse_manifest(text[:cut] + flipped + text[cut + 1 :], "here")
@@ -116,7 +116,7 @@ def test_a_newer_format_is_refused_and_never_skipped(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
-    """Each writer builds on the commits of the others."""
+    """Each writer continues from the commits of the others."""
 
     def add(number: int) -> Callable[[Manifest], Manifest]:
         return lambda before: Manifest(
@@ -134,7 +134,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     manifest = newest(local(tmp_path))
     assert manifest is not None
     assert manifest.offsets == {str(number): {"0": number} for number in range(12)}
-    assert len(list((tmp_path / "manifest").iterdir())) == 12, "and no other files"
+    assert len(list((tmp_path / "manifest").iterdir())) == 12, "there must be no other files"
 
 
 class Overwriting:
@@ -195,9 +195,10 @@ def test_other_file_systems_need_a_session() -> None:
 
 
 def test_a_store_that_renames(spark: SparkSession, tmp_path: Path) -> None:
-    """Uses Hadoop's file system `viewfs` over a local folder. There a rename replaces a file that has the new name.
+    """Uses Hadoop's file system `viewfs` over a local folder. There, a rename replaces an existing file of the new
+    name.
 
-    Over the file system of a cluster, a rename replaces nothing.
+    On the file system of a cluster, a rename never replaces a file.
     """
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.try.link./lake", f"file:{tmp_path}")
     store = hadoop(spark, "viewfs://try/lake")

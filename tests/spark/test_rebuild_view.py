@@ -1,4 +1,6 @@
-"""The job `rebuild_view` makes views of a file log as of any moment, and updates them later. An error is one line."""
+"""The job `rebuild_view` makes views of a file log as of any moment, and updates existing views. Its errors are one
+line each.
+"""
 
 import json
 import random
@@ -96,7 +98,7 @@ def workload() -> list[list[Record]]:
 
 @pytest.fixture
 def folder(tmp_path: Path, workload: list[list[Record]]) -> Path:
-    """A configuration, and a log of the first half of the transactions. `grow` adds more."""
+    """A configuration, and a log with the first half of the transactions. `grow` adds more of them."""
     (tmp_path / "changelog.toml").write_text(CONFIG, "utf-8")
     first = next(record for records in workload for record in records if record.entity == "order")
     grow(tmp_path, [[announced(first)], *workload[: TRANSACTIONS // 2]])
@@ -115,7 +117,7 @@ def grow(folder: Path, transactions: list[list[Record]]) -> None:
 
 
 def with_schema(folder: Path) -> Path:
-    """Writes the entity's schema, and returns its folder."""
+    """Writes the entity's schema. Returns the folder of the schema."""
     schemas = folder / "schemas"
     schemas.mkdir()
     (schemas / "order.avsc").write_text(json.dumps(avro.state_schema("order", SHAPE, ("id",), "booking")), "utf-8")
@@ -226,7 +228,7 @@ def test_documents_nest_the_rows_that_belong_to_them(
         (("--view", "taken"), 2, "view.nested.Note: order has a column of this name"),
     ],
 )
-def test_a_view_that_cannot_be_made_is_one_line(
+def test_a_view_that_cannot_be_made_is_reported_in_one_line(
     folder: Path, run: Run, arguments: tuple[str, ...], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

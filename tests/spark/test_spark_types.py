@@ -42,7 +42,7 @@ def test_columns_without_a_key_may_all_be_null() -> None:
     ("text", "message"),
     [(None, "cannot be read"), ("{", "is not the schema of an entity"), ('"int"', "is not the schema of an entity")],
 )
-def test_a_file_that_is_no_schema_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_file_that_is_no_schema_is_reported_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "order.avsc").write_text(text, "utf-8")
     with pytest.raises(ChangelogError, match=f"order.avsc {message}.*changelog schemas generate") as caught:

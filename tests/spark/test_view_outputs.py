@@ -1,5 +1,5 @@
-"""Views are written as tables. In PostgreSQL, the new table replaces the old one in one step; in Delta Lake, each new
-state of a view is one commit. A table that the job did not write itself is never replaced.
+"""Views are written as tables. In PostgreSQL, the new table replaces the old one in one step. In Delta Lake, each new
+state of a view is one commit. The job never replaces a table that it did not write itself.
 """
 
 import json
@@ -84,7 +84,7 @@ ORACLE = """SELECT id = 9007199254740993, flag, small = -1, single = 'NaN', doub
     "p""a`ir" = '{"n": "1.50", "at": "2026-11-21T03:10:02.000000Z", "doc": [1, "x"]}', note = '', long IS NULL,
     _key = '1', _unavailable = '{}', _out_of_range = '{}', _committed_at IS NOT NULL,
     _context::text = '{"nul": "\\u0000", "half": "\\ud800", "n": 1.10}' FROM orders WHERE _key = '1'"""
-"""Compares each value in the server. Each column of the result must be true."""
+"""Compares the values of the view with those that the server should have. Each column of the result must be true."""
 
 
 def change(key: str, commit: int, op: Op = Op.CREATE, **values: Any) -> Record:
@@ -159,7 +159,7 @@ def test_a_table_is_replaced_at_once(folder: Path, run: Run, dsn: str) -> None:
 
 
 class _Reading:
-    """Counts the table's rows over and over, while it is replaced."""
+    """Counts the table's rows again and again, while the table is replaced."""
 
     def __init__(self, dsn: str, counts: set[int]) -> None:
         self._ended = threading.Event()
@@ -253,7 +253,7 @@ def test_each_view_is_one_commit_of_delta_lake(spark: SparkSession, folder: Path
 
 @pytest.mark.usefixtures("starts_servers")
 def test_without_delta_lake_one_line_says_what_to_add(folder: Path) -> None:
-    """Runs in its own Spark, because the session of the other tests has Delta Lake."""
+    """Runs in a separate Spark session, because the session of the other tests has Delta Lake."""
     java_needed()
     job = ["rebuild_view", "--config", "changelog.toml", "--entity", "order", "--output", "delta", "--to", "delta"]
     command = [sys.executable, "-m", f"changelog.spark_jobs.{job[0]}", *job[1:], "--schemas", "schemas"]

@@ -1,4 +1,4 @@
-"""Views equal the states that plain Python computes by replaying the same changes."""
+"""Views must equal the states that plain Python computes from the same changes."""
 
 import json
 import os
@@ -34,7 +34,7 @@ from tests.unit.records import record
 from tests.unit.sinks.material import checkpoint
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0")) or 4
-"""How many positions of the random workload are checked."""
+"""The number of positions of the random workload that are checked."""
 
 SERVICES = ("order-api", "nightly-batch", "admin")
 COLUMNS = [
@@ -53,7 +53,7 @@ State = dict[str, Any]
 
 
 def transactions(seed: int, count: int) -> list[list[Record]]:
-    """Transactions of a random workload of several services. Some records come twice, and some updates lack `doc`."""
+    """Transactions of a random workload of several services. Some records are repeated, and some updates lack `doc`."""
     chance = random.Random(seed)
     workload = []
     for records in Workload(random=chance).transactions(count):
@@ -119,7 +119,9 @@ def counts(choice: Chosen | None, stamp: Stamp) -> bool:
 
 
 def states_of(view: DataFrame) -> dict[str, State]:
-    """Returns the states of a view as `replay` does: each without the columns that are unavailable in its row."""
+    """Returns the states of a view in the form of `replay`: a state lacks the columns that are unavailable in its
+    row.
+    """
     states = {}
     for row in view.collect():
         state = {column.name: row[column.name] for column in COLUMNS if column.name not in row["_unavailable"]}
@@ -148,7 +150,7 @@ def stored(path: Path, transactions: Sequence[Sequence[Record]]) -> Path:
 
 
 def positions(records: Sequence[Record], chance: random.Random, count: int) -> list[Position]:
-    """Random positions: some of records, and some between records."""
+    """Random positions. Some are positions of records, and some lie between the positions of two records."""
     chosen_ = [position.envelope.provenance.source.position for position in chance.choices(records, k=count)]
     return [replace(position, ordinal=position.ordinal + chance.randrange(2)) for position in chosen_]
 

@@ -1,4 +1,4 @@
-"""Prometheus reads docs/alerts.yml; its alerts fire when they should, and only then."""
+"""Prometheus reads docs/alerts.yml. Its alerts fire when they should, and never otherwise."""
 
 import re
 import subprocess
@@ -31,7 +31,9 @@ tests:
 
 
 def fires(folder: Path, alert: str, at: str) -> set[str]:
-    """The instances for which `alert` fires at that time. promtool lists them, because the test expects none."""
+    """The instances for which `alert` fires at that time. The test file expects no alerts, so promtool prints those
+    that fire.
+    """
     file = folder / "test.yml"
     file.write_text(SERIES.format(rules=RULES, at=at, alert=alert))
     process = subprocess.run([promtool(), "test", "rules", file], capture_output=True, text=True, check=False)

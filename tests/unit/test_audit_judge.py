@@ -1,4 +1,6 @@
-"""The judge of audited campaigns (`tests.campaigns._audit`) accepts correct changelogs and finds each kind of error."""
+"""Tests the judge of audited campaigns (`tests.campaigns._audit`). It must accept correct changelogs and find each kind
+of error.
+"""
 
 import ast
 import json
@@ -103,7 +105,9 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. For the table that was added later, the row that was read contains the earlier changes."""
+"""A correct changelog. The row that was read from the table that was added later includes the earlier changes of its
+key.
+"""
 
 
 def verdict_on(rows: list[Row], since: Mapping[str, Since] = SINCE) -> Verdict:
@@ -221,11 +225,11 @@ GAP = Gap(
 EMPTIED = replace(GAP, emptied=frozenset(GAP.entities))
 
 PARTIAL = replace(GAP, last=ROWS[3].position)
-"""A gap that begins within a transaction, of which a part is published."""
+"""A gap that begins within a transaction. Only a part of the transaction is published."""
 
 
 def over_gap(rows: list[Row]) -> list[Row]:
-    """Returns the rows before and after the gap. Those after it have the next epoch."""
+    """Returns the rows before and after the gap. The rows after the gap have the next epoch."""
     return [*rows[:3], *(replace(row, position=f"00000002{row.position[8:]}") for row in rows[5:])]
 
 
@@ -272,8 +276,9 @@ def test_only_changes_in_a_gap_may_be_missing(kind: str | None, gap: Gap, rows: 
 
 
 RESTORED = Restored(at=115, transactions=TRANSACTIONS[:3])
-"""The database was restored, and lost the last two of three transactions. Then `AFTER_RESTORE` was committed at the
-position of the first lost transaction."""
+"""The database was restored, and so lost the last two of three transactions. After that, `AFTER_RESTORE` was committed
+at the position of the first lost transaction.
+"""
 
 AFTER_RESTORE = Transaction(xid=12, first=117, end=125, committed="t", events=[change("delete", ONE, None)])
 RESTORE = Gap(
@@ -416,7 +421,7 @@ def test_the_hash_is_the_one_of_kafkas_own_tests(key: str, hashed: int) -> None:
     assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
 
 
-def test_numbers_are_equal_by_value_and_to_numbers_alone() -> None:
+def test_numbers_are_equal_by_value_and_only_to_numbers() -> None:
     assert parsed("[1.50, 1e2]") == parsed("[1.5, 100]")
     assert parsed("[1]") != parsed("[2]")
     assert parsed("1") != "1"

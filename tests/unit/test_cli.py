@@ -1,4 +1,4 @@
-"""The command line: exit codes, one line for each error, and the commands that need no database."""
+"""Tests the command line: exit codes, errors of one line, and the commands that need no database."""
 
 import json
 import subprocess
@@ -45,7 +45,7 @@ STORY = [
 
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
-    """Resets the logs of this process, which the command line sends to a stream that exists only during the test."""
+    """Resets the logs of this process. The command line sends them to a stream that exists only during a test."""
     yield
     structlog.reset_defaults()
 
@@ -223,7 +223,7 @@ def test_tail_of_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.
     sink.recover()
     sink.commit(replace(checkpoint(5), position=checkpoint(4).position, settings={"event": {}}))
     sink.close()
-    assert run(config_file, "tail", "event", "--no-follow") == 0  # a known entity that has no rows yet
+    assert run(config_file, "tail", "event", "--no-follow") == 0  # this entity is known, but has no rows yet
     assert capsys.readouterr().out == ""
 
 

@@ -34,7 +34,7 @@ CASES = [
     (["check", "--config", "chang"], ["changelog.toml"]),
     (["init", "--sink", "ka"], ["kafka"]),
 ]
-"""The words that are typed after `changelog`, and the possible completions of the last one."""
+"""The words that are typed after `changelog`, and the possible completions of the last word."""
 
 BEGIN = {
     "bash": "PS1='ready> '; source ./script; echo loaded\n",
@@ -66,10 +66,12 @@ def installed(shell: str) -> str:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize(("typed", "expected"), CASES)
-def test_on_a_terminal(
+def test_bash_and_zsh_complete_words_on_a_terminal(
     capsys: pytest.CaptureFixture[str], folder: Path, shell: str, typed: list[str], expected: list[str]
 ) -> None:
-    """The shell inserts what all completions have in common, and lists them if there are several."""
+    """The shell inserts the text that all completions have in common. If there are several completions, it lists
+    them.
+    """
     (folder / "script").write_text(script(capsys, shell))
     output = _on_a_terminal(
         [installed(shell), *ALONE[shell]], folder, BEGIN[shell], f"changelog {' '.join(typed)}\t\t\t", expected
@@ -78,7 +80,9 @@ def test_on_a_terminal(
 
 
 @pytest.mark.parametrize(("typed", "expected"), [case for case in CASES if case[1] != ["changelog.toml"]])
-def test_fish(capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], expected: list[str]) -> None:
+def test_fish_completes_words(
+    capsys: pytest.CaptureFixture[str], folder: Path, typed: list[str], expected: list[str]
+) -> None:
     (folder / "script").write_text(script(capsys, "fish"))
     process = subprocess.run(
         [installed("fish"), "--no-config", "-c", f"source ./script; complete -C 'changelog {' '.join(typed)}'"],
@@ -108,7 +112,9 @@ def test_other_commands_do_not_load_the_maker_of_the_scripts() -> None:
 
 
 def _on_a_terminal(program: list[str], folder: Path, begin: str, typed: str, words: Sequence[str]) -> str:
-    """Types `begin` and `typed` into an interactive shell. Returns the shell's output once it has all the words."""
+    """Types `begin` and `typed` into an interactive shell. Waits until the shell's output has all of `words`, and
+    returns the output.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)

@@ -1,4 +1,6 @@
-"""docker-compose.yml and Dockerfile, without running Docker: they are valid, and everything that they name exists."""
+"""Tests docker-compose.yml and Dockerfile without running Docker: they are valid, and everything that they name
+exists.
+"""
 
 import json
 import re
@@ -124,7 +126,9 @@ def test_the_services_of_mysql_and_mariadb_fit_their_databases(database: Flavour
 
 @pytest.mark.parametrize("database", PROGRAMS)
 def test_the_binary_logs_of_mysql_and_mariadb_have_whole_rows(database: Flavour) -> None:
-    """They have the same options of the binary log as the servers of the tests. MySQL 8.4 writes the log by default."""
+    """These databases have the same options of the binary log as the servers of the tests. MySQL 8.4 writes a binary
+    log by default.
+    """
     options = dict(option.removeprefix("--").split("=") for option in SERVICES[database]["command"])
     chosen = {name.replace("-", "_"): value for name, value in options.items()}
     needed = {**DEFAULT_SETTINGS, **FLAVOUR_SETTINGS[database]}

@@ -1,4 +1,4 @@
-"""Tests what a configuration accepts, the errors for everything else, and that secrets are never shown."""
+"""Tests which configurations are accepted, the errors for all others, and that secrets are never shown."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ FOLLOWS = {
 
 
 def section(heading: str) -> dict[str, str]:
-    """The keys in a section's tables, each with the text of its default."""
+    """For each key in a section's tables, the text of its default."""
     text = PAGE.partition(f"\n### {heading}\n")[2].partition("\n### ")[0]
     return dict(re.findall(r"^\| `([\w.A-Z]+)` \| (.*?) \|", text, re.MULTILINE))
 
@@ -76,7 +76,7 @@ def test_defaults_are_those_of_the_page(heading: str) -> None:
 
 
 def same(cell: str, default: Any) -> bool:
-    """Whether the cell on the page has this default, as TOML or in words."""
+    """Whether a cell of the page has this default, as TOML or in words."""
     if default is None:
         return cell == "none"
     quoted = re.fullmatch(r"`(.+)`", cell)

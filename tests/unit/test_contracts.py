@@ -1,4 +1,6 @@
-"""Tests schema files as text, and the workflow and the hook with which other projects check their schema files."""
+"""Tests schema files as text. Also tests the workflow and the hook with which other projects check their schema
+files.
+"""
 
 import importlib.util
 import json

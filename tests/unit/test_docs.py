@@ -23,7 +23,7 @@ DOCS = CHECKOUT / "docs"
 PAGES = sorted([CHECKOUT / "README.md", *DOCS.rglob("*.md")])
 POSITION = "00000001/0000000000000001/00000002"
 PREFIX = re.compile(r"arguments are required|expected (one|at least one) argument|one of the arguments")
-"""The errors for a command that a text names without its required arguments."""
+"""Matches the errors for a command that a text names without its required arguments."""
 
 DRIFT = "changelog_drift_"  # the metrics of a job, which tests/unit/drift checks
 METRIC = re.compile(r"changelog_(?:[a-z]+_)+(?:total|bytes|seconds|open|info|pages|pages_read)\b")
@@ -145,7 +145,9 @@ def test_the_python_reference_names_existing_objects() -> None:
 
 
 def test_named_tests_exist() -> None:
-    """Pages of concepts name the tests that show their claims, and the classes that break a rule for such a test."""
+    """Pages of concepts name the tests that prove their claims, and the classes that break a rule so that such a test
+    fails.
+    """
     prose = "".join(page.read_text("utf-8") for page in PAGES)
     named = set(re.findall(r"`((?:test_|_[A-Z])\w+)`", prose))
     source = "".join(file.read_text("utf-8") for file in (CHECKOUT / "tests").rglob("*.py"))

@@ -1,4 +1,6 @@
-"""`[sink] envelope`: where it is refused, which entities it refuses, and which readers refuse it, in one line each."""
+"""Tests `[sink] envelope`: where the setting is refused, which entities it refuses, and which readers refuse a
+changelog with it. Each error is one line.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace

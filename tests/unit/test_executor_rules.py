@@ -1,4 +1,4 @@
-"""Tests `.ci/check_executors.py`, which checks what is shipped to Spark's workers, and what the workers import."""
+"""Tests `.ci/check_executors.py`. It checks which code is shipped to Spark's workers, and what the workers import."""
 
 import importlib.util
 import subprocess
@@ -77,7 +77,7 @@ def test_workers_load_no_connector_but_the_scan() -> None:
     contracts: list[dict[str, Any]] = project["tool"]["importlinter"]["contracts"]
     contract = next(contract for contract in contracts if contract["name"].startswith("executors "))
     scans = {rule.partition(" ")[0] for rule in contract["ignore_imports"]}
-    scans.add("changelog.spark_jobs.drift.judge_task")  # which uses the scan
+    scans.add("changelog.spark_jobs.drift.judge_task")  # this module uses the scan
     modules = ", ".join(sorted(set(contract["source_modules"]) - scans))
     code = f"import sys, {modules}; print([name for name in sys.modules if name.startswith('changelog.connectors')])"
     process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=CHECKOUT)

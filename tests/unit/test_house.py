@@ -28,7 +28,7 @@ LEFT = "left==2.1 \\\n    --hash=sha256:00\n    # via changelog-publisher (pypro
 
 
 def script(name: str) -> ModuleType:
-    """Imports a script of continuous integration."""
+    """Imports a script from `.ci`, the folder of continuous integration."""
     spec = importlib.util.spec_from_file_location(name, CHECKOUT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -39,7 +39,9 @@ def script(name: str) -> ModuleType:
 
 OF_THE_MODULE = re.compile(r"(?<![.\w])random\.(?!Random\b)\w+\(")
 UNSEEDED = re.compile(r"(?<![.\w])(os\.urandom\(|secrets\.\w+\(|hash\((?!Decimal))")
-"""Random values that the seed does not repeat. Texts and paths have another hash in each process; numbers do not."""
+"""Matches random values that the seed does not repeat. The hashes of texts and paths differ in each process; those of
+numbers do not.
+"""
 
 
 def unseeded(path: Path) -> list[str]:
@@ -74,7 +76,7 @@ def test_randomness_without_the_seed_is_found(tmp_path: Path, text: str, count: 
 
 
 LINES_MAX = 450
-"""The most lines of a file. A longer file has to be divided by subject."""
+"""The maximum number of lines of a file. A longer file must be divided by subject."""
 
 
 def python_files() -> list[Path]:

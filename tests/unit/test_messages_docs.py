@@ -1,4 +1,6 @@
-"""docs/reference/messages.md names every member of the schema and no other; the schema refuses invalid messages."""
+"""docs/reference/messages.md names every member of the schema, and no other member. The schema refuses invalid
+messages.
+"""
 
 import json
 import re

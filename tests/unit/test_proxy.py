@@ -24,7 +24,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # its links are broken on purpose
+        pass  # the test breaks links on purpose
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def _echoes(link: socket.socket, data: bytes = b"ping") -> bool:
         return answers.read(len(data)) == data
 
 
-def test_it_forwards_much_data_both_ways(proxy: Proxy) -> None:
+def test_the_proxy_forwards_much_data_both_ways(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link, bytes(range(256)) * 20_000)
 
@@ -102,7 +102,7 @@ def test_reset_breaks_links_and_serves_new_ones(proxy: Proxy) -> None:
         assert _echoes(link)
 
 
-def test_stop_refuses_until_it_resumes(proxy: Proxy) -> None:
+def test_a_stopped_proxy_refuses_links_until_it_resumes(proxy: Proxy) -> None:
     with _connect(proxy) as link:
         assert _echoes(link)
         proxy.stop()
@@ -132,7 +132,9 @@ def test_a_link_that_hangs_can_be_reset(proxy: Proxy) -> None:
 
 
 def test_links_that_are_accepted_at_the_very_end_are_closed_too(proxy: Proxy) -> None:
-    """A socket that stays open would cause a warning at some later garbage collection, and so fail another test."""
+    """A socket that stays open would cause a warning at a later garbage collection. The warning would make another test
+    fail.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""The publish loop, with a scripted source and a sink in memory: what is stored, when, and in which order."""
+"""Tests the publish loop with a scripted source and a sink in memory: what is stored, when, and in which order."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,14 +31,17 @@ def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, 
 
 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
-"""What `read` does: return a piece, raise an error, let some seconds pass, or stop the service.
+"""What a call of `read` does: it returns a piece, raises an error, lets some seconds pass, or stops the service.
 
-None lets as many seconds pass as the timeout of `read`."""
+If the item is None, the call lets as many seconds pass as its timeout.
+"""
 
 
 @dataclass(slots=True)
 class World:
-    """A clock, a source that follows `script`, and a sink, in one object. `happened` lists their events in order."""
+    """A clock, a source that follows `script`, and a sink, in one object. `happened` lists the events of all three in
+    order.
+    """
 
     script: Sequence[Step]
     stop: Event = field(default_factory=Event)

@@ -155,7 +155,7 @@ def test_health_is_served_on_an_ipv6_address() -> None:
 
 
 def answering(answer: bytes) -> socketserver.ThreadingTCPServer:
-    """A program that is not our service, and that gives this answer to every request."""
+    """A program that is not our service. It gives this answer to every request."""
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:

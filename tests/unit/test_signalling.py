@@ -1,6 +1,7 @@
 """Commands find out whether a service reads the slot.
 
-While a service opens its source again, it does not read the slot for some seconds, but still counts as its reader.
+While a service opens its source again, it does not read the slot for some seconds. It still counts as the slot's reader
+during that time.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,9 @@ READ = replace(FREE, reader=7)
 
 
 class Slot:
-    """A database whose slot has these states in turn, one for each call of `hold`, and keeps the last one."""
+    """A database with a slot. Each call of `hold` returns the next one of these states of the slot. After the last
+    state, `hold` returns the last state again.
+    """
 
     def __init__(self, *states: Hold | None) -> None:
         self._states: Sequence[Hold | None] = states

@@ -17,7 +17,8 @@ from tests.patience import PATIENCE_S
 class Listener:
     """Listens at `address`. Datagrams are at most 100 bytes long.
 
-    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams; more are lost.
+    It takes each datagram from the socket at once, as systemd does. A socket keeps only ten datagrams, and further ones
+    are lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -56,11 +57,11 @@ def manager(listener: Listener, **environment: str) -> Manager:
     return manager_
 
 
-def test_a_process_that_no_manager_started_has_none() -> None:
+def test_a_process_that_no_manager_started_has_no_manager() -> None:
     assert Manager.of({}) is None
 
 
-def test_a_service_that_lives_says_so_until_it_stops(systemd: Listener) -> None:
+def test_a_service_reports_that_it_is_alive_until_it_stops(systemd: Listener) -> None:
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: True):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
     while (last := systemd.next()) == b"WATCHDOG=1":
@@ -68,11 +69,11 @@ def test_a_service_that_lives_says_so_until_it_stops(systemd: Listener) -> None:
     assert last == b"STOPPING=1"
 
 
-def test_a_service_that_is_stuck_says_nothing_more(systemd: Listener) -> None:
+def test_a_stuck_service_reports_nothing_more(systemd: Listener) -> None:
     answers = iter([True, False, False, True])
     with manager(systemd, WATCHDOG_USEC="30000").watching(lambda: next(answers, False)):
         assert [systemd.next() for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
-        assert next(answers, None) is None, "the service reported that it lives although it was stuck"
+        assert next(answers, None) is None, "the service reported that it is alive, although it was stuck"
         with pytest.raises(queue.Empty):
             systemd.next(0.2)
 

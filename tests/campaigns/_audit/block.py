@@ -60,7 +60,9 @@ class Block(Faults):
         return self._judge(loaded_s)
 
     def _choose_faults(self, rounds: int) -> list[Callable[[], None]]:
-        """Deals a fault for each round from a shuffled deck; a new deck is shuffled when one is used up."""
+        """Chooses a fault for each round: deals the faults of a shuffled deck one after the other, and then those of a
+        new deck.
+        """
         dealt: list[Callable[[], None]] = []
         while len(dealt) < rounds:
             deck = self.faults()
@@ -113,7 +115,7 @@ class Block(Faults):
 
 
 def _check_gaps(gaps: Sequence[Gap], gap_limits: Sequence[GapLimits]) -> list[Gap]:
-    """Checks that the changelog has exactly the gaps that were made, and that none is wider than it may be."""
+    """Checks that the changelog has exactly the gaps that were made, and that no gap is wider than its limits."""
     assert len(gaps) == len(gap_limits), f"{len(gap_limits)} gaps were made, but the changelog has these: {gaps}"
     checked = []
     for gap, most in zip(gaps, gap_limits, strict=True):

@@ -32,7 +32,7 @@ class Faults(Outages):
         self._later = [name for name, entity in ENTITIES.items() if entity.later]
 
     def faults(self) -> list[Callable[[], None]]:
-        """Returns a deck of faults. Each happens once, in random order. Some faults are in the deck several times."""
+        """Returns a deck of faults, which a block deals in random order. The deck has some faults several times."""
         return [
             *[self.kill] * 2,
             *[self._crash] * 2,

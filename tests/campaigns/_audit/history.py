@@ -30,16 +30,18 @@ FROM (SELECT DISTINCT xid FROM audit.change) AS transaction
 
 
 BRANCH = 1 << 64
-"""After each restore, this is added to positions in the server's log, because the server uses some of them again."""
+"""For each restore, positions in the server's log after it are raised by this number, because the server uses some
+positions again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one key, in the terms of the changelog.
 
-    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. After an `alter`, which has no message,
-    the row has other columns. A row that moves to another key or partition has a `delete` and a `create`; `other` is
-    the key of the other half of this move.
+    `op` is `create`, `update`, `delete`, `truncate` (of every key), or `alter`. An `alter` says that the row has other
+    columns from then on; it has no message. A row that moves to another key or partition has a `delete` and a `create`;
+    `other` is the key of the other half of this move.
     """
 
     entity: str
@@ -55,7 +57,8 @@ class Event:
 class Transaction:
     """A committed transaction: where its first change is in the log, where its commit record ends, and its time.
 
-    If `restored` is a position, this stands for a restore, which changed everything back to its state at that position.
+    If `restored` is a position, this object stands for a restore instead, which set everything back to its state at
+    that position.
     """
 
     xid: int
@@ -68,7 +71,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A restore to the position `at`, and all transactions of the log before the restore."""
+    """A restore to the position `at`, and all transactions that the log had before the restore."""
 
     at: int
     transactions: Sequence[Transaction]

@@ -119,7 +119,7 @@ def _ordered(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
 def _check_gap(gap: Gap, ordered: Sequence[Row], verdict: Verdict) -> None:
     """Checks that the epoch changes at the gap, and that no row is between `gap.last` and the gap's own position.
 
-    If the gap empties entities, the gap's position must have a truncate for each of their partitions.
+    If the gap empties entities, the changelog must have a truncate for each of their partitions at the gap's position.
     """
     first = bisect.bisect_right(ordered, gap.last, key=lambda row: row.position)
     if gap.last >= gap.position or (first < len(ordered) and ordered[first].position < gap.position):
@@ -186,7 +186,9 @@ class _Fold:
             states[row.key] = {**unavailable, **row.current}
 
     def compare(self, name: str, table: Mapping[str, State]) -> None:
-        """Checks that the states are the rows of the table. A null in a column that was added later may be missing."""
+        """Checks that the states are the rows of the table. A state may lack a column that was added later if the
+        column's value is null.
+        """
         states, long = self._rows[name], () if entity_of(name).full else entity_of(name).long
         for key in states.keys() ^ table.keys():
             side = "only the changelog has" if key in states else "only the table has"
@@ -378,7 +380,7 @@ def _difference(numbered_event: tuple[int, Event], numbered_row: tuple[int, Row]
     (emptied, event), (emptied_before, row) = numbered_event, numbered_row
     entity = entity_of(row.entity)
     if emptied != emptied_before:
-        return f"after {emptied_before} TRUNCATEs of its transaction instead of {emptied}"
+        return f"it comes after {emptied_before} TRUNCATEs of its transaction instead of {emptied}"
     if row.op != event.op or row.stamp != event.stamp or row.other != event.other:
         return f"{(row.op, row.stamp, row.other)} instead of {(event.op, event.stamp, event.other)}"
     return _current(entity, event, row) or _original(entity, event, row)

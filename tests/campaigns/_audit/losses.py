@@ -1,4 +1,4 @@
-"""Faults that lose changes for good. After each, the campaign runs the very command that the service names."""
+"""Makes faults that lose changes for good. After each fault, the campaign runs the command that the service names."""
 
 import re
 import shutil
@@ -33,8 +33,8 @@ _END = re.compile(r"(?m)^Latest checkpoint location: +(\w+)/(\w+)$")
 class GapLimits:
     """The widest gap that is allowed.
 
-    It begins at `through`, where the changelog ended with the row at `last`, and ends at `end`, where the server's log
-    ended afterwards. `emptied` and `restored` mean the same as in a `Gap`.
+    The changelog ended at `through`, where the gap begins, and its last row has the position `last`. The server's log
+    ended at `end` after the fault; there the gap ends. `emptied` and `restored` mean the same as in a `Gap`.
     """
 
     through: int
@@ -67,7 +67,7 @@ class Losses(Site):
         self.go_over_gap()
 
     def _drop_publication(self) -> None:
-        """Drops the publication while the service runs, or while it is stopped."""
+        """Drops the publication, either while the service runs or while it is stopped."""
         self.done["publication dropped"] += 1
         away = self.rng.random() < 0.5
         if away:
@@ -122,9 +122,10 @@ class Losses(Site):
         emptied: Collection[str] = (),
         restored: Restored | None = None,
     ) -> None:
-        """Waits until the service stops, and runs the command that its last line names. This command may crash first.
+        """Waits until the service stops, and runs the command that the last line of its log names. That command may
+        crash first.
 
-        `before` is the changelog's last checkpoint. It is given if the checkpoint can no longer be read.
+        `before` is the changelog's last checkpoint. The caller gives it if the checkpoint can no longer be read.
         """
         code, last = self.service.ended(CATCH_UP_S), self.last_line()
         ways = _WAY.findall(last)
@@ -154,7 +155,9 @@ class Losses(Site):
         )
 
     def _arguments_to_continue(self, arguments: Sequence[str]) -> Sequence[str]:
-        """Runs the named command, which only shows the gap. Returns the arguments that its output names to continue."""
+        """Runs the command, which only shows the gap. Its output names a command that continues; returns the arguments
+        of that command.
+        """
         self.until_gone()
         output = self.command(*arguments, code=SHOWN)
         before, _, way = output.rstrip().rpartition("to go on: changelog run ")

@@ -27,7 +27,7 @@ class Outages(Losses):
     """A site whose parts can fail for a while. The service must recover from each of these faults by itself."""
 
     def outages(self) -> list[Callable[[], None]]:
-        """Returns the temporary faults of one deck. (`Faults.faults` deals faults like cards.)
+        """Returns the temporary faults for one deck of `Faults.faults`.
 
         The fault that takes minutes is not in every deck.
         """

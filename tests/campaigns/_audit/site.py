@@ -41,7 +41,7 @@ POSTGRES = {
 
 HOSTILE_DATABASE, HOSTILE_ROLE = 'da"ta\n;--\u202e\x1b[31m', "ro'le\" $$\n;--"
 CLOCKS, CLOCKED = ("database", "service"), 0.4
-"""The clocks, and the share of the sites in which each of them can be turned."""
+"""The names of the clocks that can be turned, and the probability that a site can turn each of them."""
 
 CONFIG = """
 name = "{name}"
@@ -123,7 +123,7 @@ class Site:
         assert not self.service.wait(seconds), f"the service ended, but nobody killed it: {self.service.said()[-2000:]}"
 
     def advance(self, service: Service | None = None) -> None:
-        """Waits until the service, or another instance of it, has stored something more."""
+        """Waits until the service, or another instance of it, has stored more than it had at the time of the call."""
         before = self.sink.stored()
         (service or self.service).until_stored(self.sink.stored, lambda stored: stored != before, CATCH_UP_S)
 
@@ -141,7 +141,7 @@ class Site:
                 time.sleep(0.05)
 
     def add_table(self, name: str) -> None:
-        """Adds a table to the publication, then to the configuration, while it is written to."""
+        """Adds a table to the publication, then to the configuration, while writers change the table."""
         self.done["table added"] += 1
         nothing = self.here()
         self.publish("ADD TABLE {table}", name)
@@ -205,7 +205,9 @@ class Site:
 
 
 def _hostile_database(server: Server) -> str:
-    """The connection string of a new database, for a new role, whose names are code unless they are quoted."""
+    """Returns the connection string of a new role in a new database. The names of both contain code that runs unless
+    the names are quoted.
+    """
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         role, database = sql.Identifier(HOSTILE_ROLE), sql.Identifier(HOSTILE_DATABASE)
         connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN").format(role))

@@ -220,7 +220,7 @@ def _record(connection: psycopg.Connection, names: Iterable[str]) -> None:
 
 
 def restate(table: str) -> str:
-    """A statement that records every row of a table whose columns were changed in the same transaction."""
+    """Returns a statement that records every row of a table, for a transaction that has changed the table's columns."""
     return (
         "INSERT INTO audit.change (op, entity, types, new)"
         f" SELECT 'ALTER', '{table}', audit.types('{table}'::regclass), to_jsonb(t) FROM {table} AS t"

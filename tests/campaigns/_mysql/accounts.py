@@ -14,8 +14,8 @@ PAUSE_S = 0.01
 """The longest pause of a writer after a transaction. Without pauses, a service falls behind on two cores."""
 
 BLOCK = 40
-"""Each writer has a block of this many keys. The first row of a block is never changed. The server also locks the gaps
-between rows; so each gap is locked by one writer only.
+"""Each writer has a block of this many keys. The server locks not only rows, but also the gaps between them. The first
+row of a block is never changed, so that each gap is locked by one writer only.
 """
 
 TABLE = (

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 
 class Gate:
-    """Counts the threads inside. A thread that closes the gate waits until they left; meanwhile no other enters."""
+    """Counts the threads inside. A thread that closes the gate waits until the threads inside have left. No other
+    thread enters while the gate is closed or being closed.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

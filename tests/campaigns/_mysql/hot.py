@@ -1,4 +1,4 @@
-"""A hot table: threads update ranges of its rows, and the numbers in its rows tell how often each was updated.
+"""A hot table: threads update ranges of its rows, and the number in each row says how often the row was updated.
 
 Again and again, a thread delays commits after they are logged and delivered, and before they become visible.
 """
@@ -107,9 +107,8 @@ class HotJudge:
     """Judges the rows that a source returns after one opening, in their order.
 
     An update must have the next number of its row. A row that was read from the table must have the number of the last
-    update that was published before it. `stale` counts the rows that were read from the table and have another number.
-    `wrong` counts the rows whose last published state is not that of the table. `marks` judges the chunks
-    that `MarkedReader` read at the same time.
+    update that was published before it; `stale` counts the rows that have another number. `wrong` counts the rows whose
+    last published state is not that of the table. `marks` judges the chunks that `MarkedReader` read at the same time.
     """
 
     updates: int = 0

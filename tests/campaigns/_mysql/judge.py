@@ -70,8 +70,8 @@ class Verdict:
 class Reader:
     """Reads the changelog as a consumer does.
 
-    `states` are the published rows by key, None after a delete, and `transactions` the commits of the published
-    transactions, by their numbers.
+    `states` maps keys to published rows, or to None after a delete. `transactions` maps the numbers of the published
+    transactions to their commits.
     """
 
     def __init__(self, start: Start, verdict: Verdict) -> None:

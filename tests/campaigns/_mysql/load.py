@@ -68,9 +68,10 @@ class Load:
             raise
 
     def _write(self, cursor: Cursor, rng: random.Random) -> None:
-        """Makes transactions until the load ends, or until an XA transaction was prepared.
+        """Makes transactions until the load ends, or until it has prepared an XA transaction.
 
-        Its session must end then. Only after that can other sessions commit it or roll it back.
+        After that, the caller must end this session: only then can other sessions commit the XA transaction or roll it
+        back.
         """
         cursor.execute(ISOLATION)
         while not self._over.wait(rng.random() * PAUSE_S):
@@ -116,7 +117,9 @@ class Load:
                 self._leave_prepared(cursor, name, txn)
 
     def _prepare(self, cursor: Cursor, rng: random.Random) -> None:
-        """Prepares an XA transaction. Sometimes this session also ends it; otherwise another session does so later."""
+        """Prepares an XA transaction. Sometimes this session also commits it or rolls it back. Otherwise, another
+        session does so later.
+        """
         name, xa = _new_name(rng), self._servers.xa
         with self._servers.gates.fragile.passing():
             txn = self._change_in_xa(cursor, rng, name)

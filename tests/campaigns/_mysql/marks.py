@@ -1,7 +1,7 @@
 """Reads a hot table by marks, as DBLog and Debezium's incremental snapshots do, and counts how often that goes wrong.
 
 A mark is a change of a row that only the reader changes. A chunk is read between two marks, and its rows are placed at
-the second mark in the log. Rows that changed between the marks are left out. The method takes the other rows for
+the second mark in the log. Rows that changed between the marks are left out. The method treats the other rows as
 current: it assumes that every commit before the first mark in the log was visible when the chunk was read. MySQL with
 `binlog_order_commits = OFF` does not promise that.
 """
@@ -22,7 +22,7 @@ Versions = Mapping[int, int]
 class MarkedReader(threading.Thread):
     """Reads the whole table again and again, until `over` is set.
 
-    Adds the rows of each read to `chunks`, under the version that the marks' row has after the second mark.
+    Adds the rows of each read to `chunks`. The key in `chunks` is the version of the marks' row after the second mark.
     """
 
     def __init__(self, server: Server, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:
@@ -46,9 +46,9 @@ _CHANGE_MARK = f"UPDATE hot SET version = version + 1 WHERE id = {MARK}"
 
 @dataclass(slots=True)
 class MarksJudge:
-    """Compares chunks that were read by marks with the log. `judged` counts them.
+    """Compares chunks that were read by marks with the log. `judged` is the number of chunks that were compared.
 
-    `wrong` counts the chunks with a row that is older than the log's last change of this row before the first mark.
+    `wrong` is the number of chunks in which a row is older than the row's last change before the first mark in the log.
     `chunks` has the chunks whose second mark is not yet delivered; see `MarkedReader`.
     """
 
@@ -60,7 +60,7 @@ class MarksJudge:
     _last_mark: str = ""
 
     def add(self, number: int, version: int, commit: str) -> None:
-        """Takes the next change of the log.
+        """Judges the next change of the log.
 
         `number` and `version` are the key and the version of the row. `commit` has the epoch and the commit of the
         change's position.

@@ -16,7 +16,7 @@ Key = tuple[int | str, ...]
 """The values of a row's key columns."""
 
 UNIVERSE = 4_000
-"""About the number of different keys that rows of each table can have."""
+"""The approximate number of different keys that rows of each table can have."""
 
 COUNTER = (
     "CREATE TABLE counter (entity VARCHAR(20) NOT NULL, name VARCHAR(40) NOT NULL, version BIGINT NOT NULL,"

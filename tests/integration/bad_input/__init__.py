@@ -1,4 +1,6 @@
-"""Mistakes of an operator. Each is reported in one clear line, and each remedy that a line names works."""
+"""Tests mistakes of an operator. The service and the commands report each mistake in one clear line, and each remedy
+that a line names works.
+"""
 
 GUEST = """
 CREATE TABLE guest (id int PRIMARY KEY, name text, email text);

@@ -21,7 +21,7 @@ def own_logs() -> Iterator[None]:
 
 @pytest.fixture
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests in which another process keeps the slot, so that waiting would be in vain.
+    """Shortens the time that the service waits for a slot, for tests in which another process keeps the slot.
 
     Other tests need the normal patience: the server frees a slot only a moment after its service has stopped.
     """
@@ -47,6 +47,6 @@ def stopped_site(site: Site) -> Site:
 
 @pytest.fixture(scope="module")
 def other_cluster(starts_servers: None) -> Iterator[Server]:
-    """A server of another cluster, started without logical decoding."""
+    """A server of another cluster, which was started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
         yield running

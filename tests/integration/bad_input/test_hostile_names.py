@@ -1,4 +1,4 @@
-"""Hostile names of databases, tables, columns, roles and keys, and hostile values.
+"""Names of databases, tables, columns, roles and keys that are attacks, and values that are attacks.
 
 If such a name were printed without escapes, it could act as SQL, TOML or a terminal control.
 """
@@ -20,7 +20,7 @@ from tests.integration.site import Site
 from tests.servers import drop_slots
 
 CONTROLS = "\x1b]0;owned\x07\x9b31m\u202e\x7f\r"
-"""ESC and OSC, a C1 control, a change of the reading direction, DEL, and a carriage return."""
+"""ESC and OSC, a C1 control, a character that changes the reading direction, DEL, and a carriage return."""
 
 BREAKOUT = "x\nALTER ROLE {role} SUPERUSER;--"
 SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'

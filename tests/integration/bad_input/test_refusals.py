@@ -1,5 +1,5 @@
-"""The service refuses to start if the database, the configuration, the folder of the log or the slot is not
-as it must be.
+"""The service refuses to start if something is wrong with the database, the configuration, the folder of the log or the
+slot.
 """
 
 import contextlib
@@ -269,7 +269,7 @@ def _files_of_at_most(nbytes: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("little_patience")
-def test_two_services_of_one_name(stopped_site: Site) -> None:
+def test_a_second_service_of_the_same_name_is_refused(stopped_site: Site) -> None:
     active_slot = f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{stopped_site.name}'"
     with stopped_site.running() as running:
         running.until(lambda: bool(stopped_site.sql(active_slot)))
@@ -284,7 +284,9 @@ def test_two_services_of_one_name(stopped_site: Site) -> None:
 
 
 def test_locks_of_another_role_do_not_stop_the_service(stopped_site: Site) -> None:
-    """Any role can take any advisory lock, also the one with which older versions claimed the slot."""
+    """Any role can take any advisory lock, including the lock with which older versions of the service claimed the
+    slot.
+    """
     stopped_site.sql(f"CREATE ROLE {stopped_site.name} LOGIN")
     try:
         with psycopg.connect(stopped_site.dsn, user=stopped_site.name, autocommit=True) as stranger:

@@ -1,5 +1,5 @@
-"""What happens while a service runs: signals, restarts of its server, and tables that come and go. The last test checks
-the least privileges with which a service runs.
+"""What happens while a service runs: signals, restarts of its server, and tables that are added and removed. The last
+test checks the smallest set of privileges with which a service runs.
 """
 
 import contextlib
@@ -88,12 +88,12 @@ def test_the_service_notifies_its_manager_of_start_life_and_stop(
 def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"loop:read@{5 * PATIENCE_S}")
     with _process(stopped_site) as process:
-        _until_logged(stopped_site, '"waiting at a fail point"')  # the service's loop waits there
+        _until_logged(stopped_site, '"waiting at a fail point"')  # at this fail point, the service's loop waits
         process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         assert process.poll() is None
         deadline = time.monotonic() + PATIENCE_S
-        while process.poll() is None:  # a signal that arrives before the first is handled has no effect
+        while process.poll() is None:  # the service ignores a signal that arrives before it has handled the first one
             assert time.monotonic() < deadline
             process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
@@ -205,7 +205,7 @@ COLUMNS = {
 
 
 def _fill(site: Site, first: int) -> None:
-    """Inserts ten rows into each table. Each call inserts the same rows, with other keys."""
+    """Inserts ten rows into each table, with keys from `first` on. All other values are the same at each call."""
     names = {"first": first, "rows": f"generate_series({first}, {first + 9}) AS n"}
     for statement in (
         "INSERT INTO guest SELECT n, n % 3, 'Ada', 'ada@example.org', '555', 'hush' FROM {rows}",
@@ -248,8 +248,8 @@ def test_rows_of_every_kind_of_table_are_the_same_whether_read_or_streamed(datab
 
 # Objects that a running service loses
 
-# A service that lost its connection reconnects after half a second, and then holds the slot again. So this is repeated
-# until the slot is dropped.
+# A service that lost its connection reconnects after half a second, and then holds the slot again. So the statement is
+# repeated until it has dropped the slot.
 TAKE_SLOT = """
 DO $$ BEGIN LOOP
     PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}';
@@ -276,7 +276,7 @@ END LOOP; END $$
 def test_an_object_that_a_running_service_needs_is_removed(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, look_s: float
 ) -> None:
-    """However often the service looks at the catalogue, the error that stops it says what happened."""
+    """It does not matter how often the service looks at the catalogue: its error says what happened."""
     monkeypatch.setattr(watch, "LOOK_S", look_s)
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))

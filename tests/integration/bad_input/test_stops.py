@@ -1,5 +1,5 @@
-"""Every stop that a change in the server's log causes. Each start of the service reports the same error, `check`
-reports it, too, and an operator can pass the stop.
+"""Tests every stop that a change in the server's log causes. Each start of the service and `check` report the same
+error, and an operator can pass the stop.
 """
 
 import json
@@ -31,9 +31,9 @@ COMMIT
 class Case:
     """A cause of stops, which happens while the service is stopped.
 
-    Each of the last `stops` statements of `cause` makes the service stop. `mended` repairs the table. `default` has the
-    messages that the service publishes for the cause if the operator chooses `default`, or is None if that is not
-    allowed. `last` is the key of a row that is written after the cause.
+    The last `stops` statements of `cause` each make the service stop. `mended` repairs the table. `default` has the
+    messages that the service publishes for the cause if the operator accepts with `default`; it is None if the operator
+    cannot choose `default`. `last` is the key of a row that is written after the cause.
     """
 
     message: str
@@ -161,8 +161,8 @@ def check_refusals(site: Site, position: str, case: Case) -> None:
 
 
 def findings(site: Site, capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
-    """Returns the status and message of each finding of `check`, by name. Of findings with the same name, returns the
-    last.
+    """Returns the status and message of each finding of `check`, by name. If several findings have the same name, the
+    last one counts.
     """
     capsys.readouterr()
     site.call("check", "--json")
@@ -215,7 +215,7 @@ UNLOGGED = {
 
 @pytest.mark.parametrize("name", UNLOGGED)
 def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_site: Site, name: str) -> None:
-    """While the log would have no keys of old rows, the server itself refuses updates and deletes."""
+    """While the identity of the table lacks the key, the server itself refuses updates and deletes."""
     spoil, mend = UNLOGGED[name]
     stopped_site.sql(spoil, "INSERT INTO guest SELECT n FROM generate_series(2, 50) AS n")
     for statement in ("UPDATE guest SET name = 'x'", "DELETE FROM guest"):
@@ -225,8 +225,8 @@ def test_inserts_are_published_even_if_the_log_had_no_keys_of_old_rows(stopped_s
     stopped_site.sql(mend, "UPDATE guest SET name = 'new' WHERE id < 40", "DELETE FROM guest WHERE id = 2")
     with stopped_site.running() as running:
         running.until(lambda: ("delete", "2") in stopped_site.ops("guest"))
-        # This must be one transaction. The service may look at the catalogue at any time, and would stop if it found
-        # no key.
+        # This must be one transaction. The service may look at the catalogue at any time, and would stop if the table
+        # had no key at that time.
         stopped_site.sql(f"BEGIN; {spoil}; INSERT INTO guest VALUES (60); {mend}; COMMIT")
         stopped_site.sql("UPDATE guest SET id = 61 WHERE id = 60")
         running.until(lambda: ("create", "61") in stopped_site.ops("guest"))

@@ -1,4 +1,4 @@
-"""Text that PostgreSQL accepts as json and most parsers reject: an unpaired surrogate, and very deep nesting."""
+"""JSON texts that PostgreSQL accepts and most parsers reject: an unpaired surrogate, and very deep nesting."""
 
 import pytest
 
@@ -31,8 +31,8 @@ def site_with_strange_json(site: Site) -> Site:
 
 
 def ops(site: Site) -> list[tuple[str, str]]:
-    """Returns the operation and key of each change. It does not decode the rows, because a strict
-    decoder rejects them.
+    """Returns the operation and key of each change. It does not decode the rows, because a strict decoder rejects
+    them.
     """
     return [
         (op, key)

@@ -1,4 +1,6 @@
-"""Situations in which the service stops: gaps, changed settings and policies, and how an operator gets past each."""
+"""Situations in which the service stops (gaps, changed settings and policies), and how an operator gets past each of
+them.
+"""
 
 import re
 
@@ -95,8 +97,8 @@ def test_a_changed_setting_is_refused_until_it_is_accepted(stopped_site: Site, c
 
 
 def _ids(site: Site) -> set[int]:
-    """Returns the ids of the current rows. The keys are not used, because a changed key setting gives every row another
-    key.
+    """Returns the ids of the current rows. It does not use the keys, because all keys change if the setting `key`
+    changes.
     """
     return {row["id"] for row in site.state("guest").values()}
 

@@ -10,5 +10,5 @@ from tests.integration.kafka.topics import NAME
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix of the test's own, and so with topics of its own."""
+    """Settings with a prefix that only this test uses, so that it has its own topics."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name=NAME, prefix=own_name)

@@ -39,9 +39,9 @@ from tests.servers.registry import Registry
 class Site:
     """A database at `dsn`, and a service that publishes its `tables`, each as the entity of the same name.
 
-    The configuration is in `folder`. With a registry, messages are in Avro. Without `name`, the service has the name of
-    its database, because a slot's name is unique on the whole server. `suffix` distinguishes several services over one
-    database.
+    The configuration is in `folder`. If there is a registry, messages are in Avro. If `name` is not given, the service
+    has the name of its database, because a slot's name is unique on the whole server. `suffix` distinguishes several
+    services over one database.
     """
 
     def __init__(
@@ -130,7 +130,9 @@ class Site:
         return alive
 
     def table(self, entity: str) -> dict[str, Any]:
-        """Returns the rows of the table by `id`, its key. Each is the JSON that the database prints."""
+        """Returns the rows of the table. The keys are the texts of the column `id`, and the rows are the JSON that the
+        database prints.
+        """
         with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT to_json(t) AS row FROM {entity} AS t".encode()).fetchall()
         return {str(row["row"]["id"]): row["row"] for row in rows}
@@ -138,8 +140,8 @@ class Site:
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
         """Appends changes to the changelog through the sink: states that the table never had, or None for a delete.
 
-        The service must be stopped. A change maps columns to JSON texts. All else is copied from the key's last row, or
-        from another key's row if this key has none. A key that had rows stays in its partition.
+        The service must be stopped. A change maps columns to JSON texts. Everything else is copied from the key's last
+        row, or from another key's row if this key has no row. A key that had rows stays in its partition.
         """
         last_records = {record.place.key: record for record in self.records(entity)}
         alive = {key: record for key, record in last_records.items() if record.envelope.current is not None}

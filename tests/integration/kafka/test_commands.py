@@ -306,7 +306,7 @@ def test_schemas_that_the_registry_lacks_are_findings(site: Site, registry: Regi
 def test_rights_that_are_missing_are_findings(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker allows everybody to do everything for which it has no rule."""
+    """A broker that has no rule about something allows everybody to do it."""
     rules = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",

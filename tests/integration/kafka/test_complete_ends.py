@@ -1,10 +1,10 @@
-"""A reader that reads up to a checkpoint gets all rows of that checkpoint, even if Kafka has not yet marked the end of
-the commit in every partition.
+"""A reader that reads up to a checkpoint gets all rows of that checkpoint. It gets them even if Kafka has not yet
+marked the end of the commit in every partition.
 
 Kafka acknowledges a commit, and then marks its end in one partition after the other. The first test shows this with two
-brokers. It pauses the second broker, which replicates the rows. So the end of the transaction is visible in
-`positions`, which has one replica, and not yet among the rows. The other tests imitate this state with two transactions
-(see `unfinished.py`).
+brokers. It pauses the second broker, which replicates the rows but not `positions`. So the end of the transaction is
+visible in `positions`, but not yet among the rows. The other tests imitate this state with two transactions (see
+`unfinished.py`).
 """
 
 import os
@@ -33,7 +33,9 @@ from tests.servers import kafka_lib
 from tests.unit.records import checkpoint
 
 AWHILE_S = 3.0
-"""A reader that does not wait would return too early, within this time. A correct reader is still waiting then."""
+"""Within this time, a reader that does not wait would return, which is too early. A correct reader still waits after
+it.
+"""
 
 
 @pytest.fixture
@@ -54,10 +56,10 @@ def read(log: KafkaLog) -> list[int]:
 
 
 def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
-    """The brokers whose copies of a partition are complete. A commit is marked once all of them have it."""
+    """The brokers whose copies of a partition are complete. Kafka marks a commit once all of these brokers have it."""
     topic, number = part
     partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
-    # A broker that has not heard of a new topic yet shows no partition.
+    # A broker that does not know a new topic yet lists no partitions.
     return [] if partition is None else list(partition.isrs)
 
 
@@ -117,7 +119,9 @@ def test_a_reader_waits_for_a_row_of_the_checkpoint(settings: KafkaSettings) -> 
 
 
 def test_a_reader_does_not_wait_for_rows_after_the_checkpoint(settings: KafkaSettings) -> None:
-    """Such rows are in open transactions of other producers, or the service itself has not committed them."""
+    """Rows after the checkpoint are in open transactions of other producers, or in a transaction that the service has
+    not committed yet.
+    """
     with opened(settings) as sink:
         store(sink, 1, change(1))
         with transaction(settings, "others") as others:

@@ -1,8 +1,9 @@
 """This version continues a changelog in topics that an earlier version of the program wrote.
 
-`stored/kafka` holds the topics as the earlier version left them after it had been killed five times. That version is
-the last one before `connectors/capture` existed. `photo` is partly read, a repair of two keys of `item` is open, and
-the last transaction was aborted. The database cluster no longer exists, so the service continues with another one.
+`stored/kafka` holds the topics as the earlier version left them after it had been killed five times. The earlier
+version is the last one that had no `connectors/capture`. `photo` is partly read, a repair of two keys of `item` is
+open, and the last transaction was aborted. The database cluster no longer exists, so the service continues with another
+cluster.
 """
 
 import itertools
@@ -53,10 +54,10 @@ def stored_messages() -> list[Message]:
 
 
 def load(broker: Broker) -> None:
-    """Creates the topics, and sends the messages in their original transactions, which are committed or aborted as
-    before.
+    """Creates the topics, and sends the messages in their original transactions. A transaction is committed or aborted
+    as it was originally.
 
-    Each new topic gets a new id. The checkpoints are changed to contain the new ids.
+    Each new topic gets a new id, so the checkpoints are changed to contain the new ids.
     """
     topics: dict[str, dict[str, Any]] = json.loads((STORED / "topics.json").read_text("utf-8"))
     client = Client(bootstrap_servers=broker.bootstrap_servers)
@@ -135,7 +136,9 @@ def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repai
     assert stored is not None
     assert stored.windows["photo"]["leaves"]
     assert Repairs.parse(stored.repairs).open
-    assert all(state["amount"] for state in site.state("item").values() if state["id"] < 51), "an aborted update shows"
+    assert all(state["amount"] for state in site.state("item").values() if state["id"] < 51), (
+        "an aborted update is seen"
+    )
     with pytest.raises(ChangelogError, match="but the changelog comes from cluster"), site.running() as service:
         service.until(lambda: False)
 
@@ -143,7 +146,7 @@ def test_a_stored_changelog_in_topics_is_continued_with_its_open_reads_and_repai
         service.until(lambda: site.is_read() and site.ended(SIGNAL))
         site.sql("INSERT INTO item VALUES (51, 'item 51', 51)")
         service.until(lambda: "51" in site.state("item"))
-    with site.running() as service:  # from a checkpoint that this version stored
+    with site.running() as service:  # this run continues from a checkpoint that this version stored
         site.sql("DELETE FROM item WHERE id = 51", "UPDATE photo SET title = 'late' WHERE id = 1")
         service.until(lambda: "51" not in site.state("item") and site.state("photo")["1"]["title"] == "late")
 

@@ -94,7 +94,7 @@ def site(broker: Broker, database: str, tmp_path: Path, seed: int) -> Iterator[S
 def test_a_crash_at_a_fail_point_loses_and_repeats_nothing(site: Site, name: str) -> None:
     slot_lsn = site.crash(
         f"{name}:{1 if name == 'kafka:recovered' else 4}@0.1"
-    )  # in the 0.1 s before the crash, the Kafka client sends its messages
+    )  # in the 0.1 s before the crash, the Kafka client sends its queued messages
     site.judge(slot_lsn)
 
 

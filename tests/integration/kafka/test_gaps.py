@@ -1,6 +1,6 @@
-"""The service continues over a gap on Kafka. The topics hold rows, and perhaps a checkpoint, from before the gap.
+"""The service continues over a gap on Kafka. From before the gap, the topics hold rows, and perhaps a checkpoint.
 
-Consumers that have read the messages before and after the gap end up with the rows of the table.
+A consumer that has read the messages before and after the gap ends up with the rows of the table.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,9 @@ class World:
             running.until(self._consumed)
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        """Returns the rows ordered by position. A consumer of several partitions must handle them in this order."""
+        """Returns the rows ordered by position. A consumer that reads several partitions must also handle the rows in
+        this order.
+        """
         rows = pa.Table.from_batches(list(self.site.log.read(entity="guest")))
         return iter(rows.sort_by("position").to_batches())
 

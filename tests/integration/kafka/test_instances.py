@@ -1,5 +1,5 @@
-"""Two instances of one service. While the first has no connection to the database, the second publishes. The first
-must not take this for a gap when it continues.
+"""Two instances of one service. While the first instance has no connection to the database, the second one publishes.
+When the first instance continues, it must not mistake this for a gap.
 """
 
 from contextlib import closing

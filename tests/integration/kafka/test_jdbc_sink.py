@@ -1,4 +1,6 @@
-"""Debezium's JDBC sink, in a real Kafka Connect, writes tables that equal the source, from both other envelopes."""
+"""Debezium's JDBC sink, in a real Kafka Connect, reads topics with the envelopes of Debezium and flat rows. From both,
+it writes tables that equal the source.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +41,9 @@ def target(server: Server) -> Iterator[str]:
 
 
 def rows(dsn: str, table: str) -> list[tuple[Any, ...]]:
-    """Returns the rows of a table by key, with the columns of the source in its order; none if there is no table."""
+    """Returns the rows of a table, sorted by key, with the columns in the order of the source. Returns no rows if there
+    is no such table.
+    """
     with psycopg.connect(dsn, options="-c timezone=UTC") as connection:
         if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
             return []

@@ -1,4 +1,6 @@
-"""The reader on a real broker. It returns only committed messages. Those of one key are in the order of positions."""
+"""The reader on a real broker returns only committed messages. The messages of one key come in the order of their
+positions.
+"""
 
 import contextlib
 import itertools
@@ -51,7 +53,7 @@ def entity(name: str = "order", *, partition_by: str = "id", partitions: int = P
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix of the test's own, and so with topics of its own."""
+    """Settings with a prefix that only this test uses, so that it has its own topics."""
     client = Client(bootstrap_servers=broker.bootstrap_servers)
     return KafkaSettings(client=client, name=NAME, prefix=own_name)
 
@@ -69,7 +71,9 @@ def writing(settings: KafkaSettings, *entities: Entity) -> Iterator[KafkaSink]:
 
 
 def change(commit: int, text: str, *, at: int | None = None, entity: str = "order") -> Record:
-    """Returns a change of the key `text`. It is in that key's partition, unless `at` names another one."""
+    """Returns a change of the key `text`. The change is in the partition of that key, unless `at` names another
+    partition.
+    """
     created = record(Op.CREATE, f'{{"id":"{text}"}}', commit=commit, key=text, entity=entity)
     number = key.partition(text.encode(), PARTITIONS) if at is None else at
     return replace(created, place=Place(key=text, partition=number))
@@ -150,7 +154,9 @@ def test_a_delete_of_a_moved_row_is_read_once_with_its_new_place(settings: Kafka
 
 
 def test_a_key_is_read_across_partitions_by_position(settings: KafkaSettings) -> None:
-    """For example, a row moves to another partition and back when the column that chooses its partition changes."""
+    """For example, a row moves to another partition if the column that chooses its partition changes, and back if that
+    column changes back.
+    """
     order = entity(partition_by="guest_id")
     with writing(settings, order) as sink:
         for commit in range(1, 10):
@@ -172,10 +178,10 @@ def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: K
 def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
     settings: KafkaSettings, partition_columns: Sequence[str]
 ) -> None:
-    """In the checkpoint, which is the newest, the key chooses the partition.
+    """The checkpoint is the newest, and in its settings the key chooses the partition.
 
-    `partition_columns` is about earlier times: it has the column that chose the partition in each announced version,
-    oldest first.
+    `partition_columns` is about earlier times. For each announced version, oldest first, it has the column that chose
+    the partition.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

@@ -35,7 +35,7 @@ def test_the_topics_of_a_thousand_tables_are_created() -> None:
         while missing(client, topics) and time.monotonic() < deadline:
             time.sleep(0.05)
         statuses = list(findings(client, topics, create=False))
-        broker.kill()  # a stop would take long, because it closes each topic
+        broker.kill()  # a normal stop would take long, because the broker closes each topic
     assert [finding.status for finding in statuses] == ["ok"] * (1 + len(topics))
 
 

@@ -1,4 +1,5 @@
-"""A service publishes in the envelope of Debezium, or flat, to a real broker. It restarts and repairs over such topics.
+"""A service publishes events of Debezium, or flat rows, to a real broker. It also restarts, and
+repairs the changelog, over topics with these envelopes.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """
@@ -62,7 +63,9 @@ def make_site(database: str, broker: Broker, tmp_path: Path) -> MakeSite:
 
 
 def publish(site: Site, signal: Signal | None = None) -> None:
-    """Runs the service until the table is read, and until it has done what a signal after all changes asks."""
+    """Runs the service until it has read the table, and has done what the signal asks. The signal is sent after all
+    changes.
+    """
     signal = signal or Signal(
         do="republish", id=f"k{site.checkpoint and site.checkpoint.position}", entity="item", keys=("2",)
     )
@@ -79,7 +82,9 @@ def topic(site: Site, entity: str = "item") -> list[Consumed]:
 
 
 def read(messages: Sequence[Consumed]) -> list[tuple[Any, Any]]:
-    """Returns the payloads of keys and values; of an event the operation and both rows. A tombstone is None."""
+    """Returns the payloads of keys and values. The payload of an event is its operation and both rows. That of a
+    tombstone is None.
+    """
     pairs = []
     for message in messages:
         value = None if message.value is None else json.loads(message.value)["payload"]
@@ -190,7 +195,7 @@ def plant(site: Site, key: str) -> None:
 
 
 def test_an_older_checkpoint_is_noticed(make_site: MakeSite) -> None:
-    """The last message is a tombstone, which is a row in this envelope."""
+    """In this test, the last message is a tombstone, which counts as a row in this envelope."""
     site = make_site("flat")
     with site.running() as service:
         service.until(site.is_read)
@@ -254,7 +259,7 @@ def test_another_envelope_needs_other_topics(make_site: MakeSite) -> None:
     assert caught.value.kind is Kind.SETTINGS
 
 
-def test_what_reads_the_changelog_itself_works(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_that_read_our_own_entities_work(make_site: MakeSite, capsys: pytest.CaptureFixture[str]) -> None:
     site = make_site("debezium")
     with site.running() as service:
         service.until(site.is_read)

@@ -1,4 +1,4 @@
-"""The partition column of an entity changes. Older rows stay in their partitions, and readers find them there."""
+"""The partition column of an entity changes. Older rows stay in their partitions, and readers still find them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +22,8 @@ KEY, GONE = [
     for number in range(1, ROWS + 1)
     if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
 ][:2]
-"""Two keys that do not belong to the same partition as shelf 0. While the shelf chooses the partition, all rows are in
-the partition of shelf 0.
+"""Two keys that do not belong to the partition of shelf 0. While the shelf chooses the partition, their rows are in the
+partition of shelf 0, like all rows.
 """
 
 

@@ -1,5 +1,5 @@
-"""Events that an application publishes itself, on a real broker. A batch is published completely or not at all, and
-each event is identified by its id.
+"""Tests events that an application publishes itself, on a real broker. A batch is published completely or not at all,
+and each event is identified by its id.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ Open = Callable[..., ChangelogProducer]
 
 @pytest.fixture
 def prefix(broker: Broker) -> str:
-    """A prefix of the test's own, with the topic of `viewed`."""
+    """A prefix that only this test uses, with the topic of `viewed`."""
     prefix = f"events{next(_numbers)}"
     create(broker, f"{prefix}.viewed")
     return prefix
@@ -203,7 +203,7 @@ def test_an_older_instance_publishes_nothing_more(broker: Broker, prefix: str, o
     older, newer = opened(), opened()
     older.publish([event(1)])
     newer.publish([event(2)])
-    for _ in range(2):  # the older instance does not get the name back
+    for _ in range(2):  # the older instance does not get the name back, however often it tries
         with pytest.raises(ChangelogError, match="another process now uses the name") as caught:
             older.publish([event(3)])
         assert caught.value.kind is Kind.IN_USE
@@ -258,7 +258,7 @@ def test_after_an_unknown_outcome_the_same_ids_are_published_again() -> None:
             producer.publish([event(2), event(3)])
         assert caught.value.kind is Kind.IN_DOUBT
         assert caught.value.hint == "publish the same events again, with the same ids"
-        del caught  # its traceback would keep the failed client alive
+        del caught  # the error's traceback would keep the failed client alive
         proxy.resume()
         insist(producer, [event(2), event(3)])
         assert sorted(set(ids(read(broker, "p.viewed")))) == ["e-1", "e-2", "e-3"]

@@ -42,7 +42,7 @@ QUICK = {"max.retries": 0, "timeout": int(PATIENCE_S)}
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    """A prefix of the test's own, because all tests share the registry."""
+    """A prefix that only this test uses, because all tests share the registry."""
     return str(request.node.name.replace("_", "-"))
 
 
@@ -146,8 +146,8 @@ def test_an_incompatible_schema_is_refused_by_the_registry(registry: Server, pre
 
 
 def test_a_topic_that_an_older_version_began_is_continued(registry: Server, prefix: str) -> None:
-    """The older version's stamps have no context. The registry accepts the new schema as compatible, and messages of
-    both schemas can be read.
+    """The older version's stamps have no context. The registry accepts the new schema as compatible. Messages of both
+    schemas can be read.
     """
     name, schema = subject(prefix, "order"), avro.value_schema("order", OLD, ["id"], prefix)
     first = record(Op.CREATE, '{"id":1,"amount":"13.50"}', commit=1)

@@ -1,4 +1,5 @@
-"""A changelog on Kafka is repaired. The service reads it partition by partition, so not in the order of positions.
+"""A changelog on Kafka is repaired. To repair it, the service reads the changelog partition by partition, so not in the
+order of positions.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """

@@ -1,8 +1,8 @@
 """A topic has fewer in-sync replicas than it requires. The service logs what a commit waits for, and repeats no
 message.
 
-This needs two brokers, one of which is stopped, because a broker never requires more in-sync replicas than the topic
-has replicas.
+This needs two brokers, one of which is stopped: a broker never requires more in-sync replicas than the topic has
+replicas.
 """
 
 import json
@@ -47,7 +47,7 @@ def settings_of(broker: Broker, prefix: str) -> KafkaSettings:
 
 @pytest.fixture(scope="module")
 def remaining_broker(starts_servers: None) -> Iterator[Broker]:
-    """The remaining one of two brokers. Both have replicas of all topics, and the other broker is stopped."""
+    """The remaining one of two brokers. Both brokers have replicas of all topics, and the other broker is stopped."""
     settings = {"transaction.state.log.replication.factor": "2", "offsets.topic.replication.factor": "2"}
     with temporary_folder("changelog-kafka-") as folder:
         lib = reachable(kafka_lib(), folder)
@@ -84,8 +84,8 @@ def events(logs: list[Any], event: str) -> list[dict[str, Any]]:
 def failure_of(attempt: Callable[[], object]) -> tuple[Kind, str]:
     """Returns the kind and the message of the error that `attempt` raises.
 
-    It does not return the error itself, because its frames would keep a producer alive. That producer would go on
-    trying to take over the topics, and would fence the test's next producer.
+    It does not return the error itself, because the frames in the error's traceback would keep a producer alive. That
+    producer would go on trying to take over the topics, and would fence the test's next producer.
     """
     try:
         attempt()
@@ -109,7 +109,7 @@ def test_the_log_says_which_topic_a_commit_waits_for(
     with closing(KafkaSink(settings, JsonValues())) as app_sink, ThreadPoolExecutor(1) as pool, capture_logs() as logs:
         app_sink.prepare([ORDER])
         assert app_sink.recover() == checkpoint(1)
-        logs.clear()  # the other broker has just stopped, so the recovery may have waited for its transactions
+        logs.clear()  # the recovery may also have waited for transactions of the broker that has just stopped
         ask_for(settings.client, topic, 2)
         monkeypatch.setattr(insistence, "CALL_S", 1.0)
         committed = pool.submit(store, app_sink, 2)
@@ -136,7 +136,9 @@ def test_the_log_says_which_topic_a_commit_waits_for(
 def test_a_wait_longer_than_the_transaction_is_recovered_from_without_repeats(
     remaining_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next recovery waits, too, because Kafka ends the transaction with a marker in the same topic."""
+    """After the error, the next recovery also waits, because Kafka ends the transaction with a marker in the same
+    topic.
+    """
     settings = settings_of(remaining_broker, "restart")
     with capture_logs() as logs, closing(KafkaSink(settings, JsonValues())) as app_sink:
         app_sink.prepare([ORDER])

@@ -1,4 +1,6 @@
-"""A broker that stops, or does not answer, during a call. The service and the readers never wait for it forever."""
+"""A broker stops during a call, or does not answer it. The service and the readers never wait for the broker
+forever.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The sink on a real broker: which messages a reader of committed messages gets, and which it never gets."""
+"""The sink on a real broker: which messages a reader of committed messages gets, and which messages it never gets."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -102,7 +102,9 @@ def test_an_older_instance_stores_nothing_more(settings: KafkaSettings) -> None:
 
 
 def test_a_transaction_that_was_open_for_too_long_is_not_a_takeover(settings: KafkaSettings) -> None:
-    """The broker ends such a transaction. Its next answer is the same as after a takeover by another instance."""
+    """The broker aborts a transaction that is open for too long. After that, it answers like a broker whose transaction
+    another instance took over.
+    """
     now = 0.0
     with closing(KafkaSink(settings, JsonValues(), clock=lambda: now)) as older:
         older.prepare([entity()])

@@ -48,7 +48,9 @@ def test_a_message_that_is_too_large_stops_with_its_position(settings: KafkaSett
 
 
 def test_the_clients_limit_may_be_lower_than_the_topics(settings: KafkaSettings) -> None:
-    """The Kafka client's own error for a message that is too large would not say at which position the message is."""
+    """The Kafka client has its own error for a message that is too large. That error would not say at which position
+    the message is.
+    """
     client = Client(bootstrap_servers=settings.client.bootstrap_servers, options={"message.max.bytes": "4000"})
     limited = replace(settings, client=client)
     with opened(limited) as app_sink:

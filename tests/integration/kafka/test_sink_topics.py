@@ -47,7 +47,9 @@ def test_topics_are_created_as_configured(settings: KafkaSettings) -> None:
 
 @pytest.mark.usefixtures("starts_servers")
 def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
-    """With a guess, `on_too_large = "dead-letter"` would set messages aside for good that the topic accepts."""
+    """If the sink guessed the limit, `on_too_large = "dead-letter"` could set messages aside for good that the topic
+    would accept.
+    """
     with temporary_broker(kafka_lib(), settings={"message.max.bytes": "3000000"}) as broker:
         client = Client(bootstrap_servers=broker.bootstrap_servers)
         expected = topics_of("app", [entity(partitions=4)], {})
@@ -62,7 +64,9 @@ def test_new_topics_have_the_brokers_own_limit_of_a_message() -> None:
 
 
 def test_a_checkpoint_of_many_tables_is_stored_and_continued(settings: KafkaSettings) -> None:
-    """Also by `changelog accept` and other commands, which do not prepare the sink."""
+    """The checkpoint is also stored and continued by `changelog accept` and other commands, which do not prepare the
+    sink.
+    """
     many = {f"table_{number}": {"codec": "x" * 1000} for number in range(6_000)}
     with opened(settings) as app_sink:
         app_sink.commit(replace(checkpoint(1), settings=many))
@@ -104,7 +108,7 @@ def test_a_topic_that_got_more_partitions_is_refused_until_it_is_created_again(s
 
 
 def test_check_warns_if_a_topic_requires_more_in_sync_replicas_than_it_has(settings: KafkaSettings) -> None:
-    """A broker of Kafka 4.1 accepts the messages anyway."""
+    """The test's broker accepts the messages anyway, as all brokers since Kafka 4.1 do."""
     topics = topics_of(settings.prefix, [entity()], {})
     with opened(settings):
         assert all(finding.status == "ok" for finding in findings(settings.client, topics, create=True))
@@ -136,7 +140,9 @@ HOUR = {"message.timestamp.after.max.ms": "3600000"}
 
 
 def hours_ahead() -> int:
-    """Returns the number of a commit that happens in three hours. Here commit n happens n seconds after BEGIN."""
+    """Returns the number of a commit that happens in three hours. In these tests, commit n happens n seconds after
+    BEGIN.
+    """
     return int((datetime.now(UTC) + timedelta(hours=3) - BEGIN).total_seconds())
 
 

@@ -1,4 +1,4 @@
-"""A service refuses to continue if its topics are not those that its checkpoint was stored with."""
+"""A service refuses to continue if its topics are not the same topics that its checkpoint names."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def settings(broker: Broker, own_name: str) -> KafkaSettings:
-    """Settings with a prefix of the test's own, and so with topics of its own."""
+    """Settings with a prefix that only this test uses, so that it has its own topics."""
     return KafkaSettings(client=Client(bootstrap_servers=broker.bootstrap_servers), name="booking", prefix=own_name)
 
 
@@ -64,7 +64,9 @@ def store(sink: KafkaSink, commit: int, op: Op = Op.CREATE) -> None:
 
 
 def abort_rows(settings: KafkaSettings, sink: KafkaSink) -> None:
-    """Aborts a transaction once its rows arrive. Before that, the broker has no transaction that could be aborted."""
+    """Aborts a transaction once its rows have reached the broker. Before that, the broker has no transaction that it
+    could abort.
+    """
     admin, parts = settings.client.admin(), [(f"{settings.prefix}.order", number) for number in range(PARTITIONS)]
     before = written_ends(admin, parts)
     sink.add([batch.from_records([record(Op.CREATE, "{}", commit=3, ordinal=n) for n in range(2, 40, 2)])])
@@ -187,7 +189,7 @@ def test_a_topic_that_was_created_again_before_or_after_a_command_changed_the_ch
 
 
 def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(settings: KafkaSettings) -> None:
-    """The broker accepts messages to the new topic. Only the topic's id shows that it is another one."""
+    """The broker also accepts messages for the new topic. Only the topic's id shows that it is another topic."""
     clock = Time()
     with opened(settings, clock=clock) as sink:
         store(sink, 1)
@@ -207,8 +209,8 @@ def test_a_topic_that_is_created_again_while_the_service_runs_is_noticed(setting
 def test_a_topic_that_is_deleted_while_the_service_runs_is_noticed_at_the_next_recovery(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka says only that it does not know the topic, which may be temporary. So the service treats it as a lost
-    connection and recovers.
+    """Kafka says only that it does not know the topic, which may be temporary. So the service treats this as a lost
+    connection, and recovers.
     """
     with opened(settings) as sink:
         store(sink, 1)
@@ -230,7 +232,7 @@ def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: Kaf
     create_again(settings, "order")
     write_checkpoint(settings, begun(1))
     with opened(settings, entity(partitions=PARTITIONS), entity("guest")) as sink:
-        assert sink.recover() == begun(1), "the topic ids, which only the sink reads, are in the checkpoint"
+        assert sink.recover() == begun(1), "recover returns the topic ids, which only the sink needs"
         store(sink, 2)
     create_again(settings, "guest", partitions=1)
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP

@@ -72,14 +72,14 @@ _numbers = itertools.count(60_001)
 def alter(client: Client, topic: str, changes: Mapping[str, str]) -> None:
     """Changes settings of a topic. Waits until the broker applies them.
 
-    A broker handles changes in order, and shows a change before it applies it. So a change is applied once the broker
-    shows the next one.
+    A broker handles changes in order, and shows a change before it applies it. So once the broker shows the next
+    change, it has applied this one.
     """
     admin = client.admin()
     _set(admin, topic, changes)
     _set(
         admin, topic, {"file.delete.delay.ms": str(next(_numbers))}
-    )  # a change without effect; the value is always new
+    )  # this second change has no effect, but its value is always new
 
 
 def _set(admin: Admin, topic: str, changes: Mapping[str, str]) -> None:
@@ -108,7 +108,9 @@ def settled(client: Client, parts: Collection[Part]) -> None:
 
 
 def read(settings: KafkaSettings, topic: str, *, committed: bool = True) -> list[Message]:
-    """Returns all messages of a topic's first partition, or the committed ones, once no transaction is open there."""
+    """Returns the messages of a topic's first partition: only the committed ones, or all of them. Waits until no
+    transaction is open there.
+    """
     if committed:
         settled(settings.client, [(f"{settings.prefix}.{topic}", 0)])
     consumer = Consumer(

@@ -1,4 +1,4 @@
-"""Sessions that return every value as the bytes that the server sent."""
+"""Opens sessions that return every value as the bytes that the server sent."""
 
 from typing import Any, Final
 
@@ -9,11 +9,13 @@ from pymysql.cursors import Cursor
 from changelog.connectors.servers.mysql import Server
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
-"""How values are written into statements. There are no decoders."""
+"""The converters for PyMySQL: they write values into statements. There are no decoders, so values arrive as bytes."""
 
 
 def session(server: Server, database: str) -> "pymysql.Connection[Cursor]":
-    """Opens a session in autocommit mode. It prints texts in UTF-8, and stores the nearest value for a wrong one."""
+    """Opens a session in autocommit mode. Texts are in UTF-8. If a value does not fit a column, the server stores the
+    nearest value that fits.
+    """
     return pymysql.connect(
         host=server.host,
         port=server.port,

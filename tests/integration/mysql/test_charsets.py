@@ -1,4 +1,4 @@
-"""Every collation of a server has its character set, and every text that a column can hold is converted as the server
+"""Every collation of a server has its character set. Every text that a column can hold is converted as the server
 converts it.
 """
 
@@ -44,7 +44,7 @@ def test_every_collation_has_its_character_set(mysql_server: Server) -> None:
 
 
 def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
-    """Yields the characters of a set as bytes, and many strings of bytes that are no characters.
+    """Yields the characters of a set as bytes, and many byte strings that are not characters of the set.
 
     If the set is an encoding of Unicode, yields only some of its characters. `length` is the number of bytes of the
     set's longest character.
@@ -67,7 +67,9 @@ def characters(name: str, length: int, random: Random) -> Iterator[bytes]:
 
 
 def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Returns those texts that a column with this set can hold, and what a query returns for each."""
+    """Returns the texts in `texts` that a column with this set can hold, each with the text that a query returns for
+    it.
+    """
     cursor.execute("DROP TEMPORARY TABLE IF EXISTS held")
     cursor.execute(f"CREATE TEMPORARY TABLE held (id INT, held VARCHAR(40) CHARACTER SET {name}) ENGINE = MEMORY")
     result = {}

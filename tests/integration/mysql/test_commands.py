@@ -15,7 +15,7 @@ from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import EVERY_VERSION
 
 FOREIGN_WORDS = ("slot", "replica identity", "WAL", "publication", "PostgreSQL")
-"""Words that an operator of MySQL has no use for."""
+"""Words that make no sense to an operator of MySQL."""
 
 
 class InitSite(MysqlSite):
@@ -25,7 +25,7 @@ class InitSite(MysqlSite):
         return cli.main([words[0], "--config", str(self.config), *words[1:]])
 
     def set_up(self) -> None:
-        """Runs `init`, and lets the service commit often and listen at any port."""
+        """Runs `init`. Changes the configuration so that the service commits often and listens at any free port."""
         assert self.run("init", "--name", self.name) == 0
         text = self.config.read_text("utf-8").replace("127.0.0.1:9464", "127.0.0.1:0")
         text = text.replace('path = "data/changelog"', 'path = "log"\ncommit_seconds = 0.05')
@@ -178,7 +178,7 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
 
 
 def test_the_lock_is_free_after_the_service(site: InitSite) -> None:
-    """`drop` and `status` recognise a running service by its lock."""
+    """`drop` and `status` know from its lock whether a service is running."""
     site.set_up()
     with site.running() as service:
         service.until(site.is_read)

@@ -16,7 +16,9 @@ PASSWORD = "changelog"
 
 @pytest.fixture
 def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> Iterator[MysqlSite]:
-    """A database in which the script ran. The account gets a unique name, because other tests use the same server."""
+    """A database in which the script has run. The account gets a unique name, because other tests use the same
+    server.
+    """
     site, account = MysqlSite(mysql_server, mysql_database, tmp_path), f"run_{mysql_database[-8:]}"
     script = (SETUP / "mysql.sql").read_text("utf-8")
     script = script.replace("booking.", f"{mysql_database}.").replace(ACCOUNT, account)

@@ -1,4 +1,4 @@
-"""Each server writes every kind of event that it can, and every byte of its log is decoded."""
+"""Each server writes every kind of event that it can, and the decoder reads every byte of the log."""
 
 from collections.abc import Iterator, Sequence
 
@@ -55,7 +55,8 @@ def test_every_byte_of_the_log_is_decoded(mysql_server: Server, mysql_database: 
 def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
     mysql_server: Server, mysql_database: str
 ) -> None:
-    """The log lists signs and collations for columns of certain types, and does not say which columns these are.
+    """The log lists signs only for numbers and collations only for texts, without the names of these columns. So the
+    decoder must know which columns are in each list.
 
     If the decoder is wrong about one of these types, all later columns get the sign or the collation of another column.
     """

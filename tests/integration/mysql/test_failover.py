@@ -1,4 +1,4 @@
-"""A service continues on a replica that was promoted, and refuses a server whose history is another one."""
+"""A service continues on a replica that was promoted, and refuses a server that has another history."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,9 @@ class Pair:
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
-        """Makes the replica the primary, once it has everything. Returns a site with it and the same changelog."""
+        """Makes the replica the primary, once it has all transactions. Returns a site with the new primary and the same
+        changelog.
+        """
         [(count,)] = self.site.sql("SELECT COUNT(*) FROM item")
         [(total,)] = self.site.sql("SELECT SUM(amount) FROM item")
         deadline = time.monotonic() + PATIENCE_S

@@ -1,7 +1,7 @@
 """Fences of MySQL and MariaDB under load, and the cases in which there is no fence.
 
-The changelog is the oracle. A fence shows certain transactions, and the rows that it reads must be those that follow
-from the changelog's messages of exactly these transactions.
+The changelog is the oracle. A fence sees a certain set of transactions. The rows that the fence reads must be those
+that result from the changelog's messages of exactly these transactions.
 """
 
 import time
@@ -56,7 +56,7 @@ def source(site: MysqlSite) -> tuple[Database, Sequence[Entity]]:
 
 
 def is_published(site: MysqlSite, fence: Fence) -> bool:
-    """Whether the changelog has everything that the fence shows."""
+    """Whether the changelog has everything that the fence sees."""
     return fence.missing(site.checkpoint) is None
 
 
@@ -71,7 +71,9 @@ def read(fence: Fence, entity: str) -> dict[str, Any]:
 
 
 def published(site: MysqlSite, ends: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of `account` that follow from the changelog before each commit in `ends`. These ascend."""
+    """For each commit in `ends`, yields the rows of `account` after all messages before that commit. `ends` must be
+    sorted.
+    """
     messages = [(Position.parse(text).commit, key, current) for text, key, current in rows_of(site)]
     rows: dict[str, Any] = {}
     count = 0

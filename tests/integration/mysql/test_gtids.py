@@ -1,4 +1,4 @@
-"""Sets and positions of GTIDs, with the servers as oracles."""
+"""Tests sets and positions of GTIDs, with the servers as oracles."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -18,7 +18,7 @@ UUIDS = [f"{digit * 8}-71ca-11e1-9e33-c80aa9429562" for digit in "a1f"]
 
 
 def asked(server: Server, *statements: str) -> str:
-    """Executes statements in one session, and returns the value of the last one."""
+    """Executes statements in one session, and returns the value that the last statement selects."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
@@ -47,7 +47,7 @@ def test_sets_agree_with_the_functions_of_mysql(mysql: Server, seed: int) -> Non
 
 
 def printed(gtids: GtidSet) -> str:
-    """Returns the text that the server prints for a set: it has a line break after each comma."""
+    """Returns the text that the server prints for a set. It has a line break after each comma."""
     return gtids.text.replace(",", ",\n")
 
 

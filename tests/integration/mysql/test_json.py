@@ -59,7 +59,7 @@ def drawn(random: Random, depth: int = 0) -> Any:
 
 
 def read(text: bytes | str) -> Any:
-    """Parses JSON for a comparison of values. The order of members counts, and 1 is not equal to 1.0."""
+    """Parses JSON so that values can be compared strictly: the order of members matters, and 1 is not equal to 1.0."""
     return json.loads(text, object_pairs_hook=lambda pairs: ["object", *pairs], parse_int=str)
 
 
@@ -71,9 +71,9 @@ def stored(cursor: Cursor) -> str:
 
 
 def texts(server: Server, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
-    """Runs statements. Yields the new document of each row of table `t` that the server logged.
+    """Runs statements. For each row of table `t` that the server logged, yields the row's new document.
 
-    Also yields whether the row was logged as a partial update: only as its differences from the old document.
+    Also yields whether the server logged only the differences from the old document (a partial update).
     """
     table_map: TableMap | None = None
     reader = EventReader()
@@ -170,7 +170,9 @@ def path_into(document: Any, random: Random) -> str:
 
 
 def change(cursor: Cursor, random: Random) -> bool:
-    """Executes a random update, unless its function would refuse the path. Returns whether it changed the document."""
+    """Executes a random update, unless the SQL function would refuse the path. Returns whether the update changed the
+    document.
+    """
     expression = random.choice(CHANGES).format(random.choice(VALUES))
     path = path_into(json.loads(stored(cursor)), random)
     if "REMOVE" in expression and path == "$":

@@ -1,4 +1,4 @@
-"""Tables with keys of any type are read in chunks, each row once, and single keys are found again."""
+"""Tables with keys of any type are read in chunks, each row once. Single keys are found as well."""
 
 import itertools
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ KEYS = {
     "DECIMAL(20,4)": ["-1.5", "0", "0.0001", "99999999999999.9999", "1.25", "3"],
     "FLOAT": ["-1.5e30", "0", "1e-7", "0.1", "16777217", "3"],
     "DOUBLE": ["-1.5e300", "0", "1e-7", "0.1", "16777217", "3"],
-    "VARCHAR(40)": [text(value) for value in ("", "a", "B", "c", "x y", "Z", "10", "_")],  # the server's own collation
+    "VARCHAR(40)": [text(value) for value in ("", "a", "B", "c", "x y", "Z", "10", "_")],  # its default collation
     "VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin": [text(value) for value in TEXTS],
     "VARCHAR(50) CHARACTER SET latin1 COLLATE latin1_bin": [
         text(value) for value in TEXTS if ord((value or "a")[0]) < 256
@@ -85,7 +85,7 @@ KEYS = {
     "SET('x','y','z')": ["''", "'x'", "'x,z'", "'y'"],
     "BIT(9)": ["b'0'", "b'111111111'", "b'101'"],
 }
-"""Values of keys as SQL, by the type of the column. A server stores some of them only without checks of dates."""
+"""Values of keys as SQL, by the type of the column. The server stores some of them only if it does not check dates."""
 
 CHARSETS = ("ascii", "cp932", "gbk", "latin1", "ucs2", "utf8mb3", "utf8mb4", "utf16")
 
@@ -104,7 +104,7 @@ def composite(seed: int) -> list[str]:
 
 
 def tables_of(server: Server) -> dict[str, tuple[str, list[str]]]:
-    """Returns the declaration and the values of the key of each table."""
+    """For each table, returns the declaration of its key and the values of the key."""
     version = "_v7" if version_of(server) >= (11, 7) else ""
     uuids = {"UUID": [f"UUID{version}()"] * 20} if server.flavour == "mariadb" else {}
     return {f"place_{number}": pair for number, pair in enumerate((KEYS | uuids).items())}
@@ -159,7 +159,9 @@ def opened(site: MysqlSite, table: str) -> tuple[Settings, Entity]:
 
 
 def lookup(site: MysqlSite, table: str, requested: Sequence[str]) -> tuple[set[str], list[str]]:
-    """Looks up these keys, and all that the table has. Returns the keys that it has, and those that it lacks."""
+    """Looks up these keys, and all keys that the table has. Returns the keys that were found, and the keys that were
+    not.
+    """
     settings, entity = opened(site, table)
     origin = Origin(connector="mysql", name="x", database=site.database)
     with settings.connect_reading(settings.stopping) as connection:

@@ -1,4 +1,4 @@
-"""Whether a server's log continues a changelog, as real servers answer."""
+"""Tests, on real servers, whether a server's log continues a changelog."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from changelog.envelope.position import Position
 def test_a_server_without_the_transaction_of_which_a_part_is_published_is_refused(
     mysql_server: Server, mysql_database: str
 ) -> None:
-    """A replica may be promoted before it has received a transaction that the service was reading."""
+    """A replica may be promoted before it has received the whole of a transaction that the service was reading."""
     address = Address(host=mysql_server.host, port=mysql_server.port, user="root", password="", database=mysql_database)
     with Connection(address) as server:
         new = Lineage.trace(server.query, server.version, None, accept=False)

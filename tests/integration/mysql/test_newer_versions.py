@@ -1,4 +1,4 @@
-"""What only newer versions of MySQL and MariaDB have."""
+"""Tests features that only newer versions of MySQL and MariaDB have."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_the_tag_of_a_gtid_names_who_made_a_change(site: MysqlSite) -> None:
         site.sql("SET gtid_next = 'AUTOMATIC:till'", "INSERT INTO item VALUES (2)")
         site.sql("INSERT INTO item VALUES (3)")
         service.until(lambda: ("create", "3") in site.ops("item"))
-    with site.running() as service:  # it asks for the transactions after a set of GTIDs with tags
+    with site.running() as service:  # the service asks the server for the transactions after a set of GTIDs with tags
         site.sql("INSERT INTO item VALUES (4)")
         service.until(lambda: ("create", "4") in site.ops("item"))
     provenances = [message["value"]["provenance"] for message in site.messages("item")]
@@ -51,7 +51,7 @@ def test_the_tag_of_a_gtid_names_who_made_a_change(site: MysqlSite) -> None:
 
 @on_versions("mysql-9")
 def test_what_a_foreign_key_changes_is_published(site: MysqlSite) -> None:
-    """Older versions do not log such changes. So on these versions, the service refuses the table."""
+    """Older versions do not log such changes, so the service refuses such a table on these versions."""
     site.sql(
         "CREATE TABLE parent (id INT PRIMARY KEY)",
         "INSERT INTO parent VALUES (1), (2)",

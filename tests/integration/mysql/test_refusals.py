@@ -1,4 +1,4 @@
-"""What a service on MySQL or MariaDB refuses: one line for each mistake, with what to do about it."""
+"""Tests what a service on MySQL or MariaDB refuses. It prints one line for each mistake, which says what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +116,7 @@ def test_a_table_that_the_account_may_not_read(site: MysqlSite) -> None:
         ("binlog_row_metadata", "MINIMAL", "binlog_row_metadata = FULL"),
     ],
 )
-def test_a_setting(site: MysqlSite, name: str, value: str, remedy: str) -> None:
+def test_a_setting_that_does_not_fit_is_refused(site: MysqlSite, name: str, value: str, remedy: str) -> None:
     with site.setting(name, value):
         refusal = site.refused()
     assert f"{name} is {value}" in refusal
@@ -147,7 +147,7 @@ def test_a_server_without_gtids(tmp_path: Path, starts_servers: None) -> None:
         ("DROP TABLE item", "has no table", "create it"),
     ],
 )
-def test_a_table(site: MysqlSite, sql: str, problem: str, remedy: str) -> None:
+def test_a_table_that_cannot_be_published_is_refused(site: MysqlSite, sql: str, problem: str, remedy: str) -> None:
     site.sql("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)", sql)
     refusal = site.refused(code=3 if "stored" in problem or "log" in problem else 2)
     assert problem in refusal
@@ -170,7 +170,7 @@ def test_a_log_that_was_reset(version: str, tmp_path: Path, starts_servers: None
 
 
 def skip_the_stop(site: MysqlSite, *statements: str, problem: str) -> None:
-    """Makes the service stop at these statements. Then skips them, and waits until the service has gone on."""
+    """Makes the service stop at these statements. Then skips the stops, and waits until the service has continued."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(*statements)

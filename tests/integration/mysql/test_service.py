@@ -86,7 +86,9 @@ def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
 
 
 def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: Server, tmp_path: Path) -> None:
-    """MariaDB logs a uuid like a binary(16), and when row 4 is published, the catalogue has a binary(16), too."""
+    """MariaDB logs a uuid like a binary(16). When row 4 is published, the column in the catalogue is also a
+    binary(16).
+    """
     code = "123e4567-e89b-12d3-a456-426655440000"
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)
@@ -180,7 +182,7 @@ def test_a_column_with_a_default_is_read_again(site: MysqlSite) -> None:
 
 @EVERY_VERSION
 def test_a_table_that_takes_the_name_is_read_again(site: MysqlSite) -> None:
-    """Tools that change large tables copy them, and then exchange the names."""
+    """Tools that alter large tables fill a copy of the table, and then exchange the names of the two."""
     with site.running() as service:
         service.until(site.is_read)
         site.sql(
@@ -274,7 +276,7 @@ def test_a_statement_that_is_not_logged_as_rows_stops(site: MysqlSite) -> None:
 
 
 def purge(site: MysqlSite) -> None:
-    """Makes the server remove all files of its log but the last.
+    """Makes the server remove all files of its binary log except the last one.
 
     A file that a session still reads is not purged, and the server may not know yet that the service has stopped.
     """
@@ -299,7 +301,7 @@ def test_purged_log_is_a_gap_that_can_be_crossed(
         service.until(site.is_read)
     site.sql("FLUSH BINARY LOGS")
     purge(site)
-    assert not is_lost(site, capsys), "all that was purged is published"
+    assert not is_lost(site, capsys), "nothing is lost, because all that was purged is published"
     site.sql("DELETE FROM item WHERE id = 1", "FLUSH BINARY LOGS", "INSERT INTO item VALUES (3, 3)")
     purge(site)
     assert is_lost(site, capsys)

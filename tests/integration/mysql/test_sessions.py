@@ -1,4 +1,4 @@
-"""Sessions of the source on servers whose accounts and settings are not the usual ones."""
+"""Tests the source's sessions on servers with unusual accounts and settings."""
 
 import time
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_password_may_have_any_characters(site: MysqlSite, password: str) -> N
     assert plugins(site)
     for plugin in plugins(site):
         with account(site, plugin, password) as user:
-            for _ in range(2):  # the server then knows the password, and asks for less
+            for _ in range(2):  # after the first time, the server has the password in its cache, and asks for less
                 with Connection(Address.parse(site.url(user, quote(password)))) as connection:
                     assert connection.query("SELECT DATABASE()") == [(site.database,)]
 
@@ -100,7 +100,7 @@ def test_a_session_outlives_the_servers_limit_for_idle_sessions(site: MysqlSite)
         settings.connect_reading(settings.stopping) as reading,
     ):
         reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        with site.server.connect() as other:  # it begins to wait after these two
+        with site.server.connect() as other:  # this session begins to wait after the other two
             other_id = other.thread_id()  # type: ignore[no-untyped-call]
             deadline = time.monotonic() + PATIENCE_S
             while other_id in {id_ for id_, *_ in site.sql("SHOW PROCESSLIST")}:
@@ -129,7 +129,7 @@ def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch:
         site.sql("INSERT INTO item VALUES (2)")
 
 
-def test_a_read_without_an_answer_says_so(site: MysqlSite) -> None:
+def test_a_read_without_an_answer_is_reported(site: MysqlSite) -> None:
     patience = Patience(silence_s=0.3)
     with Connection(Address.parse(site.dsn), patience=patience) as reading:
         with pytest.raises(ChangelogError, match=r"reading a table: .*no answer for 0\.3 s") as raised:

@@ -1,4 +1,4 @@
-"""Stamps in the comments of statements, as real servers log them."""
+"""Tests stamps in the comments of statements, in the form in which real servers log them."""
 
 from pathlib import Path
 
@@ -24,7 +24,9 @@ def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite
 
 
 def stamps(site: MysqlSite) -> list[tuple[str, str, str]]:
-    """Returns who made each change. The first three messages are left out: they are rows read from the table."""
+    """Returns who made each change. It leaves out the first three messages, because they are rows that were read from
+    the table.
+    """
     provenances = [message["value"]["provenance"] for message in site.messages("item")[3:]]
     return [(item["serviceName"], item["apiVersion"], item["identifier"]) for item in provenances]
 

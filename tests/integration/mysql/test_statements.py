@@ -1,4 +1,6 @@
-"""Executes statements on real servers: from the statement that the server logged, `effects` tells what it did."""
+"""Executes statements on real servers. From the logged form of each statement, `effects` must tell what the statement
+did.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -178,7 +180,7 @@ def test_rows_in_statement_format(mysql_server: Server, mysql_database: str) -> 
 def test_steps_of_transactions(mysql_server: Server, mysql_database: str) -> None:
     xa_id = XaId(format_id=7, gtrid=f"it's {mysql_database}".encode(), bqual=b"\xff")
 
-    is_mysql = mysql_server.flavour == "mysql"  # it refuses a transaction that changes both kinds of tables
+    is_mysql = mysql_server.flavour == "mysql"  # MySQL refuses a transaction that changes both kinds of tables
 
     def run(cursor: Cursor) -> None:
         cursor.execute(f"CREATE TABLE t (a INT) ENGINE = {'InnoDB' if is_mysql else 'MyISAM'}")
@@ -202,5 +204,5 @@ def test_steps_of_transactions(mysql_server: Server, mysql_database: str) -> Non
     assert len(transactional) + 2 == len(steps)  # two tables were created
     points = {Verb.SAVEPOINT: "a b"} if is_mysql else {Verb.SAVEPOINT: "a b", Verb.ROLLBACK_TO: "a b"}
     assert {one.verb: one.savepoint for one in transactional if one.savepoint} == points
-    start = {Verb.XA_START} if is_mysql else set()  # the id is in MariaDB's GTID event
+    start = {Verb.XA_START} if is_mysql else set()  # in MariaDB's log, the id is in the GTID event
     assert {one.verb for one in transactional if one.xa_id == xa_id} == {*start, Verb.XA_END, Verb.XA_COMMIT}

@@ -1,7 +1,7 @@
 """Random values of every type, as the server writes them to its log and as it returns them from a query.
 
-Both must give the same printed text. If the published JSON of a value is written to another table, that table must have
-the same value.
+Both must give the same printed text. If the published JSON of a value is inserted into another table, that table must
+then have the same value.
 """
 
 import base64
@@ -40,7 +40,8 @@ FLAVOURS: Mapping[Flavour, SourceFlavour] = {"mariadb": SourceFlavour.MARIADB, "
 class Table:
     """A table with one column, as the log and the catalogue describe it, and its values in the order of insertion.
 
-    `log` has the bytes of each value in the log, `printed` their printed texts, and `query` the texts from a query.
+    `log` has the bytes of each value in the log, and `printed` the texts that these bytes are printed as. `query` has
+    the texts from a query.
     """
 
     in_log: Column
@@ -51,7 +52,7 @@ class Table:
 
 
 def logged_values(packets: Sequence[bytes], schema: str) -> dict[str, tuple[Column, list[bytes]]]:
-    """Returns the column of each table in a database, and the values that were inserted. Each table has one column."""
+    """For each table of a database, returns its column and the values that were inserted. Each table has one column."""
     reader, tables = EventReader(), dict[int, TableMap]()
     result: dict[str, tuple[Column, list[bytes]]] = {}
     for packet in packets:
@@ -71,7 +72,7 @@ def logged_values(packets: Sequence[bytes], schema: str) -> dict[str, tuple[Colu
 
 
 def catalog_columns(server: Server, schema: str) -> dict[str, Column]:
-    """Returns the column of each table in a database, from the catalogue."""
+    """For each table of a database, returns its column as the catalogue describes it."""
     with server.connect() as connection, connection.cursor() as cursor:
 
         def query(sql: str, parameters: Sequence[object]) -> Sequence[tuple[Any, ...]]:
@@ -90,7 +91,7 @@ def catalog_columns(server: Server, schema: str) -> dict[str, Column]:
 
 
 def queried(cursor: Cursor, table: str, column: Column) -> list[bytes]:
-    """Returns the printed texts of all values, which InnoDB returns in the order of insertion."""
+    """Returns the printed texts of all values. InnoDB returns the values in the order of insertion."""
     of = selected(column)
     return [of.convert(value) if of.convert else value for (value,) in rows(cursor, f"SELECT {of.sql} FROM `{table}`")]
 
@@ -120,7 +121,7 @@ def check(table: Table, definition: str) -> None:
     """Checks that the log and the query agree."""
     unsigned = table.in_log.unsigned and table.in_log.type != TypeCode.YEAR
     in_log = replace(table.in_log, labels=(), unsigned=unsigned)
-    if table.in_catalog.type == TypeCode.VECTOR and in_log.type == TypeCode.VARCHAR:  # MariaDB's
+    if table.in_catalog.type == TypeCode.VECTOR and in_log.type == TypeCode.VARCHAR:  # MariaDB's vectors
         in_log = replace(in_log, type=TypeCode.VECTOR, meta=table.in_catalog.meta, collation=table.in_catalog.collation)
     assert in_log == table.in_catalog, definition
     assert codec_for(table.in_log) == codec_for(table.in_catalog), definition
@@ -186,9 +187,11 @@ def run(server: Server, schema: str, all_types: Sequence[Typed], random: Random)
 
 
 def has_text(column: Column) -> bool:
-    """Whether a column has a character set. Then a value that is written back has the same text, but maybe other bytes.
+    """Whether a column has a character set. If a value of such a column is written back, its text stays the same, but
+    its bytes may differ.
 
-    Some sets have several characters for one of Unicode, or characters that Unicode lacks.
+    In some sets, several characters stand for the same character of Unicode, or a character has no equivalent in
+    Unicode.
     """
     return column.collation is not None and column.collation != 63
 
@@ -199,7 +202,7 @@ def rounded(document: bytes) -> object:
 
 
 def check_results(results: Iterable[tuple[str, Table, Table]], *, zero: bytes = b"-0") -> None:
-    """Checks the tables of each type. `zero` is the text of what the server stores if -0 is inserted."""
+    """Checks the tables of each type. `zero` is the text that a query returns after -0 was inserted."""
     for definition, first, second in results:
         assert len(first.log) == len(second.log) == COUNT
         check(first, definition)

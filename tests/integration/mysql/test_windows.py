@@ -31,7 +31,9 @@ def test_chunks_under_writers_have_the_rows_of_their_place(seed: int) -> None:
 def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
     mysql_server: Server, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader is made to claim that its snapshots see all changes. So it leaves out no row that changed later."""
+    """In this test, the reader claims that its snapshots see all changes. So it does not leave out the rows that
+    changed later.
+    """
 
     def see_everything(reading: Connection, _asking: Connection, _delivered: Delivered) -> PlaceSnapshot:
         reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
@@ -46,9 +48,11 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
 def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
     mysql_server: Server, mysql_database: str
 ) -> None:
-    """MariaDB's snapshots end at the last commit, but the log can go on: here by 40 bytes, as for a checkpoint.
+    """MariaDB's snapshots end at the last commit, but the log may be longer: in this test by 40 bytes, as after a
+    checkpoint of the server.
 
-    The end of the snapshot is then moved to where the stream begins, unless it lacks a transaction.
+    In this case, the end of the snapshot is moved to where the stream begins, unless the snapshot lacks a transaction
+    before that.
     """
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as reading, Connection(address) as asking:

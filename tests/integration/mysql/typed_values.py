@@ -71,7 +71,7 @@ def timestamp(random: Random) -> str:
 
 
 def octets(random: Random, most: int = 12) -> str:
-    """Draws bytes. A column with a character set stores those of them that are characters."""
+    """Draws bytes. If the column has a character set, it stores those bytes that are characters of the set."""
     drawn = random.choice(
         [random.randbytes(random.randrange(most)), bytes(random.randrange(most)), b"a  ", b"\0 \0", b""]
     )
@@ -79,7 +79,9 @@ def octets(random: Random, most: int = 12) -> str:
 
 
 def text(random: Random) -> str:
-    """Draws text of any script. A column stores the characters that its set has, and `?` for each of the others."""
+    """Draws text of any script. A column stores the characters that its character set has, and `?` instead of each
+    other character.
+    """
     some = "aZ 09~\\'\"\n\0äßéŁΩжאبกあア漢字한글€😀"
     drawn = "".join(random.choices(some, k=random.randrange(12))) + random.choice(["", " ", "  "])
     return f"CONVERT(x'{drawn.encode().hex()}' USING utf8mb4)"
@@ -112,7 +114,7 @@ def vector(random: Random) -> str:
 
 
 def uuid(random: Random) -> str:
-    """Draws a UUID that MariaDB accepts: of version 1 to 7, or of the older variant, which has no versions."""
+    """Draws a UUID that MariaDB accepts: one of version 1 to 7, or one of the older variant, which has no versions."""
     first, last = (f"{random.choice([0, random.getrandbits(48)]):012x}" for _ in range(2))
     middle = (
         f"{random.choice('1234567')}{random.getrandbits(12):03x}-{random.choice('0789ab')}{random.getrandbits(12):03x}"

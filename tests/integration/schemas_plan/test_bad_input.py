@@ -1,4 +1,4 @@
-"""Wrong scripts, files and options. In no case does the command leave anything in the database."""
+"""Tests wrong scripts, files and options. The command leaves nothing in the database in any of these cases."""
 
 import re
 

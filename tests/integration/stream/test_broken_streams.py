@@ -1,4 +1,4 @@
-"""A stream ends because its link is cut or deaf, its server stops, or its publication is dropped."""
+"""A stream ends because its link is cut or deaf, because its server stops, or because its publication is dropped."""
 
 import contextlib
 import socket
@@ -129,7 +129,7 @@ def test_a_missing_publication_ends_the_stream(dsn: str, slot: str) -> None:
         with pytest.raises(ChangelogError, match=r'publication did not exist .*"p"') as raised:
             take_until(open_stream, lambda _: False)
         assert raised.value.kind is Kind.GAP
-        assert open_stream.wal_end < after, "the log counts as complete although the row was left out"
+        assert open_stream.wal_end < after, "the position is after the row, which was not read"
 
 
 def test_a_publication_dropped_during_a_stream_ends_the_stream(dsn: str, slot: str) -> None:
@@ -150,8 +150,8 @@ def test_close_in_the_middle_of_a_transaction(dsn: str, slot: str) -> None:
     start = time.monotonic()
     open_stream.close()
     open_stream.close()
-    open_stream.ask()  # must not write to the closed waker, whose file descriptor may be reused
-    assert time.monotonic() - start < 30  # close does not wait for the server's data
+    open_stream.ask()  # `ask` must not write to the closed waker, because another file may use its file descriptor
+    assert time.monotonic() - start < 30  # `close` does not wait for the server's data
     with pytest.raises(ChangelogError, match="closed"):
         take_until(open_stream, lambda _: False)
     wait_for(lambda: ask(dsn, f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'") is False)

@@ -1,4 +1,4 @@
-"""The replication connection: its queries, the roles that the server admits, and slots that cannot be read."""
+"""The replication connection: its queries, the roles that the server accepts, and slots that cannot be read."""
 
 import socket
 from collections.abc import Iterator

@@ -33,7 +33,7 @@ def test_frames_come_in_order_and_are_confirmed(dsn: str, slot: str) -> None:
         assert confirmed(dsn, slot) == before
         end = end_of_commit(frames[6])  # the second of three
         open_stream.confirm(end)
-        open_stream.confirm(end - 8)  # never goes back
+        open_stream.confirm(end - 8)  # the confirmed position never goes back
     assert confirmed(dsn, slot) == end
     with stream(dsn, slot) as open_stream:
         assert kinds(take_until(open_stream, commits(1))) == "BRIC"

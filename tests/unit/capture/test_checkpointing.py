@@ -1,4 +1,6 @@
-"""While a source is open, signals and progress change its checkpoint; some changes make the source open again."""
+"""While a source is open, signals and progress change its checkpoint. After some of these changes, the source must open
+again.
+"""
 
 from dataclasses import replace
 from typing import Any

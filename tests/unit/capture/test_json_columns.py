@@ -1,4 +1,6 @@
-"""A `Template` makes the same JSON texts as the `to_json` of each column's codec. Some of its rows can be selected."""
+"""A `Template` must make the same JSON texts as the `to_json` of each column's codec. It can also do this for selected
+rows only.
+"""
 
 from dataclasses import replace
 
@@ -46,7 +48,7 @@ TIMESTAMPS = (
 
 
 @pytest.mark.parametrize("zone", ["", "+00"])
-def test_timestamps_are_what_their_codec_makes_of_them(zone: str) -> None:
+def test_timestamps_equal_the_texts_of_their_codec(zone: str) -> None:
     shape, to_json = (Shape.TIMESTAMPTZ, timestamptz) if zone else (Shape.TIMESTAMP, timestamp)
     codec = Codec(shape=shape, to_json=to_json, column_type=Primitive.TIMESTAMP)
     bound = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)

@@ -1,4 +1,4 @@
-"""Encoding rows in groups gives the same result as encoding them one by one."""
+"""Encoding rows in groups must give the same result as encoding them one by one."""
 
 import zlib
 from dataclasses import replace
@@ -60,7 +60,7 @@ class Texts:
 
 
 def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> list[RowGroup]:
-    """Returns random rows, with a group for each table and op."""
+    """Returns random rows in groups. Each group has the rows of one table and one op."""
     kinds = [
         (random.choice(entities), random.choice([Op.CREATE, Op.UPDATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE]))
         for _ in range(rows)
@@ -85,7 +85,9 @@ def groups(random: Random, entities: list[Entity], texts: Texts, rows: int) -> l
 
 
 def spans(random: Random, rows: int) -> list[Span]:
-    """Returns transactions of random sizes. Some have a stamp; some rows of the first may be published already."""
+    """Returns transactions of random sizes. Some have a stamp. Some rows of the first transaction may be published
+    already.
+    """
     result: list[Span] = []
     left = rows
     while left:

@@ -1,4 +1,6 @@
-"""The table reads of one opening: how they start and end, what ends them early, and when they record their progress."""
+"""Tests the table reads of one opening: how they start and end, what ends them early, and when they record their
+progress.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -28,7 +30,9 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """Reads of the guests' table; the orders are complete. `passed` gets the names of fail points."""
+    """The table reads of an opening in which only the table of guests is read: the orders are complete. `passed` gets
+    the names of fail points.
+    """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())
     return TableReads(

@@ -1,4 +1,4 @@
-"""Encoding many rows together gives the same result as encoding each alone."""
+"""Encoding many rows together must give the same result as encoding each row alone."""
 
 import zlib
 from collections.abc import Sequence
@@ -156,7 +156,7 @@ def outcome(rows_: Sequence[PublishedRow], spans_: Sequence[Span], *, few: int) 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_groups_give_what_single_rows_give(seed: int) -> None:
+def test_groups_of_rows_give_the_same_as_single_rows(seed: int) -> None:
     random = Random(seed)
     chosen = random.sample(ENTITIES, random.randint(1, len(ENTITIES)))
     rows_ = rows(random, random.choice([1, 40, 600]), [bind(of) for of in chosen])
@@ -174,7 +174,7 @@ def test_groups_give_what_single_rows_give(seed: int) -> None:
 
 
 def alone(of: PublishedRow) -> bool:
-    """Returns whether the row can be published: its key is known."""
+    """Returns whether the row can be published, that is, whether its key is known."""
     transaction = Transaction(xid=1, name="1", epoch=1, commit=1, committed_at=1)
     span = Span(transaction=transaction, stamp=None, ordinal=0, rows=1)
     try:

@@ -1,4 +1,6 @@
-"""The decoder of the Debezium process's output: whole, byte by byte, with trailing bytes, and malformed."""
+"""Tests the decoder of the Debezium process's output. The input is whole, byte by byte, with trailing bytes, or
+malformed.
+"""
 
 import json
 import struct
@@ -113,7 +115,7 @@ def test_the_last_offset_of_each_partition_is_known_with_sorted_fields() -> None
     assert batch.last_offsets(0) == {}
 
 
-def test_a_frame_without_records_is_one() -> None:
+def test_a_frame_may_have_no_records() -> None:
     [batch] = decoded([records(5, [])])
     assert isinstance(batch, RecordBatch)
     assert (len(batch), batch.last, batch.first) == (0, 5, 6)

@@ -1,4 +1,4 @@
-// The texts of the page whose contrast is too low, by WCAG 2.2 (AA): 4.5, and 3 for large text.
+// Returns the texts of the page whose contrast is too low. WCAG 2.2 (AA) requires 4.5, or 3 for large text.
 () => {
   const channels = (color) => {
     const [red, green, blue, alpha = 1] = color.match(/[\d.]+/g).map(Number);

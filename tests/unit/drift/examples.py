@@ -11,7 +11,9 @@ from tests.unit.drift.reports import JSON, PROVENANCE, entity, report, skipped
 
 ORDER_ROWS, GUEST_ROWS, EVENT_ROWS, LINE_ROWS = 1_512_340, 204_911, 8_730_022, 4_018_557
 DRIFT_BY_NIGHT = {4: 3, 5: 3, 11: 41, 12: 41, 19: 2}
-"""Maps the number of an earlier night to how many orders drifted then. In the other earlier nights, none drifted."""
+"""Maps the number of an earlier night to the number of orders that drifted then. In all other earlier nights, no order
+drifted.
+"""
 
 HARD = "<script>alert(\"x\")</script> & 'quotes'"
 """A text that must never be interpreted as markup or as a script."""
@@ -52,7 +54,7 @@ def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
 
 
 def both(source: str, changelog: str) -> JSON:
-    """Both values of a column, as JSON texts."""
+    """A source's and a changelog's value of the same column, as JSON texts."""
     return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
 
 

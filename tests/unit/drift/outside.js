@@ -1,4 +1,4 @@
-// The elements that reach beyond the window, but for what scrolls in its own box.
+// Returns the elements that reach beyond the window, except those inside a box that scrolls.
 () => {
   const boxed = (element) => element.closest(".scroll, pre, caption") && !element.matches(".scroll, pre");
   const outside = [...document.body.querySelectorAll("*")].filter((element) => {

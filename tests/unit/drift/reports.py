@@ -1,4 +1,4 @@
-"""Makes reports as the drift job passes them to `finish`, and writes whole runs into a folder."""
+"""Makes reports in the form in which the drift job passes them to `finish`. Writes whole runs into a folder."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ PROVENANCE = {
 
 
 def entity(**fields: Any) -> JSON:
-    """Returns the report of an entity that was compared, without drift except for what `fields` says.
+    """Returns the report of an entity that was compared. It has no drift except what `fields` says.
 
     The number of drifted keys, its share (`ppm`) and the verdict are computed.
     """
@@ -64,7 +64,7 @@ def skipped(**fields: Any) -> JSON:
 
 
 def report(run: int = 1, entities: Mapping[str, JSON] | None = None, **fields: Any) -> JSON:
-    """Returns the report of one night: the day `run` of November 2026."""
+    """Returns the report of the night of day `run` of November 2026."""
     day = f"2026-11-{run:02}"
     return {
         "format": 1,

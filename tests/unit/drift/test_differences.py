@@ -1,6 +1,6 @@
-"""The table's row and the changelog's row of a key are compared column by column.
+"""Compares the table's row and the changelog's row of a key, column by column.
 
-A different column is drift, unless its value is unknown or a change of the schema explains the difference.
+A column with different values is drift, unless a value is unknown or a change of the schema explains the difference.
 """
 
 from typing import Any
@@ -79,16 +79,16 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         ([step("5", added={"b"})], "4", '"b":1', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "5", '"b":null', "", Compared(kind="changed", columns=("b",))),
         ([step("5", added={"b"})], "6", '"b":null', "", Compared(kind="changed", columns=("b",))),
-        # … or has its default in earlier rows, although the changelog got no rows with the default
+        # an added column may also have its default in earlier rows, although the changelog got no rows with it
         ([step("5", added={"b"}, restated={"b"})], "4", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("5", added={"b"}, restated={"b"})], "5", '"b":1', "", Compared(kind="changed", columns=("b",))),
-        # the values of a retyped column are written differently
+        # a retyped column's values are written differently
         ([step("5", restated={"b"})], "4", '"b":"1.50"', '"b":1.5', Compared(kind=None, schema_changed=("b",))),
         ([step("5", restated={"b"})], "6", '"b":"1.50"', '"b":1.5', Compared(kind="changed", columns=("b",))),
         # the table has no values of a dropped column
         ([step("5", gone={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
         ([step("5", gone={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
-        # the schema changed after the last row of the changelog
+        # the schema changed after the changelog's last row
         ([step(None, added={"b"}, restated={"b"})], "9", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
         ([step("3"), step(None, gone={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
     ],

@@ -1,4 +1,4 @@
-"""The history of drifted keys over several runs: a key is open, then republished, then verified to be equal."""
+"""Tests the history of drifted keys over several runs: a key is open, then republished, then verified to be equal."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A key range that a user writes becomes a condition in SQL. The tests in tests/spark run such conditions."""
+"""A range of keys, as a user writes it, becomes a condition in SQL. The tests in tests/spark run such conditions."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""The page of a drift report in Chromium, as people use it.
+"""Tests the page of a drift report in Chromium, as people use it.
 
-They read it in light and dark colours, on wide and narrow screens and on paper, and use a keyboard or a screen reader.
+People read the page in light and dark colours, on wide and narrow screens and on paper. They use it with a keyboard or
+a screen reader.
 """
 
 import os
@@ -23,7 +24,9 @@ HERE = Path(__file__).parent
 PICTURES = HERE.parents[2] / "docs" / "images"
 PATIENCE_MS = PATIENCE_S * 1000
 TOP_PX = 1500
-"""Pictures of a page end at this height. Only those of the night "drift" in light colours show the whole page."""
+"""Pictures of a page end at this height. The picture of the night "drift" in light colours is the only one that shows
+the whole page.
+"""
 
 CONTRAST = (HERE / "contrast.js").read_text("utf-8")
 OUTSIDE = (HERE / "outside.js").read_text("utf-8")

@@ -1,4 +1,6 @@
-"""The text of a drift report's page: texts from outside never become markup, and different values look different."""
+"""Tests the text of a drift report's page. Texts from outside never become markup, and different values look
+different.
+"""
 
 from html.parser import HTMLParser
 from pathlib import Path

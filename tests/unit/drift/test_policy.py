@@ -1,4 +1,4 @@
-"""For each kind of drift, the report gives the right action and the right verdict."""
+"""For each kind of drift, the report must give the right action and the right verdict."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""Draws random JSON states with the columns of a shape, as sources write them: compact, and with columns in order."""
+"""Draws random JSON states with the columns of a shape, in the form in which sources write them: compact, and with the
+columns in order.
+"""
 
 import base64
 import copy
@@ -62,7 +64,9 @@ _TOKENS: dict[Primitive, st.SearchStrategy[bytes]] = {
 
 
 def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
-    """JSON values of a column type, including those that Avro's type for it cannot hold, such as NaN for a decimal."""
+    """JSON values of a column type, including values that the corresponding Avro type cannot hold, such as NaN for a
+    decimal.
+    """
     match type_:
         case Primitive():
             return _TOKENS[type_]
@@ -84,7 +88,7 @@ def tokens(type_: ColumnType) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def states(draw: st.DrawFn, shape: Struct, key: str) -> tuple[bytes, tuple[str, ...]]:
-    """The JSON of a state, and the columns that are unavailable in it."""
+    """The JSON of a state, and the names of the columns that are unavailable in it."""
     members, unavailable = [], []
     for name, type_ in shape.fields:
         if name != key and draw(st.integers(0, 9)) == 0:
@@ -135,7 +139,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
 
 
 def before_contexts(schema: Schema) -> Schema:
-    """The entity's schema as older versions wrote it, before stamps had a context."""
+    """The entity's schema as versions wrote it in which stamps had no context."""
     old = copy.deepcopy(schema)
     provenance = old["fields"][0]["type"]
     fields = [field for field in provenance["fields"] if field["name"] != "context"]
@@ -145,7 +149,7 @@ def before_contexts(schema: Schema) -> Schema:
 
 
 def written_before_contexts(body: bytes, schema: Schema) -> bytes:
-    """Encodes the content of a message again, as versions without contexts did."""
+    """Encodes the content of a message again, in the form of versions in which stamps had no context."""
     out = io.BytesIO()
     datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
     fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)

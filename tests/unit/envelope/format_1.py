@@ -1,4 +1,4 @@
-"""Loads the module that read checkpoints in the last version that knew only format 1."""
+"""Loads an old module, which read checkpoints in the last version that knew only format 1."""
 
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parent / "golden" / "checkpoint_format_1.py.txt"
 
 
 def reader() -> ModuleType:
-    """Returns that version's checkpoint module."""
+    """Returns the checkpoint module of that version."""
     module = ModuleType("changelog.envelope.checkpoint_format_1")
     exec(compile(SOURCE.read_text(), SOURCE, "exec"), module.__dict__)
     return module

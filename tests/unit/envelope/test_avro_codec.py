@@ -1,4 +1,4 @@
-"""Values survive Avro with the same canonical text, and encoding them by rows or by columns gives the same bytes."""
+"""Values keep their canonical text in Avro. Encoding values by rows and by columns gives the same bytes."""
 
 import io
 from collections.abc import Iterator
@@ -124,7 +124,9 @@ def _with_context(row: Record, identifier: str, context: str | None, table: str 
 
 
 def test_older_versions_and_this_one_read_each_others_messages() -> None:
-    """The provenance of older versions has no context. Readers with their schema skip the context that we write."""
+    """The provenance of older versions has no context. If readers use the schema of an older version, they skip the
+    context that we write.
+    """
     shape = Struct(fields=(("id", P.LONG),))
     new_schema = avro.value_schema("order", shape, ["id"], "booking")
     old_schema = before_contexts(new_schema)
@@ -143,7 +145,9 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
 
 
 def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Arrow parses it, but no decoder returns such a date, so it is text."""
+    """MySQL has a year 0. Arrow could parse a date of that year, but no decoder returns such a date. So the date is
+    published as text.
+    """
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]
     states = [
@@ -155,7 +159,7 @@ def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
 
 @settings(few, max_examples=20)
 @given(st.data())
-def test_any_shape(data: st.DataObject) -> None:
+def test_rows_of_any_shape_are_encoded_and_read_back(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     check(shape, data.draw(st.lists(record(shape, shape.fields[0][0]), min_size=1, max_size=3)))
 

@@ -1,6 +1,7 @@
-"""Rows become events of Debezium and flat rows, in JSON and Avro. Plain readers of both read the expected values back.
+"""Rows become events of Debezium or flat rows, in JSON and Avro. Simple readers of both encodings must read the
+expected values.
 
-The readers follow the schemas in the messages, as the converters of Kafka Connect do.
+The readers follow the schemas in the messages, like the converters of Kafka Connect.
 """
 
 import base64
@@ -65,11 +66,11 @@ VALUES: Mapping[ColumnType, st.SearchStrategy[tuple[Any, Any]]] = {
     Map(value=P.STRING): st.dictionaries(_texts, _texts, max_size=2).map(lambda value: (value, Text(value))),
     Struct(fields=(("lower", P.INT),)): st.integers(0, 9).map(lambda value: ({"lower": value}, Text({"lower": value}))),
 }
-"""For each type, pairs of a published JSON value and of what the readers return for it."""
+"""For each type, pairs of a published JSON value and the value that the readers must return for it."""
 
 
 class Text:
-    """Equals a text that is the JSON of `value`."""
+    """Equals each text that is the JSON of `value`, however it is formatted."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -96,7 +97,7 @@ def entity(*key: str, name: str = "order", partitions: int = 1) -> Entity:
 
 
 def by_json_schema(schema: Mapping[str, Any], value: Any) -> Any:
-    """Reads a payload by the schema beside it."""
+    """Reads a payload, following the schema that is beside it in the message."""
     if value is None:
         assert schema["optional"], schema
         return None
@@ -120,7 +121,7 @@ def by_json_schema(schema: Mapping[str, Any], value: Any) -> Any:
 
 
 def messages(shape: Struct, *records: Record, flat: bool = False, key: tuple[str, ...] = ("id",)) -> list[Any]:
-    """Returns key and value of each record, as the readers of JSON and of Avro read them, which must be the same."""
+    """Returns the key and the value of each record. Checks that the readers of JSON and of Avro return the same."""
     rows = batch.from_records(records)
     schemas = event_schemas("order", shape, key, PREFIX)
     value_schema = schemas.row if flat else schemas.event
@@ -155,7 +156,7 @@ def from_avro(text: bytes | None, schema: Any) -> Any:
     if text is None:
         return None
     assert text[:4] == b"head"
-    # Text stays text, as in Kafka Connect, which does not know the logical types of other programs.
+    # A text stays a text, as in Kafka Connect, which does not know the logical types of other programs.
     return fastavro.schemaless_reader(io.BytesIO(text[4:]), fastavro.parse_schema(to_avro(schema)), None)
 
 

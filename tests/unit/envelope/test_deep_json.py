@@ -1,4 +1,4 @@
-"""`members` splits a JSON object without recursion. If `json` can read the object too, their results must be equal."""
+"""`members` splits a JSON object without recursion. If `json` can also read the object, both results must be equal."""
 
 import json
 

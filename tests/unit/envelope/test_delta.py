@@ -106,7 +106,7 @@ flat = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=Fals
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draws two states that differ in a few columns, as JSON texts, which may also differ in their escapes."""
+    """Draws two states that differ in a few columns, as JSON texts. Equal values may be escaped in different ways."""
     before = draw(st.dictionaries(names, flat | values, max_size=5))
     after = dict(before)
     for name in draw(st.lists(names | st.sampled_from([*before, "a"]), max_size=3)):
@@ -163,7 +163,7 @@ plain = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([1.5, "
 
 @st.composite
 def rows_of_a_table(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """The states of a row before and after a change, as sources write them. A few values need escapes."""
+    """The states of a row before and after a change, as sources write them. A few values have characters to escape."""
     table = draw(st.sampled_from([("a", "b~", "a longer name"), ("a", "é/"), ("%d",)]))
     before, after = ({name: draw(plain | tricky) for name in table} for _ in range(2))
     unchanged = draw(st.sets(st.sampled_from(table)))
@@ -179,7 +179,9 @@ def test_columns_give_the_same_texts(states: list[tuple[bytes, bytes]], skipped:
 
 
 def test_columns_report_which_pairs_are_plain() -> None:
-    """`patch_columns` makes patches only for plain pairs. Without such pairs, the test above would compare nothing."""
+    """`patch_columns` makes patches only for plain pairs of states. Without plain pairs, the test above would compare
+    nothing.
+    """
     states = [
         ('{"a":1,"long name":"x"}', '{"a":2,"long name":"é"}', True),
         ('{"a":1,"long name":"x\\n"}', '{"a":1,"long name":"x"}', False),
@@ -233,13 +235,14 @@ def test_a_change_without_its_state_is_refused(op: Op) -> None:
             make(message(op))
 
 
-# The next tests use random histories of one key: each change with the row after it, as far as readers can know the row.
+# The next tests use random histories of one key. A history has each change, together with the row after the change, as
+# far as readers can know the row.
 columns = st.fixed_dictionaries({name: st.none() | st.integers(0, 2) | tricky | values for name in COLUMNS})
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[Envelope, Any]]:
-    """Draws the messages of one key in order, each with the row as the message leaves it."""
+    """Draws the messages of one key in order, each with the row after the message."""
     history: list[tuple[Envelope, Any]] = []
     row: Any = MISSING
     for commit in range(1, draw(st.integers(2, 9))):
@@ -402,7 +405,9 @@ def test_an_unpaired_surrogate_is_preserved() -> None:
 
 
 def test_changes_before_a_row_was_read_are_left_out() -> None:
-    """`foldable` leaves out everything before the first whole state, also deletions, and nothing after it."""
+    """`foldable` leaves out everything before the first whole state, including deletions. It leaves out nothing after
+    that state.
+    """
     after = [message(Op.READ, '{"a":2}', commit=3), message(Op.UPDATE, '{"a":3}', '{"a":2}', commit=4)]
     before_read = [message(Op.UPDATE, '{"a":2}', '{"a":1}', commit=1), message(Op.DELETE, None, '{"a":9}', commit=2)]
     deltas = [delta_of(envelope) for envelope in [*before_read, *after]]

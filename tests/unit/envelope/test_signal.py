@@ -1,4 +1,4 @@
-"""Signals: an encoded signal is parsed back, and everything else is refused."""
+"""An encoded signal can be parsed again. Everything else is refused."""
 
 import hmac
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def test_an_encoded_signal_is_parsed(signal: Signal, signing: Signing | None) ->
     content = encode(signal, signing)
     assert content.startswith(b"{")
     assert parse(content, signing) == signal
-    assert parse(content, None) == signal  # without a secret, a signed signal is accepted too
+    assert parse(content, None) == signal  # without a secret, a signed signal is also accepted
 
 
 @given(content=st.binary(max_size=200))

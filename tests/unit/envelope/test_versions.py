@@ -1,4 +1,6 @@
-"""Versions of an entity's columns: which are announced, which stop the service, and how operators accept them."""
+"""Tests the versions of an entity's columns: which are announced, which stop the service, and how operators accept
+them.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -60,7 +62,9 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*looks: Struct, **accepted: Position) -> Versions:
-    """Returns the versions of a changelog whose entity had these columns one after another, compatible or not."""
+    """Returns the versions of a changelog. Its entity had the columns `looks` one after another, whether compatible or
+    not.
+    """
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in looks]
     return _versions(known, **accepted)
@@ -210,13 +214,13 @@ def test_an_invalid_version_is_malformed(state: bytes) -> None:
 def test_a_version_is_known_by_its_columns_their_order_its_table_and_its_key() -> None:
     versions = _after(OLD)
     assert versions.has(_entity(), Look(columns=OLD, relation=7))
-    assert versions.has(_entity(), Look(columns=OLD))  # in any table
+    assert versions.has(_entity(), Look(columns=OLD))  # the version is known for any table
     turned = Struct(fields=OLD.fields[::-1])
     assert not versions.has(_entity(), Look(columns=turned, relation=7))
     assert not versions.has(_entity(), Look(columns=OLD, relation=8))
     assert not versions.has(_entity(key="amount"), Look(columns=OLD, relation=7))
     assert not versions.has(replace(_entity(), name="bill"), Look(columns=OLD, relation=7))
-    assert not _after(OLD, WIDER).has(_entity(), Look(columns=OLD, relation=7))  # only the last version counts
+    assert not _after(OLD, WIDER).has(_entity(), Look(columns=OLD, relation=7))  # only the last version is compared
 
 
 def test_a_table_that_replaces_another_restates_every_column() -> None:
@@ -299,7 +303,7 @@ def test_an_accepted_change_passes_at_its_position() -> None:
 @pytest.mark.parametrize(
     ("accepted", "commit", "ordinal", "op"),
     [
-        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # after the accepted change; nobody has accepted this one
+        (Position(1, 9, 4), 9, 6, Op.UPDATE),  # a later change than the accepted one
         (Position(1, 9, 4), 10, 4, Op.UPDATE),
         (Position(1, 9, 4), 8, 4, Op.UPDATE),
         (Position(2, 9, 4), 9, 4, Op.UPDATE),  # the accepted change is in another epoch
@@ -316,7 +320,9 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
 
 
 def test_two_changes_of_one_transaction_pass_if_the_second_is_accepted() -> None:
-    """An earlier run stopped at the first change, and an operator accepted it. Only the last acceptance is stored."""
+    """An earlier run stopped at the first change, and an operator accepted it. After that, the operator accepted the
+    second change. Only the last acceptance is stored.
+    """
     versions = _after(OLDEST, order=Position(1, 9, 8))
     assert _announce(versions, NEWER, first=_first(commit=9, ordinal=4)).version.number == 2
     assert _announce(versions, NEWEST, first=_first(commit=9, ordinal=8)).version.number == 3

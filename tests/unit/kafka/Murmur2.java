@@ -4,7 +4,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import org.apache.kafka.common.utils.Utils;
 
-/** For each key on standard input, base64 a line: its hash, and the same made positive, as Kafka's Java client has them. */
+/** Reads keys from standard input, one in each line, in base64. For each, prints the hash of Kafka's Java client, and
+ *  the same hash made positive. */
 class Murmur2 {
     public static void main(String[] arguments) throws Exception {
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));

@@ -1,4 +1,4 @@
-"""The options of the Kafka client that users set."""
+"""Tests the options of the Kafka client that users may set."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Batches become messages in the envelope of Debezium, and flat ones. Their headers tell what the service must know."""
+"""Batches become messages in the envelope of Debezium or flat messages. The headers contain what the service must know
+later.
+"""
 
 import json
 from typing import Any

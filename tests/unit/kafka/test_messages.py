@@ -1,4 +1,4 @@
-"""Rows become Kafka messages, with values as `json_codec` encodes them. Reading a message gives the same record."""
+"""Rows become Kafka messages. `json_codec` encodes their values. Reading a message must give the same record again."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Keys get the same partitions as with Kafka's own Java client. The tests run the client's real class."""
+"""Keys must get the same partitions as with Kafka's own Java client. The tests run the real class of that client."""
 
 import random
 import subprocess
@@ -20,7 +20,7 @@ Answers = list[tuple[bytes, int, int]]
 
 @pytest.fixture(scope="module")
 def answers(seed: int, starts_servers: None) -> Answers:
-    """Keys, each with the results of `Utils.murmur2` and `Utils.toPositive`."""
+    """Random keys, each with the results of `Utils.murmur2` and `Utils.toPositive`."""
     chance = random.Random(seed)
     keys = [b"", b"\0", "Zürich".encode(), "東京".encode(), "🏨".encode(), b"\xff" * 9, b"x" * 100_000]
     keys += [chance.randbytes(chance.randrange(40)) for _ in range(KEYS)]

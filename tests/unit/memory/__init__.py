@@ -1,1 +1,1 @@
-"""A source that keeps its database in memory: the capture core without PostgreSQL."""
+"""A source whose database is in memory. With it, tests run the capture core without PostgreSQL."""

@@ -76,7 +76,7 @@ class MemoryTable:
 class MemoryDatabase:
     """See `changelog.connectors.sources.Database`.
 
-    A commit that has messages and no rows becomes visible the next time a source reads.
+    A commit that has only messages becomes visible the next time a source reads.
     """
 
     reads_tables = True
@@ -84,7 +84,9 @@ class MemoryDatabase:
     def __init__(self, world: World) -> None:
         self.world = world
         self.at_fence: Callable[[], None] = lambda: None
-        """Tests replace this function. It is called after a fence was taken, before the fence's message is logged."""
+        """Does nothing. Tests replace this function. It is called after a fence was taken, and before the fence's
+        message is logged.
+        """
         self._source: MemorySource | None = None
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[MemoryTable]:

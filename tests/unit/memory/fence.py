@@ -16,7 +16,7 @@ from tests.unit.memory.world import Seen, World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFence:
-    """See `changelog.connectors.sources.fences.Fence`. The log has every transaction that `snapshot` shows."""
+    """See `changelog.connectors.sources.fences.Fence`. The log has every transaction that `snapshot` sees."""
 
     snapshot: Seen
     taken_at: datetime

@@ -1,4 +1,5 @@
-"""Reads the log of a `World` (a database in memory) from the last confirmed position, and assembles it.
+"""Reads the log of a `World` (a database in memory) from the last confirmed position. Assembles it with the capture
+core.
 
 The assembly is that of the capture core.
 """
@@ -26,17 +27,19 @@ from tests.unit.memory.world import Logged, LogMessage, RowEdit, World
 EPOCH = 1
 
 Event = Logged | RowEdit | LogMessage | int
-"""The beginning of a transaction, a changed row, a message, or the position where the transaction ends.
+"""An event is the beginning of a transaction, a changed row, a message, or a number: the position where the transaction
+ends.
 
-The number 0 in place of a position says that the log has no more events now."""
+The number 0 means that the log has no more events at the moment.
+"""
 
 
 class LogBlocks:
     """Assembles the log in blocks of random sizes, and begins after the position `end`.
 
-    `due` takes the position where a transaction ends. It returns the nonces (ids) of the table reads whose rows must be
-    published before the next transaction. `ordinal` is the first free ordinal at the position `end`. Without `whole`,
-    the log has only the keys of old rows.
+    `due` is called with the position where a transaction ends. It returns the nonces (ids) of the table reads whose
+    rows must be published before the next transaction. `ordinal` is the first free ordinal at the position `end`.
+    Without `whole`, the log has only the keys of old rows.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class LogBlocks:
                 self._between(run, event)
 
     def _between(self, run: AssemblyRun, end: int) -> None:
-        """Publishes the rows of table reads at the position `end`, where a transaction ends and none begins."""
+        """Publishes the rows of table reads at the position `end`. There, one transaction has ended and the next has
+        not begun.
+        """
         if end > self._end:  # After a crash, the log may send again what is published already.
             self._end, self._ordinal = end, 0
         transaction = Transaction(xid=end, name=str(end), epoch=EPOCH, commit=end, committed_at=0)
@@ -101,7 +106,7 @@ class LogBlocks:
             self._ordinal = run.between(nonce, change, end).ordinal
 
     def _describe(self, run: AssemblyRun, edit: RowEdit) -> None:
-        """Tells the run which columns the table of the next row has, if they are new."""
+        """Tells the run which columns the next row's table has, unless the run knows these columns already."""
         known = self._bound.get(edit.table)
         if known is not None and known.width == len(edit.columns):
             return
@@ -135,7 +140,9 @@ class LogBlocks:
         )
 
     def _follow(self) -> Iterator[Event]:
-        """Yields all events after the last confirmed position, and 0 whenever there are no more. Never ends."""
+        """Yields all events after the last confirmed position. Yields 0 whenever there are no more events. Never
+        ends.
+        """
         number = sum(logged.end <= self._world.confirmed for logged in self._world.log)
         while True:
             while number == len(self._world.log):

@@ -1,4 +1,6 @@
-"""Implements `changelog.connectors.sources.Source` for a `World` (a database in memory), with only the capture core."""
+"""Implements `changelog.connectors.sources.Source` for a `World` (a database in memory). It uses only the capture
+core.
+"""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -32,10 +34,11 @@ SOURCE = {"name": "memory"}
 class MemorySource:
     """One opening of the source.
 
-    The source has no thread of its own. Each `read` calls `live`, which changes the world, and often does one step of
-    reading the tables. If `messages` is true, the source writes a message into the log for each chunk that it has read,
-    as a source for PostgreSQL does. If not, it publishes a chunk's rows between two transactions, after it has
-    delivered everything that was in the log when the chunk was read. `whole` is as in `LogBlocks`.
+    The source has no thread of its own. Each `read` calls `live`, which changes the world. Often, `read` also does one
+    step of reading the tables. If `messages` is true, the source writes a message into the log for each chunk that it
+    has read, as a source for PostgreSQL does. Otherwise, it publishes a chunk's rows between two transactions, after it
+    has delivered everything that was in the log when the chunk was read. `whole` is as in
+    `LogBlocks`.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class MemorySource:
 
     @property
     def ghosts(self) -> tuple[str, tuple[int, ...]]:
-        """The entity and the ghosts in the chunk that was read last; empty once that chunk's message is written."""
+        """The entity and the ghosts of the chunk that was read last. Empty once that chunk's message is written."""
         chunk = self._marked[1] if self._marked else None
         if chunk is None or not isinstance(chunk.taken, Keys):
             return "", ()

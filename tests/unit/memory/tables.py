@@ -63,7 +63,7 @@ def values(row: Row, columns: Sequence[str]) -> tuple[bytes | None, ...]:
 
 
 class RangeTask:
-    """The key ranges of a table that are not read yet. Implements `TableTask` of the module `windows`."""
+    """The key ranges of a table that are still to be read. Implements `TableTask` of the module `windows`."""
 
     generation = 0
 
@@ -130,8 +130,8 @@ class RangeTask:
 class ReadRows:
     """Rows that were read from a table and have no position yet. Implements `Rows` of the module `windows`.
 
-    `requested` holds the keys that were looked up; it is None if a range of keys was read. `ghosts` holds keys that the
-    changelog still has; if the table lacks such a key, the changelog gets a deletion.
+    `requested` has the keys that were looked up; it is None if a range of keys was read. `ghosts` has keys that the
+    changelog still has. If the table lacks such a key, the changelog gets a deletion of it.
     """
 
     origin: Origin

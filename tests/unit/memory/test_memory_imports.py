@@ -1,4 +1,4 @@
-"""The database in memory imports nothing of another database; scans import nothing that only Spark's driver has."""
+"""The database in memory imports nothing of the other databases. Scans import nothing that only Spark's driver has."""
 
 import subprocess
 import sys
@@ -38,7 +38,9 @@ def test_the_database_in_memory_imports_nothing_of_postgresql() -> None:
 
 @pytest.mark.parametrize("scan", ["changelog.connectors.sources.postgres.scan", "tests.unit.memory.scan"])
 def test_a_scan_which_executors_unpickle_imports_nothing_that_only_a_driver_has(scan: str) -> None:
-    """Python also imports the packages that contain the scan's module. The rules in `pyproject.toml` ignore those."""
+    """Python also imports the packages that contain the scan's module. The import rules in `pyproject.toml` do not
+    check these packages.
+    """
     modules = imported_by(scan)
     assert "changelog.connectors.sources.fences" in modules
     assert not modules & ON_DRIVERS_ONLY

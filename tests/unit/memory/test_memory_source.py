@@ -34,7 +34,7 @@ from tests.unit.memory.world import LogMessage, RowEdit, World
 TABLES = ("item", "sale")
 STEPS = 400
 CRASHES = 0.004
-"""The probability of a crash at each failpoint."""
+"""The probability that the process crashes at a failpoint that it passes."""
 
 ENTITIES = [
     Entity(
@@ -81,7 +81,7 @@ class FileChangelog:
 
 
 class Shop:
-    """A world, and a service that runs until everything is published. After each crash the service starts again.
+    """A world, and a service that runs until everything is published. The service starts again after each crash.
 
     Before the last rebuild, each table loses `lost` rows without a trace in the log. If there is an `open_state`, the
     log has only the keys of old rows, and each start of the service opens its state.
@@ -165,7 +165,9 @@ class Shop:
             raise CrashError
 
     def _touch_ghosts(self) -> None:
-        """Inserts some ghosts (keys that the table lacks) before the message about them, and deletes some again."""
+        """Inserts some ghosts (keys that the table lacks) before the message about them is written, and deletes some of
+        them again.
+        """
         name, keys = self._source.ghosts
         for key in keys:
             fate = self._random.choice(["left alone", "back", "back and gone"])
@@ -192,7 +194,9 @@ def last_states(rows: list[dict[str, Any]], entity: str) -> dict[int, dict[str, 
 
 
 def published_changes(world: World) -> list[tuple[str, str, str, str | None, str]]:
-    """Returns what must be published for each edit in the log: position, op, key, current, the stamp's identifier."""
+    """Returns what must be published for each edit in the log: position, op, key, current, and the stamp's
+    identifier.
+    """
     changes = []
     for logged in world.transactions():
         identifier = ""
@@ -211,9 +215,9 @@ def _json(edit: RowEdit) -> str | None:
 
 
 def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes the rows of table reads that contradict the log.
+    """Describes each row of a table read that contradicts the log.
 
-    A row that was read, or deleted by a sweep, must agree with the last edit of its key before the row's position. If
+    A row that was read, or that a sweep deleted, must agree with the last edit of its key before the row's position. If
     that edit was not logged, the row is not checked, because only the table knew the state.
     """
     edits: dict[tuple[str, int], list[tuple[int, RowEdit | None]]] = {}
@@ -223,7 +227,7 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
                 edits.setdefault((event.table, event.key), []).append((logged.commit, event))
     for place, table, key in world.unlogged:
         edits.setdefault((table, key), []).append((place, None))
-    for of_key in edits.values():  # an unlogged edit comes before a commit at the same position
+    for of_key in edits.values():  # an unlogged edit comes before a commit that has the same position
         of_key.sort(key=lambda edit: (edit[0], edit[1] is not None))
     commits = {logged.commit for logged in world.transactions()}
     errors = []
@@ -239,9 +243,9 @@ def read_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def ghost_errors(world: World, rows: list[dict[str, Any]]) -> list[str]:
-    """Describes each deletion by a sweep that is wrong: the changelog lacked the key, or had it with another state.
+    """Describes each wrong deletion by a sweep: the changelog lacked the key, or had the key with another state.
 
-    A comparison with the tables does not find these errors: after a wrong second deletion, the key is absent too.
+    A comparison with the tables does not find these errors: the key is also absent after a wrong second deletion.
     """
     commits = {logged.commit for logged in world.transactions()}
     last: dict[tuple[str, str], str | None] = {}
@@ -260,7 +264,7 @@ def check(shop: Shop) -> None:
     assert read_errors(shop.world, rows) == []
     assert ghost_errors(shop.world, rows) == []
     positions = [row["position"] for row in rows]
-    assert positions == sorted(set(positions)), "in order, and each once"
+    assert positions == sorted(set(positions)), "positions must be in order, and each position must be there once"
     commits = {str(Position(EPOCH, logged.commit, 0))[:25] for logged in shop.world.transactions()}
     streamed = [
         (row["position"], row["op"], row["key"], row["current"], row["identifier"])
@@ -269,7 +273,7 @@ def check(shop: Shop) -> None:
     ]
     assert [(*row[:3], row[3] and json.loads(row[3]), row[4]) for row in streamed] == [
         (*row[:3], row[3] and json.loads(row[3]), row[4]) for row in published_changes(shop.world)
-    ], "each change of each transaction once, as it was made"
+    ], "each change must be published once, as it was made"
     for name in TABLES:
         table = shop.world.tables[name].rows(shop.world.snapshot())
         present = {
@@ -302,7 +306,9 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, messages: bool, tmp_
 def test_a_sweep_does_not_delete_a_ghost_that_changed_before_its_place(
     seed: int, messages: bool, tmp_path: Path
 ) -> None:
-    """A sweep looks up rows that were lost without a trace. Some come back before the position of their deletion."""
+    """A sweep looks up rows that were lost without a trace in the log. Some of these rows come back before the position
+    of their deletion.
+    """
     shop = Shop(seed, tmp_path / "log", steps=STEPS // 4, crashes=0.0, lost=6, messages=messages)
     shop.run()
     check(shop)

@@ -1,10 +1,10 @@
 """A tiny database in memory: tables, transactions that commit before they are visible, and a log.
 
-A commit is in the log at once, but readers of the tables see it only later. Until then, the rows that it changed are
-locked for other writers, as in a real database. Some edits are not logged at all.
+A commit is in the log at once, but readers of the tables see it only later. Until they see it, the rows that it changed
+are locked for other writers, as in a real database. Some edits are not logged at all.
 
-A transaction's id is its position in the log. In PostgreSQL, ids follow the order in which transactions begin. The core
-and the drift comparison work with both kinds of ids.
+A transaction's id is its position in the log. In PostgreSQL, by contrast, ids follow the order in which transactions
+begin. The capture core and the drift comparison work with both kinds of ids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,14 +20,14 @@ from changelog.envelope.signal import Signal, encode
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 
 KEYS = 24
-"""Rows have the keys 0 to KEYS - 1."""
+"""Rows have keys from 0 to KEYS - 1."""
 
 Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class RowEdit:
-    """An insert, update or delete of a row. `columns` are those that the table had at that time."""
+    """An insert, update or delete of a row. `columns` are the columns that the table had at that time."""
 
     table: str
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot: it shows the commits before `end` except those in `unseen`. Implements `windows.Visibility`."""
+    """A snapshot. It sees the commits before `end`, except those in `unseen`. Implements `windows.Visibility`."""
 
     end: int
     unseen: frozenset[int]
@@ -73,7 +73,9 @@ class Seen:
 
 @dataclass(slots=True)
 class Table:
-    """A table. `versions` has pairs of commit and row for each key, oldest first. An unlogged edit has the commit 0."""
+    """A table. For each key, `versions` has pairs of a commit and a row, oldest first. An unlogged edit has the commit
+    0.
+    """
 
     name: str
     columns: tuple[str, ...] = ("id", "status")
@@ -81,7 +83,7 @@ class Table:
     locks: int = 0
 
     def rows(self, snapshot: Seen) -> dict[int, Row]:
-        """The rows that the snapshot shows, by key."""
+        """The rows that the snapshot sees, by key."""
         last = {
             key: next((row for commit, row in reversed(versions) if commit == 0 or snapshot.shows(commit)), None)
             for key, versions in self.versions.items()
@@ -90,7 +92,7 @@ class Table:
 
 
 class World:
-    """The database. No source may read its log from before the position `confirmed`.
+    """The database. A source may read its log only from the position `confirmed` on.
 
     Threads that share the database must hold its `lock`.
     """
@@ -134,9 +136,9 @@ class World:
     # Changes of the world
 
     def change(self, name: str, rows: Mapping[int, Row | None], *, seen: bool = True) -> None:
-        """Commits these rows of a table in one transaction, which is visible at once if `seen` is true.
+        """Commits these rows of a table in one transaction. The transaction is visible at once if `seen` is true.
 
-        None as a row deletes the key.
+        A row that is None deletes the key.
         """
         number = self._begin()
         for key, row in rows.items():
@@ -164,7 +166,7 @@ class World:
         self._unseen.clear()
 
     def rebuild(self) -> None:
-        """Sends signals to read every table again, which finds the unlogged edits."""
+        """Sends signals to read every table again. These reads find the unlogged edits."""
         for name in self.tables:
             self._send("rebuild", name)
         self._unseen.clear()
@@ -178,7 +180,7 @@ class World:
         return (logged for logged in self.log if any(isinstance(event, RowEdit) for event in logged.events))
 
     def _write(self) -> None:
-        """Begins a transaction with a few changes, now and then with a stamp among them."""
+        """Begins a transaction with a few changes, sometimes with a stamp among them."""
         number, random = self._begin(), self._random
         for _ in range(random.choice([1, 1, 2, 5, 12])):
             name, key = random.choice(list(self.tables)), random.randrange(KEYS)

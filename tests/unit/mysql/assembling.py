@@ -1,4 +1,4 @@
-"""Assemblers of simulated logs for tests, and what a service stores between two of them."""
+"""Makes assemblers that read simulated logs, and says what a service stores between two assemblers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ READ = "read"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a checkpoint keeps for the next start."""
+    """The parts of a checkpoint that the next start needs."""
 
     gtids: Gtids
     resume: Gtids
@@ -56,7 +56,9 @@ class Stored:
 
 
 class Reads:
-    """Table reads. Each publishes one row once the log is read up to the coordinate at which the table was read."""
+    """Table reads. Each table read publishes one row, once the log is read up to the coordinate at which the table was
+    read.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
@@ -103,7 +105,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Catalogue:
-    """The catalogue of a database whose log tells all types. `fails` says whether the next question fails."""
+    """The catalogue of a database. The log already tells all types, so the catalogue adds nothing. `fails` says whether
+    the next question to it fails.
+    """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
         self._fails = fails
@@ -158,7 +162,7 @@ def assembler(
 
 
 def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
-    """The checkpoint after a block."""
+    """What is stored after a block."""
     rows = [row for rows in assembled.rows for row in rows.column("position").to_pylist()]
     through = stored.through if assembled.through is None else max(stored.through, int(assembled.through, 16))
     partial = assembled.partial if rows or assembled.through is not None else stored.partial
@@ -174,7 +178,7 @@ def after(stored: Stored, assembled: Assembled, reader: Assembler) -> Stored:
 
 
 def published(rows: Sequence[pa.RecordBatch]) -> list[Expected]:
-    """The changes among the rows, as the world describes them. Rows of table reads are left out."""
+    """The changes among the rows, in the form in which the world describes them. Rows of table reads are left out."""
     return [
         Expected(
             record.envelope.provenance.source.position.commit,
@@ -202,7 +206,7 @@ NEW = Stored(NOTHING, NOTHING)
 
 
 def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
-    """Checks that each change of the server's log was delivered once, in order, and in its transaction."""
+    """Checks that each change of the server's log was delivered once, in order, and together with its transaction."""
     changes = [(change.operation, change.key, change.text) for change in published(rows)]
     assert changes == [(change.operation, change.key, change.text) for change in server.expected]
     positions = [Position.parse(text) for item in rows for text in item.column("position").to_pylist()]
@@ -211,7 +215,7 @@ def check(rows: Sequence[pa.RecordBatch], server: World) -> None:
 
 
 def transactions(changes: Sequence[Expected]) -> list[int]:
-    """Returns the numbers of changes that have the same commit, in order."""
+    """Groups changes by their commit. Returns the number of changes in each group, in order."""
     return [len([*group]) for _, group in groupby(changes, key=lambda change: change.commit)]
 
 
@@ -224,14 +228,14 @@ def read(
     size: int,
     crashes: Callable[[Stored], bool] = lambda _: False,
 ) -> Stored:
-    """Reads the log up to a failure or a crash, or to its end, and adds the rows to `rows`."""
+    """Reads the log until a failure, a crash or its end. Adds the rows to `rows`."""
     packets = list(server.sent(stored.resume))
     while (packets or reader.busy) and reader.stop is None:
         taken, packets = ([], packets) if reader.busy else (packets[:size], packets[size:])
         assembled = reader.feed(EventBlock.of(taken))
         rows += assembled.rows
         stored = after(stored, assembled, reader)
-        assert not reader.state.unlogged  # no prepared transaction is forgotten
+        assert not reader.state.unlogged  # so that no prepared transaction is forgotten
         if crashes(stored):
             break
     return stored

@@ -207,7 +207,7 @@ def tagged_gtid(event: MysqlGtid) -> bytes:
 def packed(value: int) -> bytes:
     """Encodes a number as MySQL's serialization library does.
 
-    The first byte ends in as many 1 bits as further bytes follow, with a 0 before them.
+    The first byte ends in as many 1 bits as further bytes follow. Above these bits is a 0 bit.
     """
     for count in range(8):
         if value < 1 << 7 * (count + 1):
@@ -233,7 +233,7 @@ def mariadb_gtid(event: MariadbGtid) -> bytes:
 PHASES: Mapping[AlterPhase, int] = {AlterPhase.START: 2, AlterPhase.COMMIT: 4, AlterPhase.ROLLBACK: 8}
 
 WITH_EXTRA_DATA = frozenset({30, 31, 32, 39, 169, 170, 171})
-"""The types of events with rows that have extra data."""
+"""The types of row events that have extra data."""
 
 
 def rows(event: Rows) -> bytes:

@@ -1,4 +1,6 @@
-"""A simulated binary log of MySQL, to which transactions are appended, and the events that a server sends from it."""
+"""A simulated binary log of MySQL. Tests append transactions to it, and read the events that a server would send from
+it.
+"""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -59,12 +61,14 @@ ALTERATION = "ALTER TABLE item COMMENT 'goods'"
 _SIZES = [1, 1, 2, 5, 40]
 
 Change = tuple[Operation, int, str]
-"""An operation, the key of the changed row, and a text in the row by which a test recognises the change."""
+"""An operation, the key of the changed row, and a text in the row. Tests recognise the change by this text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change as the changelog must have it: the commit of its position, the operation, the key and the text."""
+    """A change in the form in which the changelog must have it: the commit of its position, the operation, the key and
+    the text.
+    """
 
     commit: int
     operation: Operation
@@ -82,9 +86,9 @@ class Logged:
 
 
 class World:
-    """The log, whose first file has the number `file`. `expected` has the changes that the changelog must have.
+    """The log. Its first file has the number `file`. `expected` has the changes that the changelog must have.
 
-    With `alters`, some transactions are statements that alter the published table.
+    If `alters` is true, some transactions are statements that alter the published table.
     """
 
     def __init__(self, random: Random, *, file: int = 1, alters: bool = False) -> None:
@@ -114,7 +118,7 @@ class World:
             self.commit(random.choice(_SIZES))
 
     def number_from(self, number: int) -> None:
-        """Gives the next transactions GTIDs with this number and those after it."""
+        """Gives the transactions from now on GTIDs with this number and the following ones."""
         self._number = number - 1
 
     def rotate(self) -> None:
@@ -130,9 +134,9 @@ class World:
         self._expect(commit, changes)
 
     def prepare(self, count: int, *, one_phase: bool = False, statement: str = "") -> None:
-        """Appends an XA transaction with this number of changes, which is prepared, or committed in one phase.
+        """Appends an XA transaction with this number of changes. It is only prepared, or committed in one phase.
 
-        Before its changes, it can have a statement that is not logged as rows.
+        A statement that is not logged as rows can come before the changes.
         """
         name, changes = self._number, self._changes(count)
         commit = self.end
@@ -151,11 +155,11 @@ class World:
             self._prepared[name] = changes
 
     def execute(self, sql: str) -> None:
-        """Appends a statement that is a transaction of its own."""
+        """Appends a statement, which is a transaction of its own."""
         self._append([self._gtid(), _query(sql)])
 
     def signal(self, *rows: tuple[int, str]) -> None:
-        """Appends a transaction that inserts rows, each with its number and its content, into the table of signals."""
+        """Appends a transaction that inserts rows into the table of signals. Each row has a number and a content."""
         events = [_rows_event(Operation.INSERT, _row(number, content)) for number, content in rows]
         self._append([self._gtid(), _query("BEGIN"), _table_map(SIGNALS), *events, _xid()])
 
@@ -205,7 +209,7 @@ class World:
         )
 
     def _rows(self, changes: Sequence[Change]) -> Iterator[Event]:
-        """Yields the events of the changes, with some events of an unpublished table between them."""
+        """Yields the events of the changes. Between them, yields some events of an unpublished table."""
         for operation, key, text in changes:
             if self._random.random() < 0.1:
                 yield _statement("other")
@@ -228,7 +232,9 @@ class World:
 
 
 def is_stamped(text: str) -> bool:
-    """Whether the statement of the change with this `text` has a stamp in a comment. The stamp's service is `text`."""
+    """Whether the statement of the change with this `text` has a stamp in a comment. The stamp's service name is
+    `text`.
+    """
     return text.endswith(("0", "4", "8"))
 
 

@@ -1,7 +1,7 @@
-"""Changes recorded events at random. A changed event must be decoded, or be refused as malformed.
+"""Changes recorded events at random. The decoder must decode a changed event, or refuse it as malformed.
 
-Each event is decoded twice: as bytes, so that the reader uses `frequent_events`, and as a memoryview, so that it does
-not. Both must give the same result.
+Each event is decoded twice: as bytes, for which the reader uses `frequent_events`, and as a memoryview, for which it
+does not. Both must give the same result.
 """
 
 import random
@@ -48,9 +48,9 @@ def recorded_events() -> Sequence[RecordedEvent]:
 
 
 def run(rounds: int, seed: int) -> Counter[str]:
-    """Tries to decode `rounds` changed events. Returns how many were decoded, and how many were refused.
+    """Tries to decode `rounds` changed events. Returns how many were decoded and how many were refused.
 
-    Raises AssertionError, with the bytes of the event, if anything but a ChangelogError (MALFORMED) is raised.
+    If any other error than ChangelogError (MALFORMED) is raised, raises AssertionError with the bytes of the event.
     """
     rng = random.Random(seed)
     events = recorded_events()
@@ -80,7 +80,7 @@ def _read(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event] |
 
 
 def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]:
-    """Decodes an event completely: also the columns of a table map, and the rows with the last table map."""
+    """Decodes an event completely, including the columns of a table map, and the rows by the last table map."""
     reader = EventReader()
     table_map = None
     events: list[Event] = []
@@ -98,7 +98,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
 
 
 def _changed(original: RecordedEvent, rng: random.Random) -> bytes:
-    """Changes the content of an event, and sometimes its type. Computes its size and its checksum anew."""
+    """Changes the content of an event, and sometimes its type. Adapts its size and its checksum."""
     header = original.header
     if rng.random() < 0.1:
         header = _with_type(header, rng.choice(list(EventType)))

@@ -1,4 +1,6 @@
-"""An encoder of MySQL's binary JSON, written from the description of the format, for tests without a server."""
+"""Encodes MySQL's binary JSON, for tests without a server. The encoder was written from the description of the
+format.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -10,7 +12,9 @@ INTEGERS = [("h", 5), ("H", 6), ("i", 7), ("I", 8), ("q", 9), ("Q", 10)]
 
 
 def encode(document: Json, *, large: bool = False) -> bytes:
-    """Returns the bytes of a document. With `large`, all objects and arrays have the layout for large ones."""
+    """Returns the bytes of a document. If `large` is true, all objects and arrays have the layout for large
+    documents.
+    """
     kind, value = encode_value(document, large=large)
     return bytes([kind]) + value
 
@@ -55,7 +59,7 @@ def container(names: Sequence[str], values: Sequence[Json], *, large: bool) -> b
 
 
 def counted(text: bytes) -> bytes:
-    """Returns bytes with their length before them, 7 bits in each byte."""
+    """Returns bytes with their length before them. The length has 7 bits in each of its bytes."""
     length, head = len(text), b""
     while length >= 128:
         head += bytes([length & 127 | 128])

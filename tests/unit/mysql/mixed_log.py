@@ -1,4 +1,4 @@
-"""A random log of MySQL or MariaDB in which most transactions are small and usual, and some are unusual in some way."""
+"""A random log of MySQL or MariaDB. Most transactions in it are small and have the usual form, and some are unusual."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -56,10 +56,12 @@ _TYPES = {
 
 
 class MixedLog:
-    """Yields packets, as a server sends them. `offset` is where the first transaction begins in the first file.
+    """Yields packets in the form in which a server sends them. `offset` is the place of the first transaction in the
+    first file.
 
-    `unusual` is the probability of an unusual transaction, and `fatal` that of one at which the changelog stops, or
-    whose bytes are malformed. The first transactions sometimes change only a table that is not published.
+    `unusual` is the probability of an unusual transaction. `fatal` is the probability of a transaction that makes the
+    changelog stop or that has malformed bytes. The first transactions sometimes change only a table that is not
+    published.
     """
 
     def __init__(self, random: Random, *, mariadb: bool, offset: int, unusual: float, fatal: float) -> None:
@@ -77,7 +79,7 @@ class MixedLog:
         return f"0-1-{number}" if self._mariadb else f"{SERVER}:{number}"
 
     def packets(self, transactions: int) -> Iterator[bytes]:
-        """Yields the events of so many transactions."""
+        """Yields the events of this number of transactions."""
         yield from self._begin_file()
         for _ in range(transactions):
             if self._random.random() < self._unusual / 4:
@@ -101,7 +103,9 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """The event before a format description still has the form that the last description said."""
+        """Returns the event before a format description. It still has the form that the previous format description
+        said.
+        """
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet
         rotate = Rotate(
@@ -119,7 +123,7 @@ class MixedLog:
         yield encode(event, checksum=self._has_checksums)
 
     def _placed(self, events: Sequence[Event]) -> Iterator[bytes]:
-        """Encodes a transaction. Inside a transaction, MariaDB writes no offsets."""
+        """Encodes a transaction. Inside a transaction, the events of MariaDB have no offsets."""
         for number, event in enumerate(events):
             self._offset += len(encode(event, checksum=self._has_checksums))
             hidden = self._mariadb and 0 < number < len(events) - 1
@@ -229,7 +233,9 @@ class MixedLog:
         return self._alone("TRUNCATE TABLE item")
 
     def _stamped(self) -> Sequence[Event]:
-        """Inserts stamps, usually a single one before all changes, and deletes them."""
+        """A transaction that inserts stamps and deletes them again. Usually it has a single stamp before all
+        changes.
+        """
         random = self._random
         content = random.choice([_STAMP] * 6 + [b"{}", b"none", b""])
         row = encode_row(STAMPS, (struct.pack("<i", 5), content))
@@ -258,7 +264,7 @@ class MixedLog:
         return self._whole([])
 
     def _foreign(self) -> Sequence[Event]:
-        """Comes from another server, or was tagged or committed there at another time."""
+        """A transaction that comes from another server, or that was tagged or committed there at another time."""
         if self._mariadb:
             self._number += 5
             return self._whole(self._statement())
@@ -296,7 +302,7 @@ class MixedLog:
         return [*self._head(), *self._statement(), _query("ROLLBACK")]
 
     def _lacking(self) -> Sequence[Event]:
-        """Has rows with too few bytes, or without a column, or an end of another size."""
+        """A transaction whose rows have too few bytes or lack a column, or whose last event has another size."""
         whole = self._rows(self._item, Operation.INSERT, [self._row(self._item)])
         updated = self._rows(self._item, Operation.UPDATE, [])
         broken = [replace(whole, body=whole.body[:-1]), replace(whole, after=b"\1"), replace(updated, body=whole.body)]

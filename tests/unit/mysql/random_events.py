@@ -39,7 +39,7 @@ short_bytes = st.binary(max_size=12)
 def headers(
     *kinds: EventType, end_log_pos: st.SearchStrategy[int] = uint32, flags: st.SearchStrategy[int] = uint16
 ) -> st.SearchStrategy[Header]:
-    """Headers of events of these types; the size is 0."""
+    """Headers of events of these types. The size in them is 0."""
     return st.builds(
         Header,
         timestamp_s=uint32,
@@ -68,7 +68,9 @@ transaction_numbers = st.integers(1, 2**63 - 2)
 
 @st.composite
 def commit_fields(draw: st.DrawFn, *, complete: bool) -> dict[str, int | None]:
-    """Draws the times of a transaction's commit, and its size. Older servers leave out some or all of these fields."""
+    """Draws the times of a transaction's commit, and the transaction's size. Older servers leave out some or all of
+    these fields.
+    """
     immediate = draw(microseconds if complete else st.none() | microseconds)
     if immediate is None:
         return dict.fromkeys(("immediate_commit_us", "original_commit_us", "transaction_bytes"))
@@ -160,7 +162,7 @@ def rows_event(
     after: bytes | None,
     body: bytes,
 ) -> Rows:
-    """Makes an event with rows; the offset of its body follows from the rest."""
+    """Makes an event with rows. Computes the offset of its body from the other fields."""
     bitmaps = b"".join(bitmap for bitmap in (before, after) if bitmap is not None)
     fixed = 32 if header.type in WITH_EXTRA_DATA else 27
     return Rows(
@@ -209,7 +211,9 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events whose bytes all belong to fields of known sizes: if bytes are cut off or added, they are no event."""
+"""Events all of whose bytes belong to fields of known sizes. If bytes are cut off or added, the rest is not a valid
+event.
+"""
 
 events: st.SearchStrategy[Event] = closed_events | st.one_of(
     st.builds(Rotate, header=headers(EventType.ROTATE), file=texts, position=uint64),

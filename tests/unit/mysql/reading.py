@@ -1,4 +1,4 @@
-"""Reads single events with a reader that has already read a format description."""
+"""Reads single events. The reader has already read a format description."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -51,7 +51,9 @@ _Result = TypeVar("_Result")
 
 
 def attempt(decode: Callable[[], _Result]) -> _Result | None:
-    """Returns what `decode` returns, or None if it refuses malformed bytes and says where they are."""
+    """Returns what `decode` returns. Returns None if `decode` refuses malformed bytes and its error says where they
+    are.
+    """
     try:
         return decode()
     except ChangelogError as error:

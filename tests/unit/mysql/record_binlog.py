@@ -1,7 +1,7 @@
-"""Records the events that the unit tests decode. A line of a file is one event in hexadecimal.
+"""Records the events that the unit tests decode. Each line of a recording's file is one event in hexadecimal.
 
-`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording
-NAME, which is one of `RECORDINGS`. Without a name, it rewrites all of them.
+`python -m tests.unit.mysql.record_binlog NAME` runs statements in an empty database, and rewrites the recording NAME,
+which is one of `RECORDINGS`. Without a name, it rewrites all recordings.
 """
 
 import sys
@@ -17,7 +17,7 @@ SENT: Mapping[Flavour, Sequence[str]] = {
     "mariadb": statements("mariadb", (11, 4)),
     "mysql": statements("mysql", (8, 0)),
 }
-"""The statements for every kind of event."""
+"""For each kind of server, statements that cause every kind of event."""
 
 RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mariadb": ("mariadb", SENT["mariadb"]),
@@ -25,7 +25,7 @@ RECORDINGS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mysql": ("mysql", SENT["mysql"]),
     "mysql_9": ("mysql-9", MYSQL_9),
 }
-"""Maps the name of a recording to the version of its server, and the statements that the server ran."""
+"""Maps the name of a recording to the version of its server and to the statements that the server ran."""
 
 _FOLDER = Path(__file__).parent
 

@@ -1,4 +1,4 @@
-"""Draws random tables with rows, and encodes them as in the binary log, independently of the decoder."""
+"""Draws random tables with rows. Encodes them as the binary log does, independently of the decoder."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from tests.unit.mysql.binlog_encoder import number, text
 from tests.unit.mysql.reading import header
 
 DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-"""How many bytes a group of 0 to 9 decimal digits takes."""
+"""The number of bytes that a group of 0 to 9 decimal digits takes."""
 
 NUMERIC = {1, 2, 3, 4, 5, 8, 9, 246}
 CHARACTER = {15, 140, 141, 242, 249, 250, 251, 252, 254}
@@ -26,7 +26,7 @@ GEOMETRY, ENUM, SET, YEAR = 255, 247, 248, 13
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A column of a random type. A value has a fixed `size`, or a length before it that takes `prefix` bytes."""
+    """A column of a random type. Its values have the fixed `size`, or a length of `prefix` bytes before them."""
 
     column: Column
     prefix: int = 0
@@ -97,7 +97,7 @@ kinds = st.one_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A random table. `listed` says that collations are stored one by one, and not as a default with exceptions."""
+    """A random table. If `listed` is true, collations are stored one by one, and not as a default with exceptions."""
 
     dialect: Dialect
     schema: str
@@ -142,7 +142,7 @@ def tables(draw: st.DrawFn) -> Table:
 
 @st.composite
 def complete_kinds(draw: st.DrawFn, kind: Kind, dialect: Dialect) -> Kind:
-    """Adds a name, a sign, a collation and labels to a column."""
+    """Returns the column with a name, a sign, a collation and labels."""
     code = kind.column.type
     numeric = code in NUMERIC or (dialect.year_has_sign is True and code == YEAR)
     has_text = code in CHARACTER | {ENUM, SET} and code != TypeCode.VECTOR
@@ -195,7 +195,7 @@ def bits(flags: Iterable[bool], *, low_first: bool) -> bytes:
 
 
 def optional(table: Table) -> Iterator[tuple[int, bytes]]:
-    """Yields the optional fields in the order in which servers write them, and then a field of an unknown type."""
+    """Yields the optional fields in the order in which servers write them. Then yields a field of an unknown type."""
     columns = table.columns
     numeric = NUMERIC | {YEAR} if table.dialect.year_has_sign else NUMERIC
     character = CHARACTER | {GEOMETRY} if table.dialect.geometry_has_collation else CHARACTER
@@ -219,7 +219,7 @@ def optional(table: Table) -> Iterator[tuple[int, bytes]]:
 
 
 def collations(columns: Sequence[Column], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the field with the collations of `columns`. For a column without a collation, servers write 63."""
+    """Yields the field with the collations of `columns`. If a column has no collation, servers write 63 for it."""
     ids = [63 if column.collation is None else column.collation for column in columns]
     if not ids:
         return
@@ -254,7 +254,9 @@ def rows(table: Table, present: frozenset[int]) -> st.SearchStrategy[Row]:
 
 
 def encode_row(table: Table, row: Row) -> bytes:
-    """The bytes of a row: a bit for each column that the row has (1 for null), and the values that are not null."""
+    """Returns the bytes of a row: a bit for each column that the row has (1 if it is null), and then the values that
+    are not null.
+    """
     content = bits((value is None for value in row if value is not UNCHANGED), low_first=True)
     for kind, value in zip(table.kinds, row, strict=True):
         if isinstance(value, bytes):

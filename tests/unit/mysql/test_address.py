@@ -1,4 +1,4 @@
-"""The URL of a MySQL server is parsed, and a wrong one is refused without showing its password."""
+"""The URL of a MySQL server is parsed. The error for a wrong URL does not show its password."""
 
 import pytest
 

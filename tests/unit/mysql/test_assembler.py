@@ -1,4 +1,6 @@
-"""The assembler delivers each committed change once, in order, however the log is cut and whenever it starts again."""
+"""The assembler delivers each committed change once and in order, wherever the log is cut and whenever the assembler
+starts again.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -20,7 +22,7 @@ from tests.unit.mysql.reading import header
 def test_each_committed_change_is_delivered_once_over_restarts(
     round_: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every second round, transactions with more than a few rows are divided."""
+    """In every second round, transactions with more than a few rows are divided into pieces."""
     random = Random(f"{seed} {round_}")
     if round_ % 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -45,7 +47,7 @@ def test_each_committed_change_is_delivered_once_over_restarts(
             assert reader.stop is None, reader.stop
             del packets[:size]
             if not done and random.random() < 0.03:
-                break  # a crash: what this block delivered is not stored
+                break  # a crash: nothing that this block delivered is stored
             rows += assembled.rows
             stored = after(stored, assembled, reader)
     assert published(rows) == world.expected
@@ -73,7 +75,7 @@ def test_a_compressed_transaction_is_delivered_in_parts(seed: int, monkeypatch: 
 
 
 def compressed(logged: Logged) -> Logged:
-    """The transaction as one event after its GTID."""
+    """Returns the transaction as a single event after its GTID."""
     gtid, *packets = logged.packets
     end = int.from_bytes(packets[-1][13:17], "little")
     inner = [packet[:9] + (len(packet) - 4).to_bytes(4, "little") + packet[13:-4] for packet in packets]
@@ -107,7 +109,7 @@ def test_a_transaction_inside_another_is_malformed(seed: int) -> None:
 
 
 def test_each_signal_has_the_number_of_its_row(seed: int) -> None:
-    """The signature of a signal covers this number, and a transaction can have several signals."""
+    """The signature of a signal includes this number, and a transaction can have several signals."""
     world = World(Random(seed))
     world.commit(1)
     world.signal((11, "one"), (12, "two"))

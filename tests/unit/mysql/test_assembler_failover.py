@@ -1,4 +1,6 @@
-"""A transaction of which only a part is published is continued exactly on another server, whatever happens there."""
+"""If only a part of a transaction is published, another server must continue it exactly, whatever happens on that
+server.
+"""
 
 from dataclasses import replace
 from itertools import count
@@ -15,8 +17,8 @@ from tests.unit.mysql.binlog_world import ALTERATION, World
 
 @pytest.mark.parametrize("round_", range(16))
 def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All servers have the same transactions, at different places in their logs. The catalogue fails at random, and
-    each failure stops the assembler in the middle of a block.
+    """All servers have the same transactions, at different places in their logs. Questions to the catalogue fail at
+    random. Each failure stops the assembler in the middle of a block.
     """
     random = Random(f"{seed} {round_}")
     servers = [World(Random(f"{seed} {round_}"), file=file, alters=True) for file in random.sample([1, 40, 80], 3)]
@@ -43,9 +45,9 @@ def test_each_change_is_delivered_once_over_failovers(round_: int, seed: int, mo
 def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
     files: tuple[int, int], failing: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second server gets one block with a prepared transaction, the rest of a divided one, and further ones. The
-    catalogue is asked inside the divided transaction, and again after the table was altered. One of the questions
-    fails.
+    """The second server sends one block: a prepared transaction, the rest of a divided transaction, and further
+    transactions. The assembler asks the catalogue inside the divided transaction, and again after the table was
+    altered. One of these two questions fails.
     """
     primary, replica = (World(Random(seed), file=file) for file in files)
     for world in primary, replica:
@@ -71,7 +73,9 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
 def test_a_transaction_that_overtook_a_published_part_is_refused(
     size: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica committed the third transaction before the second one, of which a part is published."""
+    """The replica committed the third transaction before the second one. Of the second one, a part is already
+    published.
+    """
     primary, replica = World(Random(seed)), World(Random(seed), file=80)
     for world in primary, replica:
         world.commit(1)

@@ -1,4 +1,6 @@
-"""An error between two transactions stops the assembler as it is, after everything before it."""
+"""If an error comes between two transactions, the assembler first delivers everything before the error, and then stops
+with that error.
+"""
 
 from random import Random
 
@@ -17,7 +19,7 @@ from tests.unit.mysql.binlog_world import World
 from tests.unit.mysql.reading import header
 
 
-def test_an_error_without_a_position_between_two_transactions_is_told_as_it_is(seed: int) -> None:
+def test_an_error_without_a_position_between_two_transactions_is_unchanged(seed: int) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.commit(40)
     prepared = world.end
@@ -35,7 +37,7 @@ def test_an_error_without_a_position_between_two_transactions_is_told_as_it_is(s
 
 
 class Failing(Reads):
-    """Table reads that fail at a place of the log."""
+    """Table reads that fail at a certain place of the log."""
 
     def __init__(self, place: int) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ def test_an_error_of_table_reads_between_two_transactions_loses_nothing(seed: in
     check(rows, world)
 
 
-def test_a_file_whose_number_is_too_large_is_told(seed: int) -> None:
+def test_a_log_file_whose_number_is_too_large_is_reported(seed: int) -> None:
     world = World(Random(seed))
     world.commit(5)
     number = 1 << COORDINATE_BITS - OFFSET_BITS

@@ -1,4 +1,4 @@
-"""Statements inside XA transactions, whose rows are held until they are committed."""
+"""Tests statements inside XA transactions. The rows of an XA transaction are held until it is committed."""
 
 from dataclasses import replace
 from random import Random
@@ -51,7 +51,9 @@ def test_a_statement_inside_an_xa_transaction_stops_if_it_changed_a_published_ta
 def test_rows_of_xa_transactions_are_refused_before_they_are_all_in_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch, *, one_phase: bool
 ) -> None:
-    """The second transaction is not prepared yet; its rows count together with those of the first one."""
+    """The second transaction is not prepared yet. The limit applies to its rows and the rows of the first one
+    together.
+    """
     monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 1)
     world = World(Random(seed))
     world.prepare(5)

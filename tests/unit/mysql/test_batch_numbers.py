@@ -1,4 +1,4 @@
-"""A whole column of floats is printed at once; the texts must equal those of floats that are printed one by one."""
+"""A whole column of floats is printed at once. The texts must equal the texts of the floats printed one by one."""
 
 import struct
 

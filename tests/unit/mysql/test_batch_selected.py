@@ -1,4 +1,6 @@
-"""A column that a query returns is converted at once. The texts and refusals must be those of its single values."""
+"""A column that a query returns is converted at once. The texts and refusals must be the same as for its single
+values.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -60,7 +62,7 @@ def columns_and_texts(kind: tuple[Column, st.SearchStrategy[bytes]]) -> st.Searc
 
 
 def raw_column(sent: Sequence[bytes]) -> RawColumn:
-    """A column of these values. In memory, before each value there is a byte that belongs to no value."""
+    """A column of these values. In memory, a byte that belongs to no value comes before each value."""
     lengths = np.array([len(text) for text in sent], np.int64)
     octets = np.frombuffer(b"".join(b"\xff" + text for text in sent) + bytes(PADDING_BYTES), np.uint8)
     return RawColumn(octets=octets, starts=np.cumsum(lengths + 1) - lengths, lengths=lengths)

@@ -1,4 +1,6 @@
-"""The events that both servers wrote for `binlog_statements` are decoded to the last byte, and fit the statements."""
+"""Both servers wrote these events for `binlog_statements`. The decoder must decode them to the last byte, and the
+results must fit the statements.
+"""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -177,7 +179,7 @@ VALUES = {
     "long_blob": b"\0",
     "point_": struct.pack("<IBIdd", 0, 1, 1, 3.0, 4.0),
 }
-"""What the log should have for values of the table `every`, according to the format of each type."""
+"""The bytes that the log should have for values of the table `every`, according to the format of each type."""
 
 
 @EACH_FLAVOUR
@@ -350,7 +352,7 @@ def test_columns_of_newer_types() -> None:
 
 
 def test_a_vector_and_a_newer_collation_of_mariadb() -> None:
-    """The log has other types in the place of VECTOR, UUID and INET6."""
+    """MariaDB's log does not have the types VECTOR, UUID and INET6. It has other types in their places."""
     before, *_, after = table_maps("mariadb_11_8")["modern"]
     assert before.description.columns is not None
     assert after.description.columns is not None

@@ -1,4 +1,4 @@
-"""How the catalogue is read while a table is renamed, when its queries do not agree."""
+"""Tests how the catalogue is read while a table is renamed, so that the queries of the catalogue do not agree."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,9 @@ CATALOGUE: dict[str, list[tuple[Any, ...]]] = {
 
 
 class Catalogue:
-    """Answers queries of the catalogue. Its first answer about `torn` lacks the table `item`."""
+    """Answers queries of the catalogue. `torn` is a view of information_schema. The first answer from this view lacks
+    the table `item`.
+    """
 
     def __init__(self, torn: str) -> None:
         self.queries: list[str] = []

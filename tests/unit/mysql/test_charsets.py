@@ -1,4 +1,6 @@
-"""Converting texts to UTF-8. `tests/integration/mysql/test_charsets.py` compares every character with a server."""
+"""Tests the conversion of texts to UTF-8. `tests/integration/mysql/test_charsets.py` compares every character with a
+server.
+"""
 
 import pytest
 from hypothesis import given

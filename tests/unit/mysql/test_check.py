@@ -1,4 +1,4 @@
-"""The findings on a server and its tables, without a server."""
+"""Tests the findings of `check` on a server and its tables, without a server."""
 
 from dataclasses import replace
 

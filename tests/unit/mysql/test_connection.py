@@ -1,4 +1,4 @@
-"""Servers that fail while a session connects, and the errors that the session raises."""
+"""Tests servers that fail while a session connects, and the errors that the session raises."""
 
 import socket
 import struct
@@ -17,7 +17,7 @@ PLUGIN_AUTH = 0x0008_0000
 
 
 def greeting() -> bytes:
-    """The first packet of a server that offers TLS (page *Protocol::HandshakeV10* of MySQL's documentation)."""
+    """The first packet of a server that offers TLS (see the page *Protocol::HandshakeV10* of MySQL's documentation)."""
     capabilities = TLS | PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH
     content = b"\x0a8.0.15\0" + struct.pack("<I", 1) + b"12345678\0" + struct.pack("<H", capabilities & 0xFFFF)
     content += b"\x2d" + struct.pack("<HH", 2, capabilities >> 16) + b"\x15" + bytes(10)
@@ -26,7 +26,9 @@ def greeting() -> bytes:
 
 
 def test_a_server_that_goes_away_while_tls_begins_is_connected_to_again() -> None:
-    """The error is of the kind CONNECTION, so the service tries again. After a refusal of TLS, it would end."""
+    """The error has the kind CONNECTION, so the service tries again. If the server refused TLS, the service would end
+    instead.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

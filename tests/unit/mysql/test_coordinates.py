@@ -1,4 +1,4 @@
-"""Places in the binary log: their order, their bounds and their texts."""
+"""Tests coordinates, which are places in the binary log: their order, their bounds and their texts."""
 
 import pytest
 from hypothesis import given

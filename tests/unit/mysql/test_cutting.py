@@ -1,4 +1,4 @@
-"""A read of the stream is decoded in portions that are bounded in number and size."""
+"""Each read of the stream is decoded in portions. Their number of events and their size are bounded."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,9 @@ def test_a_portion_exceeds_the_limit_by_less_than_its_last_event(sizes: list[byt
 
 
 def large(event: bytes) -> int:
-    """Returns how many bytes count for the limit. 96 bytes of each event do not, because they can hardly be rows."""
+    """Returns the number of bytes of the event to which the limit applies. 96 bytes of each event are left out, because
+    they can hardly be rows.
+    """
     return len(event) - 96 if event is LARGE else 0
 
 

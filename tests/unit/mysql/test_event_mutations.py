@@ -1,4 +1,4 @@
-"""Runs the campaign `event_mutations` for a few rounds. `event_mutations.run` takes any number of rounds."""
+"""Runs the campaign `event_mutations` for a few rounds. `event_mutations.run` can run any number of rounds."""
 
 import pytest
 

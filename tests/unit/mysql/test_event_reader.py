@@ -1,4 +1,6 @@
-"""The decoder of events, on random events, on bytes that are cut or added, and on what no server sends."""
+"""Tests the decoder of events on random events, on events whose bytes are cut or added, and on bytes that no server
+sends.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""The decoders of frequent events. Each must return what the general decoders return, or leave the event to them."""
+"""Tests the decoders of frequent events. Each must return the same as the general decoders, or leave the event to
+them.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""MariaDB's positions, as GTIDs of each domain."""
+"""Tests MariaDB's positions, which have a GTID for each domain."""
 
 import numpy as np
 import pytest
@@ -17,9 +17,9 @@ Gtids = list[tuple[int, int, int]]
 
 
 def received(gtids: Gtids) -> set[tuple[int, int]]:
-    """The transactions for which a position stands, as pairs of domain and sequence number.
+    """Returns the transactions for which a position stands, as pairs of domain and sequence number.
 
-    The GTID that comes last in the list counts for its domain, even if an earlier one has a higher number.
+    For each domain, the last GTID of the list decides, even if an earlier GTID has a higher number.
     """
     last = {domain: sequence for domain, _, sequence in gtids}
     return {(domain, number) for domain, sequence in last.items() for number in range(sequence + 1)}
@@ -47,7 +47,9 @@ PLACES = [(domain, number) for domain in range(5) for number in range(11)]
 
 
 @given(GTIDS, st.sampled_from(["0-1-", "2-3-"]), st.lists(st.integers(0, 9)))
-def test_many_gtids_of_a_domain_are_what_single_ones_are(gtids: Gtids, head: str, numbers: list[int]) -> None:
+def test_adding_many_gtids_of_a_domain_equals_adding_them_one_by_one(
+    gtids: Gtids, head: str, numbers: list[int]
+) -> None:
     before, many, single = built(gtids), built(gtids).builder(), built(gtids).builder()
     many.add_all(head, np.array(numbers, np.int64))
     for number in numbers:

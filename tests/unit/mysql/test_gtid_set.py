@@ -1,4 +1,4 @@
-"""MySQL's sets of GTIDs against plain sets of pairs, and their texts and bytes."""
+"""Compares MySQL's sets of GTIDs with plain sets of pairs. Also tests the texts and bytes of the sets."""
 
 import struct
 from random import Random
@@ -26,7 +26,7 @@ PAIRS = st.sets(st.tuples(st.sampled_from(SOURCES), st.integers(1, 12) | st.inte
 
 
 def made(pairs: Pairs) -> GtidSet:
-    """Builds a set one GTID at a time, in whatever order the set of pairs has."""
+    """Builds a set by adding one GTID after the other, in the arbitrary order of the set of pairs."""
     builder = EMPTY.builder()
     for source, number in pairs:
         builder.add(f"{source}:{number}")
@@ -44,7 +44,9 @@ def test_sets_of_gtids_behave_like_sets_of_pairs(mine: Pairs, theirs: Pairs) -> 
 
 
 @given(PAIRS, st.sampled_from(SOURCES), st.lists(st.integers(1, 12)))
-def test_many_gtids_of_a_source_are_what_single_ones_are(pairs: Pairs, source: str, numbers: list[int]) -> None:
+def test_adding_many_gtids_of_a_source_equals_adding_them_one_by_one(
+    pairs: Pairs, source: str, numbers: list[int]
+) -> None:
     before, many, single = made(pairs), made(pairs).builder(), made(pairs).builder()
     many.add_all(f"{source}:", np.array(numbers, np.int64))
     for number in numbers:

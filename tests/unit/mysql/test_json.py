@@ -1,4 +1,4 @@
-"""Binary JSON and its text: documents of an encoder, and bytes that are not valid."""
+"""Tests binary JSON and its text, with documents from an encoder and with invalid bytes."""
 
 import json
 import struct
@@ -23,7 +23,9 @@ DOCUMENTS: st.SearchStrategy[Any] = st.recursive(
 
 
 def exactly(value: Any) -> Any:
-    """Returns a value for a strict comparison: 1, 1.0 and true differ, so do 0.0 and -0.0, and orders of members."""
+    """Returns a value that can be compared strictly. 1, 1.0 and true are different, 0.0 and -0.0 are different, and the
+    order of members matters.
+    """
     if isinstance(value, dict):
         return [(name, exactly(member)) for name, member in value.items()]
     if isinstance(value, list):
@@ -164,7 +166,7 @@ def test_changed_bytes_are_another_document_or_malformed(document: Json, large: 
 
 
 def mutated(data: bytes | bytearray, random: Random) -> bytes:
-    """Returns the bytes with one to three of them changed, and sometimes without the last ones."""
+    """Returns the bytes with one to three of them changed. Sometimes also cuts off the last bytes."""
     changed = bytearray(data)
     for _ in range(random.randrange(1, 4)):
         changed[random.randrange(len(data))] = random.choice([0, 1, 2, 15, 127, 128, 255, random.randrange(256)])

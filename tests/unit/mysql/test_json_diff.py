@@ -1,4 +1,6 @@
-"""Partial updates of JSON documents. The integration tests compare them with what the server makes."""
+"""Tests partial updates of JSON documents. The integration tests compare the resulting documents with those of the
+server.
+"""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""SQL for ranges of keys, and literals of keys from their canonical texts."""
+"""Tests the SQL for ranges of keys, and the SQL literals that are made from canonical texts of keys."""
 
 import itertools
 import sqlite3

@@ -1,4 +1,4 @@
-"""The ranges of a table cover each key exactly once, whatever happens to the chunks."""
+"""Together, the ranges of a table contain each key exactly once, whatever happens to the chunks."""
 
 import json
 
@@ -22,7 +22,7 @@ def keys(range_: KeyRange) -> set[int]:
 
 
 def narrowed(task: KeyProgress, taken: KeyRange) -> KeyRange:
-    """Does what a reader does: reads the first rows of a range, and leaves the rest."""
+    """Does what a reader of chunks does: it reads the first rows of a range, and leaves the rest."""
     inside = sorted(keys(taken))
     if len(inside) < task.chunk_rows:
         return taken

@@ -1,4 +1,4 @@
-"""`LogPlace` knows the present place in the log, although an event has only the low 32 bits of its end in the file."""
+"""`LogPlace` knows the present place in the log. An event has only the low 32 bits of its end in the file."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def header(end: int, size: int = 50, flags: int = 0) -> Header:
     return Header(timestamp_s=0, type=2, server_id=1, size=size, end_log_pos=end, flags=flags)
 
 
-def test_an_event_is_where_its_end_says() -> None:
+def test_the_place_of_an_event_follows_from_its_end() -> None:
     assert not LogPlace().known
     place = LogPlace()
     place.enter("binlog.000012", 4)

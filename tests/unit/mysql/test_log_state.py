@@ -1,4 +1,4 @@
-"""From where a service continues after stops and restarts, so that no transaction is left out or taken twice."""
+"""Tests from where a service continues after stops and restarts. No transaction may be left out or processed twice."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
 from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
@@ -14,7 +14,7 @@ def state(received: str) -> LogState:
 
 
 def begin(log_state: LogState, number: int) -> Begun:
-    """Begins the transaction with this number. Its coordinate is ten times the number."""
+    """Begins the transaction with this number. The transaction's coordinate is ten times the number."""
     gtid = f"0-1-{number}"
     begun = Begun(gtid=gtid, commit=10 * number, committed_at=0, seen=log_state.is_seen(gtid))
     log_state.begin(begun)

@@ -1,4 +1,4 @@
-"""Which chunks `MarksJudge` counts as wrong. It judges reads by marks in the campaign `mysql_windows`."""
+"""Tests which chunks `MarksJudge` counts as wrong. The campaign `mysql_windows` uses it to judge reads by marks."""
 
 import pytest
 
@@ -13,7 +13,7 @@ FIRST, SECOND = (MARK, 1, "2"), (MARK, 2, "4")
     [
         ([], {7: 5, 8: 0}, 0),
         ([], {7: 4, 8: 0}, 1),  # the commit before the mark was not visible
-        ([(7, 6, "3")], {7: 4, 8: 0}, 0),  # left out, because it changed between the marks
+        ([(7, 6, "3")], {7: 4, 8: 0}, 0),  # this row is left out, because it changed between the marks
         ([(8, 1, "3")], {7: 4, 8: 1}, 1),
     ],
 )

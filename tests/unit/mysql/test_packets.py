@@ -1,4 +1,4 @@
-"""Packets are read whole, however the bytes arrive, and every wait has an end."""
+"""Packets are read completely, in whatever pieces their bytes arrive. Every wait ends after some time."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def framed(payload: bytes) -> bytes:
-    """The packets of a payload."""
+    """Returns the packets that contain a payload."""
     parts = [payload[at : at + LONGEST] for at in range(0, len(payload) + 1, LONGEST)]
     return b"".join(
         struct.pack("<I", len(part))[:3] + bytes([number & 0xFF]) + part for number, part in enumerate(parts)
@@ -48,7 +48,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
 
 
 @given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
-def test_packets_in_one_piece_are_those_read_one_by_one(payloads: list[bytes], size: int) -> None:
+def test_packets_read_in_one_piece_equal_packets_read_one_by_one(payloads: list[bytes], size: int) -> None:
     data = b"".join(map(framed, payloads))
     reader = PacketReader(_Source(data, size), Patience())  # type: ignore[arg-type]
     received: list[bytes] = []
@@ -60,7 +60,7 @@ def test_packets_in_one_piece_are_those_read_one_by_one(payloads: list[bytes], s
 
 
 def payloads_of(packets: Packets) -> list[bytes]:
-    """Takes the payloads off, from the last one to the first."""
+    """Removes the payloads from `packets`, the last one first. Returns them in the order in which they were sent."""
     payloads = []
     while packets.ends:
         payloads.append(bytes(packets.last()))
@@ -69,7 +69,7 @@ def payloads_of(packets: Packets) -> list[bytes]:
 
 
 def framed_end(payloads: list[bytes], size: int) -> int:
-    """How many of the packets end within the first `size` bytes."""
+    """The number of packets that end within the first `size` bytes."""
     count = end = 0
     for payload in payloads:
         end += len(framed(payload))
@@ -100,7 +100,7 @@ def test_a_payload_of_several_packets_is_also_joined_in_one_piece(size: int) -> 
 
 
 class _Source:
-    """A socket from which these bytes can be received, at most `size` at a time."""
+    """A socket that returns these bytes, at most `size` at a time."""
 
     def __init__(self, data: bytes, size: int = 1 << 30) -> None:
         self._data, self._at, self._size = data, 0, size

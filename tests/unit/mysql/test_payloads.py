@@ -1,4 +1,4 @@
-"""Compressed transactions are read as the events in them, and refused unless they have the size that they declare."""
+"""A compressed transaction is read as the events in it. It is refused unless it has the size that it declares."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ def test_a_compressed_transaction_gives_its_events(inner: Sequence[Event], end_l
     content = payload(outer, [encode(event, checksum=False) for event in inner])
     expected = [sized(event, checksum=False) for event in inner]
     if any(event.header.type == EventType.HEARTBEAT and event.header.end_log_pos != end_log_pos for event in inner):
-        return  # the position of a heartbeat is in its header, and no server puts heartbeats into transactions
+        return  # a heartbeat's position is in its header, and no server puts heartbeats into transactions
     assert read(content) == [
         replace(event, header=event.header._replace(end_log_pos=end_log_pos)) for event in expected
     ]

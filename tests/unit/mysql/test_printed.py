@@ -1,6 +1,7 @@
-"""The printed text of values, from their bytes in the binary log.
+"""Tests how values are printed from their bytes in the binary log.
 
-Most bytes are taken from the logs of servers; `tests/integration/mysql/test_values_oracle.py` compares many more.
+Most of the bytes are from the logs of real servers. `tests/integration/mysql/test_values_oracle.py` compares many more
+values.
 """
 
 import decimal
@@ -170,7 +171,7 @@ def decimals(draw: st.DrawFn) -> tuple[int, int, decimal.Decimal]:
 
 
 def decimal_bytes(precision: int, scale: int, value: decimal.Decimal) -> bytes:
-    """Encodes a decimal as the manual of MySQL says: *Precision math, DECIMAL data type characteristics*."""
+    """Encodes a decimal as MySQL's manual describes it (*Precision math, DECIMAL data type characteristics*)."""
     sizes = [0, 1, 1, 2, 2, 3, 3, 4, 4]
     whole, _, part = f"{value.copy_abs():0{precision + 1 + (scale > 0)}.{scale}f}".partition(".")
     whole = whole[1:] if len(whole) > precision - scale else whole

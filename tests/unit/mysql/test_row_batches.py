@@ -1,4 +1,6 @@
-"""Events are converted many rows at once. The texts and refusals must be those of a conversion row by row."""
+"""Many rows of events are converted at once. The texts and refusals must be the same as if they were converted row by
+row.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -51,7 +53,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A column, and the bytes that its values usually have."""
+    """A column, and the bytes that values of this column usually have."""
 
     kind: ColumnKind
     usual: st.SearchStrategy[bytes]
@@ -223,7 +225,9 @@ Texts = dict[int, tuple[Op, object]]
 
 
 def texts(table: BoundTable, raw: Table, events: Sequence[Rows], *, together: bool) -> Texts | Kind:
-    """Returns the op and the texts of each row by its place; or the kind of the error that refuses the events."""
+    """Returns the op and the texts of each row, by the row's place. If the events are refused, returns the kind of the
+    error.
+    """
     collected = RowTexts()
     maps = table_map(table_body(raw))
     try:
@@ -277,7 +281,9 @@ def test_usual_events_are_taken_together() -> None:
 
 @pytest.mark.parametrize("body", [b"\1", b"\0\1\0\0", b"\0\1\0\0\0", b""])
 def test_unusual_events_are_left(body: bytes) -> None:
-    """These are a null in a column that cannot be null, a cut row, an old row without a new one, and no row at all."""
+    """The unusual events are: a null in a column that cannot be null, a cut row, an old row without a new row, and no
+    row at all.
+    """
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     assert RowTexts().add_event(bound(table), Op.UPDATE, event_of(table, Operation.UPDATE, body)) == 0
 

@@ -1,4 +1,4 @@
-"""Rows of random tables are read back; those that no server writes are refused."""
+"""Rows of random tables are encoded and read back. Rows that no server writes are refused."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,7 +130,7 @@ def json_update(new: bytes) -> Rows:
 
 
 def test_only_marked_columns_have_diffs() -> None:
-    """The bits of diffs cover all JSON columns of the table, also the first one, which the new row lacks."""
+    """The bits for differences include all JSON columns of the table, also the first one, which the new row lacks."""
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\1\2\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None
     assert new[0] is UNCHANGED

@@ -1,4 +1,6 @@
-"""The copies of tables that a fence makes: each row is in exactly one part, and is found again by its locator."""
+"""Tests the copies of tables that a fence makes. Each row is in exactly one part, and can be found again by its
+locator.
+"""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,9 @@ TEXTS = [msgspec.json.encode([name, "1"]).decode() for name in ("", "a", "B", "\
 
 @pytest.fixture(scope="module")
 def scan(tmp_path_factory: pytest.TempPathFactory) -> MysqlScan:
-    """Two copies: one of a table with integers as keys in several row groups, one with a text and a number as key."""
+    """Two copies. One is of a table with integer keys, in several row groups. The other is of a table whose key has a
+    text and a number.
+    """
     folder = tmp_path_factory.mktemp("copies")
     numbers = [KEYS[first : first + GROUP_ROWS] for first in range(0, len(KEYS), GROUP_ROWS)]
     write(folder / "numbers", "numbers", numbers)

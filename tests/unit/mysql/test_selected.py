@@ -1,6 +1,6 @@
-"""A value that a SELECT returns becomes the same text as in the binary log. These tests need no server.
+"""A value that a SELECT returns must become the same text as the value in the binary log. These tests need no server.
 
-`test_values_oracle.py` compares such texts with the log, on real servers.
+On real servers, `test_values_oracle.py` compares such texts with the log.
 """
 
 import pytest
@@ -33,7 +33,7 @@ from tests.unit.mysql.value_columns import UTF8MB4, bit_meta, column
         (column(TypeCode.VARCHAR, 8, collation=BINARY, declared="vector(2)"), b"\0\0\x80\x3f\0\0\0\0", b"[1,0]"),
     ],
 )
-def test_values_that_are_printed_otherwise_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
+def test_values_that_are_printed_differently_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     assert convert(sent) == printed

@@ -1,4 +1,6 @@
-"""Errors of the server become `ChangelogError`s. They have one line, no row values, and a kind to react to."""
+"""Errors of the server become `ChangelogError`s. These have one line, no row values, and a kind that says how to
+react.
+"""
 
 import pymysql
 import pytest

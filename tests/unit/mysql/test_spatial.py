@@ -1,4 +1,4 @@
-"""Geometries and vectors as JSON."""
+"""Tests the JSON of geometries and vectors."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Stamps in comments of statements, and in tags of GTIDs."""
+"""Tests stamps in comments of statements and in tags of GTIDs."""
 
 from urllib.parse import quote
 

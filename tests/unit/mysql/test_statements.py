@@ -1,4 +1,4 @@
-"""What logged statements do to tables and transactions."""
+"""Tests what logged statements do to tables and transactions."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Table maps of random tables are read back; those that no server writes are refused."""
+"""Table maps of random tables are encoded and read back. Table maps that no server writes are refused."""
 
 from functools import partial
 
@@ -115,7 +115,7 @@ def test_signs_that_can_be_read_in_two_ways_are_refused(signs: bytes) -> None:
         table_map(YEAR_AND_INT + signs, UNKNOWN).columns  # noqa: B018
 
 
-def test_without_years_there_is_only_one_way() -> None:
+def test_signs_can_be_read_in_one_way_if_no_column_is_a_year() -> None:
     columns = table_map(table_of((TypeCode.LONG, b"")) + b"\4\2\1a\1\1\x80", UNKNOWN).columns
     assert columns is not None
     assert columns[0].unsigned

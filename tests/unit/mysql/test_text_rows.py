@@ -1,4 +1,6 @@
-"""The values in all rows of a text result are located at once, and must equal the values of the single rows."""
+"""The values in all rows of a text result are located at once. They must equal the values of the rows read one by
+one.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""Which JSON is published for a value of each type, given the text that the database prints for the value."""
+"""Tests which JSON is published for a value of each type. The input is the text that the database prints for the
+value.
+"""
 
 import pytest
 

@@ -50,10 +50,12 @@ NAMES = {
     TypeCode.GEOMETRY: "geometry",
     TypeCode.VECTOR: "vector",
 }
-"""The name that the page has for each type of the log. In the log, bytes have the types of texts; see BYTES."""
+"""For each type of the log, its name on the page. In the log, types of bytes are the same as types of texts; see
+BYTES.
+"""
 
 BYTES = {"char": "binary", "varchar": "varbinary", "text": "blob"}
-"""The names of the types of bytes, by the names of the same types of texts."""
+"""Maps the name of a type of texts to the name of the type of bytes that is the same in the log."""
 
 OTHERS = [
     ("int unsigned", column(TypeCode.LONG, unsigned=True)),
@@ -82,7 +84,7 @@ def known() -> list[TypeCode]:
 
 
 def neutral(of: Column) -> str:
-    """The neutral type of a column, as the page spells it."""
+    """The neutral type of a column, as the page writes it."""
     match codec_for(of).column_type:
         case Decimal(precision=20, scale=0):
             return "decimal(20,0)"

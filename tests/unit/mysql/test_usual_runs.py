@@ -1,4 +1,6 @@
-"""Transactions that are read in runs give exactly what they give when each of their events is read alone."""
+"""Transactions that are read together, in runs, must give exactly the same result as if each of their events were read
+alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -32,17 +34,17 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """The catalogue of a database whose tables are altered."""
+    """The catalogue of a database whose tables are altered, so the assembler tells it to forget them."""
 
     def forget(self, entity: Entity) -> None:
         pass
 
 
 class Reader:
-    """An assembler, and what it was told and told others."""
+    """An assembler, and a record of everything that it got and reported."""
 
     def __init__(self, log: MixedLog, random: Random | None, *, mariadb: bool) -> None:
-        """Makes an assembler with random settings; without `random`, with those of a new changelog."""
+        """Makes an assembler with random settings. If `random` is None, it has the settings of a new changelog."""
         self.reads, self.delivered = Reads(), list[tuple[int, str]]()
         entities = entities_of(random)
         received, published, half = stored(log, random, mariadb=mariadb)
@@ -73,7 +75,7 @@ class Reader:
         )
 
     def outcome(self, packets: Sequence[bytes]) -> Sequence[Any]:
-        """Feeds packets, and returns everything that can be seen afterwards."""
+        """Feeds packets to the assembler. Returns everything that can be observed afterwards."""
         assembler, state = self.assembler, self.assembler.state
         try:
             parts = [seen(assembler.feed(EventBlock.of(packets)))]
@@ -105,7 +107,9 @@ def entities_of(random: Random | None) -> dict[tuple[str, str], Entity]:
 def stored(
     log: MixedLog, random: Random | None, *, mariadb: bool
 ) -> tuple[Gtids, Position | None, tuple[str, int, int] | None]:
-    """Returns random received transactions, a published position, and the half of a transaction."""
+    """Returns random stored progress: the received transactions, the published position, and the transaction of which a
+    half is published.
+    """
     flavour = Flavour.MARIADB if mariadb else Flavour.MYSQL
     if random is None:
         return parse_gtids(flavour, ""), None, None
@@ -119,7 +123,7 @@ def stored(
 
 
 def seen(assembled: Assembled) -> dict[str, Any]:
-    """Returns a result of `feed` with its rows as Python values."""
+    """Returns a result of `feed`, with its rows as Python values."""
     result = {field.name: getattr(assembled, field.name) for field in fields(assembled)}
     return result | {"rows": [(rows.schema.metadata, rows.to_pylist()) for rows in assembled.rows]}
 
@@ -135,10 +139,10 @@ def portions(packets: Sequence[bytes], random: Random) -> list[Sequence[bytes]]:
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 @pytest.mark.parametrize("round_", range(24))
-def test_runs_give_what_single_events_give(
+def test_runs_give_the_same_as_single_events(
     round_: int, mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In every third round, transactions with more than a few rows are divided."""
+    """In every third round, transactions with more than a few rows are divided into pieces."""
     random = Random(f"{seed} {round_} {mariadb}")
     if round_ % 3 == 2:
         monkeypatch.setattr(cutting, "BLOCK_BYTES_MAX", 700)
@@ -165,7 +169,7 @@ def test_runs_give_what_single_events_give(
 
 @pytest.mark.parametrize("mariadb", FLAVOURS, ids=["mysql", "mariadb"])
 def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is described by the first transaction, which is therefore read alone."""
+    """The first transaction describes the table, and is therefore read alone."""
     delivered: list[int] = []
 
     def deliver(run: Run, *others: Any) -> None:

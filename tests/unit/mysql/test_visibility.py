@@ -1,4 +1,4 @@
-"""Which transactions a snapshot misses, for both databases."""
+"""Tests which transactions a snapshot misses, for MySQL and for MariaDB."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def gtids(text: str) -> GtidSet:
 
 
 def delivered(received: str, *numbers: int) -> Delivered:
-    """Transactions with these numbers, each at a coordinate ten times its number."""
+    """Delivered transactions with these numbers. The coordinate of each is ten times its number."""
     result = Delivered(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
@@ -63,7 +63,9 @@ def test_transactions_are_kept_while_a_snapshot_in_use_lacks_them() -> None:
 
 
 class Reading:
-    """A session of MySQL. While its snapshot begins, a transaction is delivered, and another session sees it."""
+    """A session of MySQL. A transaction is delivered while the session's snapshot begins. Another session sees the
+    transaction.
+    """
 
     flavour = Flavour.MYSQL
 
@@ -105,7 +107,9 @@ class Place:
 
 @pytest.mark.parametrize("covered", [None, coordinate(1, 500)])
 def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_server(covered: int | None) -> None:
-    """Where it is not known at which place the delivered transactions end, and where a snapshot ends before them."""
+    """In one case, the place where the delivered transactions end is not known. In the other case, a snapshot ends
+    before that place.
+    """
     transactions = Delivered(GtidPosition.parse("0-1-8"), covered)
 
     def snapshot(offset: int, gtids: str) -> Visibility:
@@ -115,5 +119,5 @@ def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_s
     assert snapshot(300, "0-1-7").unseen_before(0) == (-1,)
     assert snapshot(400, "0-1-8").unseen_before(0) == ()
     assert snapshot(450, "not asked for").unseen_before(0) == ()
-    assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "an older snapshot"
+    assert snapshot(350, "0-1-7").unseen_before(0) == (-1,), "this snapshot is older than the one before"
     assert snapshot(400, "0-1-8").misses(np.array([coordinate(1, 399), coordinate(1, 400)])).tolist() == [False, True]

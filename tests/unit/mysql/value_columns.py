@@ -1,4 +1,4 @@
-"""Columns for tests of values."""
+"""Makes columns for tests of values."""
 
 from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode

@@ -1,4 +1,6 @@
-"""Makes replication streams, frame by frame as a server would send them, and the assemblers that read them."""
+"""Makes replication streams, frame by frame in the form in which a server would send them. Also makes the assemblers
+that read them.
+"""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -66,7 +68,7 @@ TYPES[50_004] = in_doubt(TYPES[50_003])
 def frames(messages: Sequence[Decoded], lsns: Iterable[int] | None = None) -> list[bytes]:
     """Returns the messages as XLogData frames.
 
-    `lsns` are the positions of the messages' log records. By default, each message has a record of its own.
+    `lsns` are the positions of the messages' log records. By default, each message has its own log record.
     """
     return [
         struct.pack("!cQQq", b"w", lsn, lsn, 0) + encode(message)
@@ -95,7 +97,9 @@ def relation(
     key: Collection[str] = ("id",),
     identity: str = "f",
 ) -> Relation:
-    """Returns a relation: by default `public.orders (id int4, status text)`. Its changes carry the whole old row."""
+    """Returns a relation, by default `public.orders (id int4, status text)`. Changes of the relation have the whole old
+    row.
+    """
     return Relation(
         relid=relid,
         namespace="public",

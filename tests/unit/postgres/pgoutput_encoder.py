@@ -1,4 +1,6 @@
-"""Encodes messages as a server would: the inverse of `changelog.connectors.sources.postgres.decode.pgoutput`."""
+"""Encodes messages as a server would. This is the inverse of
+`changelog.connectors.sources.postgres.decode.pgoutput`.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -25,14 +27,15 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 
 OF_A_TRANSACTION = Relation | TypeName | Insert | Update | Delete | Truncate | LogicalMessage
-"""The messages that carry their transaction's id inside a stream block, which is a part of a transaction that is still
-open. A ReplicationOrigin carries no such id."""
+"""Inside a stream block (a part of a transaction that is still open), these messages begin with their transaction's id.
+A ReplicationOrigin has no such id.
+"""
 
 FLAGGED = {Prepare: b"P", CommitPrepared: b"K", StreamPrepare: b"p"}
 
 
 def encode(message: Decoded, *, xid: int | None = None) -> bytes:
-    """Returns the message's bytes. With `xid`, they are as inside a stream block of that transaction."""
+    """Returns the message's bytes. If `xid` is given, they are the bytes inside a stream block of that transaction."""
     payload = _encode(message)
     plain = xid is None or not isinstance(message, OF_A_TRANSACTION)
     return payload if plain else payload[:1] + struct.pack("!I", xid) + payload[1:]

@@ -1,4 +1,6 @@
-"""Draws random tables with Hypothesis, and random transactions on these tables as PostgreSQL would send them."""
+"""Draws random tables with Hypothesis, and random transactions on these tables in the form in which PostgreSQL would
+send them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +35,9 @@ STEMS = st.sampled_from(["col", "größe", 'a"b', "x y"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Some entities, and the messages that the server sent about their tables, with the messages' log positions."""
+    """Some entities, and the messages that the server sent about their tables, with the log position of each
+    message.
+    """
 
     entities: Sequence[Entity]
     partitioned: Sequence[str]
@@ -121,7 +125,7 @@ class _Writer:
         ]
 
     def _leaf(self, relation_: Relation) -> Relation:
-        """A description of one of two partitions of the table, which the server may send at any time."""
+        """Returns the description of one of the table's two partitions. The server may send it at any time."""
         draw = self._draw
         more = draw(st.sets(st.sampled_from([column.name for column in relation_.columns])))
         return relation(
@@ -169,7 +173,9 @@ class _Writer:
         return tuple(self._value(relation_, column) for column in relation_.columns)
 
     def _value(self, relation_: Relation, column: RelationColumn) -> Value:
-        """Draws a value or NULL. In columns of the key or the partition, NULL is rare, because it stops the stream."""
+        """Draws a value or NULL. NULL is rare in columns of the key and of the partition, because it stops the stream
+        there.
+        """
         one_in = 60 if column.name in self._placing[relation_.relid] else 5
         null = (relation_.replica_identity == "f" or not column.key) and self._draw(st.integers(1, one_in)) == one_in
         return None if null else self._draw(SERVER_TEXTS[column.type_oid]).encode()

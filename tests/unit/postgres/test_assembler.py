@@ -134,7 +134,7 @@ def test_changes_without_a_stamp_are_counted_if_the_policy_is_to_warn() -> None:
 def test_a_delete_and_insert_of_one_key_are_one_update_however_they_arrive(
     between: list[Decoded], rows_max: int
 ) -> None:
-    """Between the delete and the insert, the server describes the new partition if it has not done so before."""
+    """If the server has not described the new partition before, it does so between the delete and the insert."""
     sent = frames(transaction(100, [relation(), insert(9), delete(1), *between, insert(1, "MOVED"), insert(8)]))
     for cut in range(len(sent)):
         stream = assembler(partitioned=["orders"], rows_max=rows_max)
@@ -182,7 +182,9 @@ def test_a_stray_stream_abort_is_ignored() -> None:
 
 
 def test_an_update_with_only_its_old_key() -> None:
-    """The server sent no other old values, so these are unavailable. They must not be filled from the new row."""
+    """The server sent no other old values, so the other columns are unavailable. They must not be filled from the new
+    row.
+    """
     keyed = relation(identity="d")
     row = Update(relid=20_000, old_kind="K", old=(b"1", None), new=(b"2", b"PAID"))
     rows = table(assembler().feed(frames(transaction(100, [keyed, row])))).to_pylist()
@@ -197,7 +199,7 @@ def test_an_update_with_only_its_old_key() -> None:
 
 
 def test_a_block_of_the_stream_is_freed_once_its_rows_are_returned() -> None:
-    """A reference cycle would keep each block, which may have many MiB, until the garbage collector runs."""
+    """A reference cycle would keep each block in memory until the garbage collector runs. A block may have many MiB."""
     stream = assembler()
     gc.collect()
     gc.disable()

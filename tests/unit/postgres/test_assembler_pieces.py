@@ -1,4 +1,4 @@
-"""Tests at which places a stream is cut into pieces, and that the stream can be resumed after any piece."""
+"""Tests where a stream is cut into pieces, and that it can be resumed after any piece."""
 
 from itertools import count, pairwise
 
@@ -74,9 +74,9 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """If a transaction stayed open, the position of an idle database would not advance.
+    """The message must not leave a transaction open: then the position of an idle database would not advance.
 
-    Then the database's slot would keep more and more log.
+    In that case, the database's slot would keep more and more log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()
@@ -133,7 +133,9 @@ ORDER = entity(on_truncate="publish", partitions=2)
 def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
     sent: list[Decoded], rows_max: int, data: st.DataObject
 ) -> None:
-    """After a crash, any piece may be the last one stored. The server then begins again with a whole transaction."""
+    """After a crash, any piece may be the last stored piece. The server then begins at the start of a transaction
+    again.
+    """
     expected = table(assembler([ORDER], partitioned=["orders"]).feed(frames(sent)))
     stream = assembler([ORDER], partitioned=["orders"], rows_max=rows_max)
     stored = table()
@@ -164,7 +166,7 @@ def test_a_stream_resumed_after_any_piece_loses_and_repeats_nothing(
 
 
 def _from_a_begin(data: st.DataObject, sent: list[Decoded], published: Position | None) -> list[Decoded]:
-    """Returns the messages of a new session. It begins with the transaction of `published`, or with an earlier one."""
+    """Returns the messages of a new session. They begin with the transaction of `published`, or with an earlier one."""
     begins = [number for number, message in enumerate(sent) if isinstance(message, Begin)]
     candidates = [number for number in begins if published is None or _commit(sent[number]) <= published.commit]
     first = data.draw(st.sampled_from(candidates)) if candidates and published is not None else begins[0]
@@ -192,9 +194,10 @@ def test_transactions_that_are_published_are_skipped() -> None:
 @given(cases(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_catalogue_that_is_lost_at_any_time_loses_and_repeats_no_row(case: Case, data: st.DataObject) -> None:
-    """After the error, the stream is resumed as the source does it, from the end of the last whole transaction.
+    """After the error, the stream is resumed as the source resumes it: from the end of the last whole transaction.
 
-    Where a policy stops the stream, a part of the transaction is published or nothing of it, depending on the pieces.
+    If a policy stops the stream, either a part of the transaction or nothing of it is published, depending on the
+    pieces.
     """
     sent, rows_max = frames(*_described_late(case)), data.draw(st.sampled_from([1, 3, 100]))
     cut, lost_at, lookups = data.draw(st.integers(0, len(sent))), data.draw(st.integers(0, 40)), count()
@@ -230,7 +233,7 @@ def _rows_before(commit: int, *pieces: Assembled) -> list[tuple[str, ...]]:
 
 
 def _described_late(case: Case) -> tuple[list[Decoded], list[int]]:
-    """Returns the messages and their log positions, with each table described only when it is used."""
+    """Returns the messages and their log positions. Each table is described only when it is first used."""
     described = {message.relid: message for message in case.messages[:4] if isinstance(message, Relation)}
     late: list[tuple[Decoded, int]] = []
     for message, lsn in zip(case.messages, case.lsns, strict=True):

@@ -1,4 +1,4 @@
-"""Tests the relations that rows are decoded with, the calls that a listener gets, and the shapes of batches."""
+"""Tests the relations by which rows are decoded, the calls that a listener gets, and the shapes of batches."""
 
 from dataclasses import dataclass, field, replace
 
@@ -129,7 +129,7 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
 
 
 def _keys_and_columns(assembled: Assembled) -> list[tuple[list[str], list[str]]]:
-    """The keys of each batch, and the columns of `order` in the shapes that the batch carries."""
+    """The keys in each batch, and the columns of `order` in the shapes that the batch has with it."""
     return [
         (rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in assembled.rows
     ]
@@ -161,7 +161,7 @@ def test_a_batch_carries_the_shapes_of_several_entities() -> None:
 
 
 def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
-    """The columns of 1,000 tables take a megabyte, too much for a batch of a few rows."""
+    """The description of the columns of 1,000 tables takes a megabyte, which is too much for a batch of a few rows."""
     stream = assembler([entity(), entity("refund", "refunds")])
     sent: list[Decoded] = [relation(), relation(20_001, "refunds"), insert(1)]
     for commit, changes in ((100, sent), (200, [insert(2)])):
@@ -170,7 +170,7 @@ def test_a_batch_carries_no_shapes_of_entities_without_rows_in_it() -> None:
 
 
 def test_a_table_that_takes_the_name_of_another_has_its_own_shape() -> None:
-    """The table is created again in the same transaction, with another OID. No batch has rows of both tables."""
+    """The table is created again in the same transaction, so it has another OID. No batch has rows of both tables."""
     recreated = relation(20_001, columns={"id": INT})
     sent: list[Decoded] = [relation(), insert(1), recreated, Insert(relid=20_001, new=(b"2",))]
     assembled = assembler().feed(frames(transaction(100, sent)))

@@ -50,7 +50,9 @@ def test_a_stop_returns_everything_before_its_transaction_and_nothing_after() ->
 
 
 def test_an_error_in_the_catalogue_loses_no_transaction_before_it() -> None:
-    """The error comes between two rows, when the transactions before it were only counted and not encoded."""
+    """The error comes between two rows. At that time, the transactions before the error were only counted and not yet
+    encoded.
+    """
     sent = [*STOPPING[:4], *transaction(150, [insert(7), relation(20_001, "refunds", columns={"id": 99})])]
     entities = [entity(), entity("refund", "refunds")]
     stream = assembler(entities, resolve=_lost)

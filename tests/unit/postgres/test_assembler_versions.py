@@ -1,4 +1,6 @@
-"""A stream announces each version of a table's columns once, before its first row, or stops if it is incompatible."""
+"""A stream announces each version of a table's columns once, before the first row of the version. If the version is
+incompatible, the stream stops.
+"""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -72,9 +74,9 @@ def announcing(
 
 
 def _rows(*pieces: Assembled) -> list[str]:
-    """The position, entity and key of each row, as in `100/0 order 1`.
+    """Returns the position, entity and key of each row, as in `100/0 order 1`.
 
-    A version has its entity and number in place of the key, as in `100/0 schemas order 1`.
+    A version is also a row. Its key is the entity and the number, as in `100/0 schemas order 1`.
     """
     texts = []
     for row in table(*pieces).to_pylist():
@@ -85,7 +87,7 @@ def _rows(*pieces: Assembled) -> list[str]:
 
 
 def _versions_in(*pieces: Assembled) -> list[Version]:
-    """The versions among the rows, as a restarted service reads them."""
+    """The versions among the rows, in the form in which a restarted service reads them."""
     return [Version.parse(row["current"].encode()) for row in table(*pieces).to_pylist() if row["entity"] == SCHEMAS]
 
 
@@ -193,7 +195,7 @@ def test_columns_are_announced_once() -> None:
     reader = announcing()
     first = reader.feed(frames(transaction(100, [relation(), insert(1)])))
     described = reader.feed(frames([*transaction(200, [relation(), insert(2)]), *transaction(300, [insert(3)])]))
-    keyed = reader.feed(frames(transaction(400, [relation(identity="d"), insert(4)])))  # the same columns
+    keyed = reader.feed(frames(transaction(400, [relation(identity="d"), insert(4)])))  # the columns are the same
     assert len(_versions_in(first)) == 1
     assert _rows(described, keyed) == ["200/0 order 2", "300/0 order 3", "400/0 order 4"]
 
@@ -209,7 +211,9 @@ def test_a_restart_announces_nothing_that_the_changelog_has() -> None:
 
 
 def test_published_rows_that_are_streamed_again_announce_nothing() -> None:
-    """All rows with the old columns are published, even if newer columns come in the same call of `feed` or later."""
+    """All rows with the old columns are published already, whether newer columns come in the same call of `feed` or
+    later.
+    """
     old, new = transaction(100, [relation(), insert(1)]), transaction(200, [WIDER, wide(2)])
     known = _versions_in(_feed([*old, *new]))
     reader = announcing(known, published=Position(1, 200, 0))
@@ -242,7 +246,7 @@ def test_a_table_that_replaces_another_is_a_new_version_each_time() -> None:
     sent = [
         *transaction(100, [relation(), insert(1)]),
         *transaction(200, [other, insert(2, relid=40_000)]),
-        *transaction(300, [relation(), insert(3)]),  # the first table has its name again
+        *transaction(300, [relation(), insert(3)]),  # the first table gets its name back
         *transaction(400, [renamed, insert(4), other, insert(5, relid=40_000)]),
     ]
     assembled = _feed(sent)
@@ -300,7 +304,7 @@ def test_a_stop_at_a_version_returns_only_the_transactions_before_it() -> None:
 
 
 def test_a_stop_in_the_middle_of_a_block_returns_the_transactions_before_it() -> None:
-    """Because the relations are known, the rows of several transactions and tables are decoded as one block."""
+    """The relations are known, so the rows of several transactions and tables are decoded as one block."""
     known = _versions_in(_feed(transaction(50, [replace(BILLS, columns=WIDER.columns), wide(1, relid=30_000)])))
     known += _versions_in(_feed(transaction(50, [RETYPED, retyped(1)])))
     reader = announcing(known)
@@ -320,7 +324,9 @@ def test_an_accepted_version_is_published() -> None:
 
 
 def test_a_failed_query_of_the_catalogue_stops_at_the_row_that_needs_it() -> None:
-    """The query may come after the end of the row's transaction. The stop still has the position of the row."""
+    """The query may be made after the end of the row's transaction. The stop must still have the position of the
+    row.
+    """
 
     def lost(entity: Entity, columns: Sequence[str]) -> Collection[str]:
         raise ChangelogError(Kind.CONNECTION, "the connection was lost")
@@ -385,7 +391,9 @@ def test_rows_of_a_table_are_announced_at_the_position_of_their_signal() -> None
 
 
 def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -> None:
-    """A column was added, the table was read, and the column was dropped. So the stream has the first columns again."""
+    """A column was added, then the table was read, and then the column was dropped. So the stream has the earlier
+    columns again.
+    """
     reads = _Reads([_read(200, WIDER, wide(1))])
     sent = [
         *transaction(100, [relation(), insert(9)]),
@@ -401,7 +409,7 @@ def test_columns_that_only_a_table_read_had_are_followed_by_the_earlier_ones() -
     ]
 
 
-def test_a_stop_at_rows_of_a_table_gives_them_back() -> None:
+def test_a_stop_at_rows_of_a_table_returns_these_rows_to_the_table_reads() -> None:
     reads = _Reads([_read(200, RETYPED, retyped(1))])
     reader = announcing(listener=reads)
     assembled = reader.feed(

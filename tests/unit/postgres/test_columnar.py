@@ -1,6 +1,6 @@
-"""The fast path (`columnar`) returns the same rows as the plain path (`row_records`), and refuses the same bytes.
+"""The fast path (`columnar`) must return the same rows as the plain path (`row_records`), and refuse the same bytes.
 
-How the stream is cut into calls of `feed` makes no difference.
+It must not matter how the stream is divided among calls of `feed`.
 """
 
 import json
@@ -87,14 +87,14 @@ def _feed(
 
 @pytest.fixture(scope="module", autouse=True)
 def _fast() -> Iterator[None]:
-    """Sends even few rows through the fast path, because the cases are small."""
+    """Makes the fast path handle even few rows, because the cases are small."""
     with mock.patch.object(columnar, "FEW_ROWS", 0):
         yield
 
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """Sends every row through the plain path, `row_records`."""
+    """Makes the plain path, `row_records`, handle every row."""
     with mock.patch.object(columnar, "FEW_ROWS", ROWS_EVER):
         yield
 
@@ -127,9 +127,9 @@ def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.D
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_null_is_invented(data: st.DataObject) -> None:
-    """A table may log whole rows while one of its partitions logs fewer columns. Rows do not name their partition.
+    """A table may log whole rows, while one of its partitions logs fewer columns. A row does not name its partition.
 
-    So a column that the partition did not log must be unavailable; it must not be published as null.
+    So if the partition did not log a column, the column must be unavailable. It must not be published as null.
     """
     names = ["id", "a", "b", "c"]
     root = relation(columns=dict.fromkeys(names, TEXT))
@@ -178,7 +178,7 @@ def _plain_rows(case: Case) -> pa.Table:
 @given(st.data())
 @settings(max_examples=8, deadline=None)
 def test_values_of_every_type_in_one_block(data: st.DataObject) -> None:
-    """A row has every type and a block has many rows, so each type can be between any two others."""
+    """A row has every type, and a block has many rows. So each type can be next to any other type."""
     oids = data.draw(st.permutations(sorted(SERVER_TEXTS)))
     sent = relation(columns={"id": INT, **{f"of_{oid}": oid for oid in oids}})
     row = st.tuples(SERVER_TEXTS[INT].map(str.encode), *(st.none() | SERVER_TEXTS[oid].map(str.encode) for oid in oids))
@@ -203,7 +203,9 @@ def _are_json(rows: pa.Table) -> None:
 
 
 def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
-    """Checks that other cuts change nothing, except that rows before the stop in its transaction may be returned."""
+    """Checks that other cuts change nothing, with one exception: rows before the stop in its transaction may be
+    returned.
+    """
     assert cut.stop == expected.stop
     assert cut.through == expected.through
     assert cut.rows.slice(0, len(expected.rows)).equals(expected.rows)
@@ -226,7 +228,9 @@ def _outcome(case: Case, sent: Sequence[bytes]) -> object:
 
 
 def _structure(message: Decoded) -> set[int]:
-    """Returns the offsets of the bytes of a row message, without those of the relation's OID and of the values."""
+    """Returns the offsets of those bytes of a row message that belong neither to the relation's OID nor to the
+    values.
+    """
     payload = encode(message)
     values = [
         value for side in ("old", "new") for value in getattr(message, side, None) or () if isinstance(value, bytes)
@@ -290,7 +294,7 @@ def test_rows_of_another_width_than_their_relation_are_malformed() -> None:
 
 
 def test_rows_of_a_large_block_keep_their_bytes() -> None:
-    """Long values shift the rows that follow. Each row must still have its own bytes."""
+    """A long value moves the rows that follow it in the buffer. Each row must still have its own bytes."""
     rows = [insert(number, "x" * (number % 7) * 1000) for number in range(300)]
     [published] = assembler().feed(frames(transaction(100, [relation(), *rows]))).rows
     assert np.array_equal(published.column("key").to_numpy(zero_copy_only=False).astype(int), np.arange(300))

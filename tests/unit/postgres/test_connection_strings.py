@@ -1,4 +1,4 @@
-"""Tests which connection strings are refused, and that no part of a password is in the error."""
+"""Tests which connection strings are refused, and that the error contains no part of a password."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""If `Definitions` calls a row's type certain, then it is the type at the time when the row was written.
+"""If `Definitions` says that the type of a row is certain, the type must be the one that was valid when the row was
+written.
 
-A look (one reading of the catalogue) takes several queries, and anything may happen between these queries.
+A look (one reading of the catalogue) takes several queries. Anything may happen between these queries.
 """
 
 import random
@@ -18,9 +19,9 @@ ROUNDS = 1000
 
 @dataclass(slots=True)
 class Alteration:
-    """One ALTER TYPE, which renames the attribute so that it has the transaction's id in its name.
+    """One ALTER TYPE. It renames the attribute, so that the attribute's name contains the transaction's id.
 
-    Its lock is held until others see the change.
+    The lock of the ALTER TYPE is held until others see the change.
     """
 
     xid: int
@@ -55,7 +56,9 @@ class Database:
         self.stream.append(Transaction(self.xid, self._next(), self._next(lasts), rows=True))
 
     def alter(self) -> None:
-        """Begins an alteration, commits the one that has begun, or makes the committed one visible."""
+        """Does the next step of an alteration: begins one, commits the one that has begun, or makes the committed one
+        visible.
+        """
         last = self.alterations[-1] if self.alterations else None
         if last is None or last.visible:
             self.xid += 1
@@ -171,7 +174,7 @@ def do_nothing(_: Database) -> None:
 
 
 def write_and_resolve(database: Database, definitions: Definitions, *, lasts: int = 1) -> tuple[str, bool]:
-    """Writes a row. Returns the attribute's name with which the row is read, and whether the type is certain."""
+    """Writes a row. Returns the attribute's name with which the row is then read, and whether the type is certain."""
     database.write(lasts=lasts)
     transaction = database.stream[-1]
     definitions.enter(transaction.xid, transaction.first, transaction.commit)

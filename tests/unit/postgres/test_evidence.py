@@ -1,4 +1,6 @@
-"""Tests the comparison of two looks (readings of the catalogue), and between which log positions a change was made."""
+"""Tests the comparison of two looks (readings of the catalogue), and the log positions between which a change must have
+been made.
+"""
 
 import json
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Finding ghosts: keys that are alive in the changelog, and that the table may lack.
+"""Finds ghosts: keys that are alive in the changelog, but may be missing in the table.
 
-The result must not depend on the order in which partitions are read, or on how much memory may be used.
+The result must not depend on the order in which partitions are read, or on the amount of memory that may be used.
 """
 
 import json
@@ -63,7 +63,9 @@ def record(op: Op, key: str, partition: int, at: int, entity: str = "e") -> Reco
 
 
 def records_of(changes: Sequence[tuple[Op, int, int]], names: str = "e") -> list[Record]:
-    """Returns the records of these changes. Each letter of `names` is an entity; the changes belong to them in turn."""
+    """Returns the records of these changes. Each letter of `names` is an entity. The changes are distributed to the
+    entities in turn.
+    """
     records = []
     for at, (op, key, partition) in enumerate(changes, start=1):
         name = names[at % len(names)]
@@ -87,7 +89,7 @@ def live_records(records: Sequence[Record]) -> dict[str, Record]:
 
 
 def reader_of(records: Sequence[Record], seed: int) -> Read:
-    """Returns a function that reads the records in small batches, partition by partition in any order."""
+    """Returns a function that reads the records in small batches. It reads partition by partition, in any order."""
     order = list(range(PARTITIONS))
 
     def read(entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
@@ -104,7 +106,7 @@ def reader_of(records: Sequence[Record], seed: int) -> Read:
 
 @given(steps, starting, asking, st.integers(1, 6), st.integers(1, 5), st.integers())
 @settings(deadline=None)
-def test_what_is_older_or_asked_for_is_found_in_parts(
+def test_older_keys_and_requested_keys_are_found_in_parts(
     changes: list[tuple[Op, int, int]],
     start_commits: dict[str, int],
     absent_keys: dict[str, set[str]],
@@ -143,9 +145,10 @@ def test_what_is_older_or_asked_for_is_found_in_parts(
 
 
 def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None:
-    """Two entities are read in one pass and turn out too large, so the pass keeps only one, and then half of its keys.
+    """Two entities are read in one pass, and both turn out to be too large. So the pass keeps only one of them, and
+    then only half of its keys.
 
-    Batches of both entities still follow in that pass.
+    After that, the pass still gets batches of both entities.
     """
     records = [record(Op.CREATE, "k", 0, 1, "alone")]
     at = 1
@@ -162,7 +165,9 @@ def test_batches_of_an_entity_that_is_left_to_another_pass_are_ignored() -> None
 
 
 def test_small_entities_share_a_pass_and_a_large_one_has_its_own() -> None:
-    """While entities are small, each pass reads twice as many as before. A large entity is left to another pass."""
+    """While entities are small, each pass reads twice as many entities as the pass before. A large entity is read in
+    another pass.
+    """
     names = [f"small_{number}" for number in range(6)]
     records = [record(Op.CREATE, "k", 0, at, name) for at, name in enumerate(names)]
     records += [record(Op.CREATE, f"k{number}", 0, 10 + number, "large") for number in range(5)]
@@ -202,7 +207,9 @@ def test_requested_keys_that_are_alive_are_found(
 
 
 def test_rows_that_go_away_between_two_readings_are_read_again() -> None:
-    """A broker may compact topics or delete rows while the topics are read. The error makes the service try again."""
+    """A broker may compact topics or delete rows while the topics are read. The error then makes the service try
+    again.
+    """
     looks = [records_of([(Op.CREATE, 1, 0), (Op.CREATE, 2, 0)]), records_of([(Op.CREATE, 1, 0)])]
 
     def read(_entities: Collection[str], _key: str | None) -> Iterator[pa.RecordBatch]:

@@ -34,7 +34,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
     history.reached(0x900)
     assert history.heard(LAST)
     assert history.confirmable == 0x1100
-    assert not history.heard(LAST._replace(commit=0x1200)), "transactions after the last one are new"
+    assert not history.heard(LAST._replace(commit=0x1200)), "transactions after the last published one are new"
     history.reached(0x1200)
 
 
@@ -77,7 +77,9 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
 
 
 def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
-    """The partial transaction is the last one that the changelog has rows of, and the server must send it again."""
+    """The partial transaction is the last transaction of which the changelog has rows. The server must send it
+    again.
+    """
     partial = LAST._replace(commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))
@@ -87,7 +89,7 @@ def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
 
 def test_the_last_transaction_is_covered_even_without_rows() -> None:
     assert history_of().covered(STORED, lambda _: 1) == Position(1, 0x900, 0)
-    assert history_of().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "the position has the present epoch"
+    assert history_of().covered(STORED, lambda _: 2) == Position(2, 0x900, 0), "it must have the present epoch"
     rows = replace(STORED, position=Position(1, 0x900, 6))
     assert history_of().covered(rows, lambda _: 1) == rows.position
     assert history_of().covered(replace(STORED, position=None), lambda _: 1) == Position(1, 0x900, 0)

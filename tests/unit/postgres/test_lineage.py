@@ -1,4 +1,6 @@
-"""Tests the epochs of commits before and after a fork (where a timeline branches off), and gaps and divergence."""
+"""Tests the epochs of commits before and after a fork (the point where a timeline branches off). Also tests gaps and
+divergence.
+"""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Tests which pieces of the stream wait for a look (a reading of the catalogue).
 
-The watch takes the looks. These tests do not start it, so no look comes.
+The looks are taken by the watch. These tests do not start a watch, so no look comes.
 """
 
 import pytest

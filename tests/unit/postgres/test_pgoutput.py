@@ -153,7 +153,7 @@ def test_an_error_names_the_problem_and_the_byte(payload: bytes, text: str) -> N
 def test_a_message_is_read_from_the_middle_of_a_buffer(
     message: Decoded, before: bytes, after: bytes, large: int
 ) -> None:
-    """Large values are decoded as views, which are equal to their bytes."""
+    """Large values are decoded as views of the buffer. The views must be equal to the values' bytes."""
     payload = encode(message)
     with patch.object(pgoutput, "LARGE_BYTES", large):
         assert decode(before + payload + after, begin=len(before), end=len(before) + len(payload)) == message

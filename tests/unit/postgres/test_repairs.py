@@ -105,8 +105,8 @@ def test_signals_of_one_entity_are_merged() -> None:
 
 
 @pytest.mark.parametrize("do", ["rebuild", "republish"])
-def test_a_signal_while_the_table_is_read_for_another_has_it_read_from_its_start(do: Do) -> None:
-    """The reason for the second signal may be newer than the part of the table that is already read."""
+def test_a_second_signal_makes_a_table_that_is_being_read_start_again(do: Do) -> None:
+    """The second signal may have a newer reason than the part of the table that is already read."""
     first, windows = after_signal("rebuild")
     partly = {**windows, "order": {**windows["order"], "signature": "x", "leaves": {}}}
     second, windows_after = after_signal(do, to=(first, partly), id_="t", at=LATER)
@@ -134,7 +134,7 @@ def test_a_rebuild_while_another_one_sweeps_starts_again() -> None:
     assert not windows["order"]["complete"]
 
 
-def test_keys_that_are_too_many_or_too_large_have_the_table_read() -> None:
+def test_too_many_or_too_large_keys_make_the_service_read_the_table() -> None:
     for keys in (tuple(map(str, range(9_000))), tuple("x" * 200_000 + str(number) for number in range(1))):
         first = after_signal("republish", keys=keys)
         second = after_signal("republish", keys=tuple(f"{key} more" for key in keys), to=first, id_="t")
@@ -142,14 +142,14 @@ def test_keys_that_are_too_many_or_too_large_have_the_table_read() -> None:
         assert not second[1]["order"]["complete"]
 
 
-def test_keys_are_as_large_as_the_checkpoint_writes_them() -> None:
-    """A checkpoint is JSON, where a control character takes six bytes."""
+def test_the_size_of_keys_is_that_of_their_text_in_the_checkpoint() -> None:
+    """A checkpoint is JSON, and in JSON a control character takes six bytes."""
     [plain, escaped] = [after_signal("republish", keys=(char * 50_000,)) for char in ("x", "\x01")]
     assert plain[0].open["order"].keys == ("x" * 50_000,)
     assert escaped[0].open["order"] == Repair(ids=("s",), start=str(AT), table=True, sweep=True)
 
 
-def test_a_signal_that_comes_twice_is_one() -> None:
+def test_a_signal_that_comes_twice_counts_once() -> None:
     rebuilt = after_signal("rebuild")
     assert after_signal("rebuild", to=rebuilt) == rebuilt
     paused = after_signal("pause")
@@ -171,7 +171,9 @@ def test_reading_a_whole_table_removes_stale_columns_and_cancelling_restores_the
 
 
 def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
-    """For example, if a partition is attached, only its rows are read. The rows of the other partitions stay stale."""
+    """For example, if a partition is attached, only its rows are read again. The rows of the other partitions stay
+    stale.
+    """
     part = {"signature": "s", "leaves": {"old": {"filenode": 1, "pages": 1, "left": []}}}
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
     assert after_signal("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]
@@ -186,7 +188,7 @@ def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
     resumed.publish(chunk)
     assert resumed.to_json() == WINDOWS["guest"]
     altered = TableProgress.resume("guest", "other", leaves, windows["guest"])
-    assert "stale" not in altered.to_json(), "the whole table is read"
+    assert "stale" not in altered.to_json(), "no column is stale, because the whole table is read"
 
 
 def test_a_first_read_starts_again_and_cannot_be_cancelled() -> None:

@@ -1,4 +1,6 @@
-"""Ranges of pages: the tasks read every page of every leaf once, and there are no more tasks than requested."""
+"""Pages are divided into tasks. Together, the tasks read every page of every leaf once. There are no more tasks than
+requested.
+"""
 
 from collections import defaultdict
 from types import SimpleNamespace

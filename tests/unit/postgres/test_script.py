@@ -1,4 +1,6 @@
-"""A file of SQL is split into statements. Those that cannot be rehearsed (run and then rolled back) are refused."""
+"""A file of SQL is split into statements. Statements that cannot be rehearsed (run and then rolled back) are
+refused.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -54,7 +56,7 @@ def test_statements_are_separated_and_keep_their_text_and_line(pieces: list[tupl
 
 @settings(deadline=None)
 @given(st.text(alphabet="'\"$;ae\\E/*-\n() BEGINATOMICcase;", max_size=60))
-def test_a_statement_alone_is_split_no_further(script: str) -> None:
+def test_a_single_statement_is_not_split_further(script: str) -> None:
     for text in texts(script):
         assert texts(text) == [text]
         assert texts(f"SELECT 1;{text}") == ["SELECT 1", text]

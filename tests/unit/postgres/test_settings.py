@@ -1,4 +1,4 @@
-"""Settings that the changelog depends on must not change silently."""
+"""Settings on which the changelog's content depends must not change silently."""
 
 from dataclasses import replace
 

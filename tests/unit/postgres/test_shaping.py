@@ -1,4 +1,4 @@
-"""The error for a configuration that no longer fits the changelog."""
+"""Tests the error for a configuration that no longer fits the changelog."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`parse_copy` returns each value that COPY prints, and a chunk has the same records as from the plain path."""
+"""`parse_copy` returns each value that COPY prints. A chunk must have the same records as the plain path makes."""
 
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -49,7 +49,7 @@ def _escaped(value: bytes) -> bytes:
 def test_every_value_is_parsed_as_it_was(width: int, data_: st.DataObject) -> None:
     table = data_.draw(st.lists(st.lists(values, min_size=width, max_size=width), max_size=6))
     data = bytearray().join(map(printed, table))
-    with patch.object(copyout, "_PIECE_BYTES", data_.draw(st.integers(1, 9))):  # a value spans pieces
+    with patch.object(copyout, "_PIECE_BYTES", data_.draw(st.integers(1, 9))):  # one value may be in several pieces
         columns = parse_copy(data, width)
     assert data[-INLINE:] == bytes(INLINE)
     assert columns.starts.shape == columns.lengths.shape == columns.null.shape == (width, len(table))
@@ -151,7 +151,7 @@ def test_a_row_that_is_too_large_for_a_message_is_one_clear_error(monkeypatch: p
 
 
 def test_the_size_of_a_chunk_includes_its_texts() -> None:
-    """The limit on memory counts a chunk's texts before the chunk is published."""
+    """The limit on memory also applies to the texts of a chunk, before the chunk is published."""
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     copied = bytearray().join(b"%d\t%b\n" % (number, b"x" * 1000) for number in range(100))
     encoded = encode_copied(ORIGIN, CompiledBinding.of(binding), copied, read_at=READ_AT)

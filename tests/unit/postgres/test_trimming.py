@@ -1,4 +1,4 @@
-"""Trimming of received frames: a long logical message that nobody reads loses its content."""
+"""Tests how received frames are trimmed: a long logical message that nobody reads loses its content."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Each text that the server prints becomes the right JSON. `test_values_oracle.py` tests this with a server."""
+"""Each text that the server prints must become the right JSON. `test_values_oracle.py` tests this with a server."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def domain(over: PgType, typmod: int = -1) -> PgType:
 
 
 def numeric(precision: int, scale: int) -> int:
-    """The modifier of numeric(precision, scale)."""
+    """The type modifier of numeric(precision, scale)."""
     return ((precision << 16) | (scale & 0x7FF)) + 4
 
 

@@ -1,4 +1,4 @@
-"""Tests what a look makes of an error of the server. No test connects to a server."""
+"""Tests what happens in a look at the catalogue if the server returns an error. No test connects to a server."""
 
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ MARK = 300
 
 
 def looked(lsn: int) -> Evidence:
-    """Returns the result of a look; with each `lsn`, the tables differ."""
+    """Returns the result of a look. For each `lsn`, the result has different tables."""
     return Evidence(lsn=lsn, horizon=900, tables=cast(Any, {"guest": lsn}))
 
 

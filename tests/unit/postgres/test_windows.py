@@ -1,4 +1,6 @@
-"""Windows on a simulated database: in any order of events, no reader sees an older state after a newer one."""
+"""Windows on a simulated database. In whatever order events come, no reader may see an older state after a newer
+one.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,9 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, Mask, StaleError
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of touched keys that windows keep before they drop those that they no longer need."""
+    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
+    need.
+    """
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
@@ -25,7 +29,7 @@ def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> No
         run(seed + number, Windows)
 
 
-# If one rule of the windows is broken, the simulation must detect it
+# If the windows break one of their rules, the simulation must detect it
 
 
 class _KeepsEverything(Windows):
@@ -36,7 +40,9 @@ class _KeepsEverything(Windows):
 
 
 class _ByLogPosition(Windows):
-    """DBLog's rule: drops the rows whose keys were delivered after the chunk was read, whatever the snapshot saw."""
+    """The rule of DBLog: drops a row if its key was delivered after the chunk was read, even if the snapshot saw that
+    change.
+    """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._touched.clear()
@@ -48,7 +54,7 @@ class _ByLogPosition(Windows):
 
 
 class _ByXmaxAlone(Windows):
-    """Takes every transaction that began before the snapshot as visible, even if it was still running."""
+    """Treats every transaction that began before the snapshot as visible, even if the transaction was still running."""
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         assert isinstance(snapshot, Snapshot)
@@ -57,7 +63,9 @@ class _ByXmaxAlone(Windows):
 
 
 class _DoesNotWait(Windows):
-    """Reads although transactions are running that an earlier run of the service may have received."""
+    """Does not wait before it reads. But transactions may be running that an earlier run of the service has already
+    received.
+    """
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         self._horizon = 0
@@ -65,7 +73,9 @@ class _DoesNotWait(Windows):
 
 
 class _ForgetsTooMuch(Windows):
-    """Forgets keys whose changes the latest snapshot sees, although chunks with older snapshots are not published."""
+    """Forgets a key as soon as the latest snapshot sees its change. But a chunk with an older snapshot may not be
+    published yet.
+    """
 
     def _forget(self) -> None:
         waiting = [chunk for chunk in self._chunks.values() if chunk.rows is not None]
@@ -78,7 +88,7 @@ class _ForgetsTooMuch(Windows):
 
 
 class _KeepsOldFiles(Windows):
-    """Continues at the old page numbers after a table was rewritten."""
+    """Continues at the old page number after a table was rewritten."""
 
     def reading(self, nonce: str, snapshot: Visibility, fingerprint: Fingerprint) -> bool:
         progress = self._tables[ENTITY]

@@ -25,12 +25,14 @@ from tests.unit.postgres.window_simulation import ENTITY, LEAF, TABLE, Mask, Rea
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of touched keys that windows keep before they drop those that they no longer need."""
+    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
+    need.
+    """
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
 def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, TableProgress]:
-    """Windows over a table with one leaf of `pages` pages, in chunks of 4 pages. The nonces are 0, 1, 2, …"""
+    """Windows over a table with one leaf of `pages` pages. A chunk has 4 pages. The nonces are 0, 1, 2, …"""
     leaves = {LEAF: LeafProgress(filenode=1, pages=pages, left=[(0, None)])}
     progress = TableProgress(entity=ENTITY, signature="columns", leaves=leaves, chunk_pages=4)
     nonces = map(str, count())
@@ -191,7 +193,7 @@ def test_rows_that_cannot_be_published_are_read_again() -> None:
 
 
 def test_a_chunk_that_is_too_large_is_divided() -> None:
-    """The chunk is divided down to the slot of a single row, which cannot be divided."""
+    """The chunk is divided until it is the slot of a single row, which cannot be divided."""
     windows, progress = _windows()
     for size in (4 * PAGE_SLOTS, PAGE_SLOTS, 512, 128, 32, 8, 2, 1):
         nonce, range_ = _take(windows)
@@ -207,7 +209,7 @@ def test_a_chunk_that_is_too_large_is_divided() -> None:
 
 
 def test_a_table_that_grew_beyond_its_planned_end_is_divided_there_too() -> None:
-    """For example, a transaction that was running when the reading was planned filled the table later."""
+    """For example, a transaction was running when the reading was planned, and filled the table later."""
     windows, _ = _windows(pages=1)
     for first in (0, 1536, 1920, 2016, 2040, 2046, 2047):
         while (part := _take(windows))[1].end is not None:

@@ -1,9 +1,9 @@
 """Tests lookups of keys, and sweeps that delete keys which the table lacks, on the database of `window_simulation`.
 
 Everything that is published is compared with the true state of the table at that place in the stream. The true state is
-computed from the table's first state and the streamed changes. A row that was read must be the true one. A deleted key
-must be absent from the true state and present in the changelog. The stored changelog lags behind the delivered one; a
-crash goes back to the stored one.
+computed from the table's first state and the streamed changes. A row that was read must equal the true row. A deleted
+key must be absent from the true state, and must have been in the changelog. The stored changelog lags behind the
+delivered one. A crash goes back to the stored one.
 """
 
 import copy
@@ -39,7 +39,7 @@ from tests.unit.postgres.window_simulation import (
 
 Mask = npt.NDArray[np.bool_]
 ALL_KEYS = range(len(KEYS) + 4)
-"""The keys of the table, and some that it never has."""
+"""The keys of the table, and some keys that it never has."""
 
 DELETED = -1
 
@@ -72,15 +72,15 @@ class _LookedUp:
 
 
 class _WrongError(AssertionError):
-    """A row or a deletion was published that contradicts the true state of the table."""
+    """The service published a row or a deletion that contradicts the true state of the table."""
 
 
 @dataclass(slots=True)
 class _Changelog:
     """The state of a changelog.
 
-    `read_to` is its position in the stream. `alive` has the version of each live key, and the number of the opening
-    that published it. `truth` is the true state of the table at that position.
+    `read_to` is the changelog's position in the stream. `alive` has the version of each live key, and the number of the
+    opening that published it. `truth` is the true state of the table at that position.
     """
 
     read_to: int
@@ -92,7 +92,9 @@ class _Changelog:
 
 
 class _Sweep:
-    """A service whose changelog has rows that the table lacks. Each opening looks up all keys of earlier openings."""
+    """A service whose changelog has rows that the table lacks. Each opening looks up all keys that earlier openings
+    published.
+    """
 
     def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:
         self.database, self.make = database, make
@@ -126,7 +128,7 @@ class _Sweep:
         self.durable = self.now.copy()
 
     def scan(self) -> None:
-        """Searches the changelog: a key that was published before this opening may be a ghost."""
+        """Searches the changelog. A key that was published before this opening may be a ghost."""
         if self.scanned:
             return
         older = [key for key, (_, opening) in self.durable.alive.items() if opening < self.opening]
@@ -144,7 +146,7 @@ class _Sweep:
             self.taken.append(taken)
 
     def read_chunk(self) -> None:
-        """Takes a snapshot and reads at once. Rewrites of tables are tested in `test_windows`."""
+        """Takes a snapshot and reads the chunk at once. `test_windows` tests rewrites of tables."""
         if not self.taken:
             return
         nonce, chunk = self.taken.pop(self.database.dice.randrange(len(self.taken)))
@@ -251,7 +253,9 @@ def _run(seed: int, make: Callable[..., Windows], steps: int = 250) -> None:
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lowers the number of touched keys that windows keep before they drop those that they no longer need."""
+    """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
+    need.
+    """
     monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
 
 
@@ -261,7 +265,7 @@ def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> Non
 
 
 def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
-    """The snapshot sees all transactions, so only the remembered keys show what the transactions touched."""
+    """The snapshot sees all transactions. So only the remembered keys show which keys the transactions touched."""
     sweeps = [Lookup(entity, sweeping=True) for entity in ("guest", "order", "room")]
     windows = Windows({}, horizon=0, nonces=str, lookups=sweeps)
     windows.glance(Snapshot(xmin=9, xmax=9, running=np.array([], np.int64)))
@@ -277,7 +281,9 @@ def test_the_touched_keys_of_each_swept_entity_are_remembered_apart() -> None:
 
 
 class _Watched(Lookup):
-    """Checks its attributes after each assignment, as a thread that does not hold the lock would see them."""
+    """Checks its attributes after each assignment, in the state in which a thread that does not hold the lock would see
+    them.
+    """
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -292,14 +298,14 @@ def test_a_complete_sweep_already_says_how_it_ended() -> None:
 
 
 class _DeletesWhatIsGone(Windows):
-    """Deletes every key that the table lacks, even if the stream has already delivered its delete."""
+    """Deletes every key that the table lacks, even if the stream has already delivered a delete of the key."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         return np.ones(len(keys), bool)
 
 
 class _ByVisibilityAlone(Windows):
-    """Uses the rule for rows that are read. So a delete that the changelog already has is repeated."""
+    """Uses the rule for rows that are read. So it repeats deletes that the changelog already has."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         assert self._latest is not None
@@ -314,7 +320,7 @@ class _ForgetsTheSwept(Windows):
 
 
 class _DeletesNothing(Windows):
-    """Looks keys up, and deletes none."""
+    """Looks keys up, but deletes none."""
 
     def _unmentioned(self, entity: str, keys: pa.StringArray) -> Mask:
         return np.zeros(len(keys), bool)

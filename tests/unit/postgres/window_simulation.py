@@ -1,8 +1,8 @@
 """Runs the real windows, which read tables in chunks, on a simulated database, one step at a time.
 
 The simulation has everything that makes reading hard in PostgreSQL: a commit is in the log before it is visible, rows
-move between pages, transactions run while the service starts, and the service restarts. A *version* is a number that
-grows with each write. The error that we look for: after a state of a key, an older state of that key is published.
+move between pages, transactions are running when the service starts, and the service restarts. A *version* is a number
+that grows with each write. The simulation looks for one error: an older state of a key is published after a newer one.
 """
 
 import copy
@@ -73,7 +73,9 @@ class Read:
 
 @dataclass(slots=True)
 class _Tuple:
-    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted it."""
+    """A version of a row, at a place in the file. `ended_by` is the transaction that replaced or deleted this
+    version.
+    """
 
     key: int
     version: int
@@ -152,7 +154,7 @@ class Database:
         writer.locked.add(key)
 
     def _live(self, key: int) -> _Tuple | None:
-        """The newest version of a key, as its writer sees it."""
+        """The newest version of a key, as the transaction that writes the key sees it."""
         return next(
             (
                 row
@@ -219,7 +221,7 @@ def _within(place: int, taken: Range) -> bool:
 
 
 class StaleError(AssertionError):
-    """A state was published that is older than one published before it."""
+    """The service published a state of a key that is older than a published one."""
 
 
 class _Service:
@@ -236,7 +238,7 @@ class _Service:
         self.start()
 
     def start(self) -> None:
-        """Starts a new process, which forgets the rows that were read and not published."""
+        """Starts a new process. It does not know the rows that were read but not published."""
         database = self.database
         leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, left=[(0, None)])}
         self.progress = TableProgress.resume(ENTITY, str(self.signature), leaves, self.stored)

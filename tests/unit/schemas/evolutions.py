@@ -13,10 +13,10 @@ from changelog.schemas.avro import Schema
 from changelog.schemas.document import NAMED, PRIMITIVES, Document, Type
 
 ROUNDS = int(os.environ.get("CHANGELOG_TEST_ROUNDS", "0"))
-"""The number of examples for each property test. By default, each test uses a number that takes only a moment."""
+"""The number of examples of each property test. If it is not set, each test uses a number that takes only a moment."""
 
 NESTED_MAX = 3
-"""The most values of the same named type that may be nested in each other."""
+"""How deep values of the same named type may be nested in each other."""
 
 _SIMPLE = sorted(PRIMITIVES)
 _NAMESPACES = ["a", "b"]
@@ -38,7 +38,7 @@ _LOGICAL = [
 
 
 class Names:
-    """Makes new names of types. The first letter of a name says what kind of type it is."""
+    """Makes new names of types. The first letter of a name says which kind of type it is."""
 
     def __init__(self) -> None:
         self.known: list[str] = []
@@ -78,7 +78,7 @@ def histories(draw: DrawFn) -> list[Schema]:
 
 
 def plain(schema: Schema) -> Schema:
-    """Returns the schema without logical types, which Avro's schema resolution ignores."""
+    """Returns the schema without logical types. Avro's schema resolution ignores logical types."""
     if isinstance(schema, list):
         return [plain(branch) for branch in schema]
     if isinstance(schema, dict):
@@ -88,14 +88,16 @@ def plain(schema: Schema) -> Schema:
 
 
 def values(schema: Schema) -> list[Any]:
-    """Values that together use every branch, symbol and item. A value of a union is a pair of type name and value."""
+    """Values of a schema. Together, they use every branch, symbol and item. A value of a union is a pair of type name
+    and value.
+    """
     return _values(Document(schema).root, ())
 
 
 def valid(schema: Schema) -> Schema:
     """Repairs a schema after a change.
 
-    Then each type is defined once, at its first use, unions are flat, and defaults are valid.
+    After the repair, each type is defined once, at its first use. Unions are flat, and defaults are valid.
     """
     schema = _ordered(copy.deepcopy(schema), dict(_definitions(schema)), set())
     document = Document(schema)
@@ -158,7 +160,9 @@ def _any(draw: DrawFn, names: Names, depth: int, *, union: bool = True) -> Schem
 
 
 def _changed(draw: DrawFn, names: Names, schema: Schema) -> Schema:
-    """Makes one change somewhere. Returns the schema unchanged if the change would leave a type without values."""
+    """Makes one change somewhere in the schema. If the change would leave a type without values, returns the schema
+    unchanged.
+    """
     holder = [copy.deepcopy(schema)]
     slots = list(_slots(holder, 0))
     named = [(container, key) for container, key in slots if _is_definition(container[key])]
@@ -289,7 +293,9 @@ def _resized(draw: DrawFn, names: Names, fixed: dict[str, Any]) -> Schema:
 
 
 def _slots(container: Any, key: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields where every schema in `container[key]` is: the container that holds it, and its key in that container."""
+    """Yields the place of every schema in `container[key]`: the container that has the schema, and the schema's key in
+    that container.
+    """
     yield container, key
     match container[key]:
         case [*branches] as union:
@@ -341,7 +347,7 @@ def _once(name: str, definitions: dict[str, dict[str, Any]], defined: set[str]) 
 
 
 def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) -> list[Schema]:
-    """Returns the branches of a union without nested unions, and with each kind of type once."""
+    """Returns the branches of a union without nested unions. Keeps only the first type of each kind."""
     flat: dict[str, Schema] = {}
     for branch in branches:
         for type_ in _flat(branch, definitions) if isinstance(branch, list) else [branch]:
@@ -354,7 +360,7 @@ def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) ->
 
 
 _ENDLESS = object()
-"""Stands for the default of a record that would have to contain itself."""
+"""Stands for the default of a record that would have to contain its own default."""
 
 
 def _default(type_: Type, depth: int) -> Any:

@@ -1,4 +1,4 @@
-"""The mapping between column types and Avro types, and the schemas of entities, envelopes and deltas."""
+"""Tests the mapping between column types and Avro types, and the schemas of entities, envelopes and deltas."""
 
 import importlib.resources
 import io

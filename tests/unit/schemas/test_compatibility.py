@@ -1,4 +1,6 @@
-"""We judge compatibility as Avro's own tests and Confluent's documentation do, and by stricter rules of our own."""
+"""Our verdicts on compatibility agree with Avro's own tests and with Confluent's documentation. In addition, we have
+stricter rules.
+"""
 
 from collections.abc import Sequence
 
@@ -214,7 +216,7 @@ def test_only_transitive_modes_compare_with_versions_before_the_last() -> None:
 
 DECIMAL = logical(BYTES, "decimal", precision=6, scale=2)
 
-# Pairs of reader and writer that Avro calls compatible, and the strict rules that they break.
+# Pairs of reader and writer that Avro calls compatible, and the strict rules that each pair breaks.
 STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
     (LONG, logical(LONG, "timestamp-micros"), [Rule.LOGICAL_TYPE]),
     (logical(LONG, "timestamp-micros"), LONG, [Rule.LOGICAL_TYPE]),
@@ -235,9 +237,9 @@ STRICT: list[tuple[Schema, Schema, list[Rule]]] = [
         [Rule.DECIMAL],
     ),
     (["null", INT], ["null", logical(INT, "date")], [Rule.LOGICAL_TYPE]),
-    (logical(BYTES, "decimal"), BYTES, []),  # without a precision, it is not a decimal
+    (logical(BYTES, "decimal"), BYTES, []),  # without a precision, the logical type is not a decimal
     (logical(STRING, "color"), STRING, []),  # Avro has no such logical type, so it is ignored
-    (logical(STRING, "date"), STRING, []),  # not a logical type of strings
+    (logical(STRING, "date"), STRING, []),  # `date` is not a logical type of strings
     (FLOAT, INT, [Rule.PROMOTION_LOSSY]),
     (DOUBLE, LONG, [Rule.PROMOTION_LOSSY]),
     (STRING, BYTES, [Rule.PROMOTION_LOSSY]),

@@ -1,6 +1,6 @@
 """Checks `unreadable`, which says why a reader's schema cannot read a writer's data, against what fastavro can decode.
 
-The schemas are random, and so are the changes that lead from the one to the other.
+The schemas are random. So are the changes that lead from the writer's schema to the reader's.
 
 The random schemas avoid the cases in which fastavro differs from Avro's rules. The last tests show these cases.
 """
@@ -21,7 +21,7 @@ from changelog.schemas.rules import Rule
 from tests.unit.schemas.evolutions import ROUNDS, evolutions, plain, values
 
 DEPENDS = {Rule.AMBIGUOUS, Rule.PROMOTION_LOSSY}
-"""If a change of a schema breaks one of these strict rules, only some Avro libraries can decode the data.
+"""Strict rules. If a change of a schema breaks one of them, only some Avro libraries can decode the data.
 
 Some libraries refuse a name that fits several types or fields, and some refuse to read bytes as text if they are not
 UTF-8.
@@ -42,10 +42,10 @@ def test_verdicts_agree_with_decoding(evolution: tuple[Schema, Schema]) -> None:
 
 
 def takes_bytes_for_text(reader: Schema) -> bool:
-    """Whether fastavro would decode bytes as text, because a union of the reader has a string before bytes.
+    """Whether fastavro would decode bytes as text. It does so if a union of the reader has a string before bytes.
 
-    fastavro takes the first branch that fits, even by promotion. Java and others look for the same type first. Avro's
-    specification can be read either way.
+    fastavro takes the first branch that fits, even if the value must be promoted. Libraries for Java and others first
+    look for a branch of the same type. Avro's specification can be read either way.
     """
     unions = (type_ for _, type_, _ in Document(reader).walk() if type_.kind == "union")
     kinds = ([branch.kind for branch in union.of_union()] for union in unions)
@@ -53,7 +53,9 @@ def takes_bytes_for_text(reader: Schema) -> bool:
 
 
 def decoding_error(reader: Schema, writer: Schema) -> Exception | None:
-    """Returns the error that fastavro raises when it reads the writer's values with the reader's schema; else None."""
+    """Reads the writer's values with the reader's schema. Returns the error that fastavro raises, or None if it raises
+    none.
+    """
     for value in values(writer):
         data = _written(value, writer)
         try:
@@ -99,7 +101,7 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
     """Whether a stored value, such as a number of days, means the same in both schemas.
 
-    It does if fastavro converts it to equal values by the logical types of the writer and of the reader.
+    It does if fastavro converts the value to equal values by the logical type of the writer and by that of the reader.
     """
     expected = _read(_written(raw, plain(writer)), writer)
     try:
@@ -108,7 +110,7 @@ def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
         )
     except (ValueError, OverflowError):  # not a valid text, day or time
         return False
-    if isinstance(expected, str) and isinstance(actual, bytes):  # text may be read as bytes, which are its UTF-8
+    if isinstance(expected, str) and isinstance(actual, bytes):  # text may be read as bytes: the bytes of its UTF-8
         actual = actual.decode()
     return bool(expected == actual) and (type(expected) is type(actual) or isinstance(actual, float))
 
@@ -162,4 +164,4 @@ def test_one_field_that_fits_two_fields_of_the_reader() -> None:
     }
     (finding,) = unreadable(reader, writer)
     assert (finding.rule, finding.strict, finding.path) == (Rule.AMBIGUOUS, True, "/fields/a")
-    assert decoding_error(reader, writer) is not None  # Avro for Java says that the data can be read
+    assert decoding_error(reader, writer) is not None  # Avro's own library for Java says that the data can be read

@@ -1,4 +1,4 @@
-"""Changes that an entity's schema may not make, the texts of problems, and invalid schemas."""
+"""Tests changes that are not allowed for an entity's schema, the texts that describe problems, and invalid schemas."""
 
 import copy
 from collections.abc import Iterator, Sequence

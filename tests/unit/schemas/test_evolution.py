@@ -1,4 +1,6 @@
-"""Tests the changes between two versions of an entity's columns, and which stored columns they make outdated."""
+"""Tests the changes between two versions of an entity's columns. Also tests which stored columns these changes make
+outdated.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +15,7 @@ _TYPES = {"": Primitive.INT, "+": Primitive.LONG, "'": Primitive.STRING}
 
 
 def _columns(text: str) -> Struct:
-    """Columns in a short form: `a b+ c'` is an int, a long and a string."""
+    """Columns in a short notation. For example, `a b+ c'` means an int `a`, a long `b` and a string `c`."""
     fields = [(column.rstrip("+'"), _TYPES[column[len(column.rstrip("+'")) :]]) for column in text.split()]
     return Struct(fields=tuple(fields))
 
@@ -32,7 +34,7 @@ def _changes_of(old: str, new: str) -> list[str]:
         ("a", "a b c", ["added b", "added c"]),
         ("a b c", "b", ["dropped a", "dropped c"]),
         ("a b c", "a x c", ["replaced b x"]),
-        ("a b", "a x", ["replaced b x"]),  # or b was dropped and x was added: the log does not say which
+        ("a b", "a x", ["replaced b x"]),  # b may also have been dropped and x added: the log does not say which
         ("a b c", "a c x", ["added x", "dropped b"]),  # if b had been renamed to x, x would be before c
         ("a b c d", "a x y d", ["replaced b x", "replaced c y"]),
         ("a b c d", "a x d", ["replaced b x", "dropped c"]),
@@ -41,7 +43,7 @@ def _changes_of(old: str, new: str) -> list[str]:
         ("a b", "a+ b'", ["retyped a", "retyped b"]),
         ("a b c", "a' x c y", ["retyped a", "replaced b x", "added y"]),
         ("a b c", "b a c", ["moved b", "moved a"]),  # the columns exchanged their names
-        ("a b c", "a c b", ["moved c", "moved b"]),  # or b was dropped and added again
+        ("a b c", "a c b", ["moved c", "moved b"]),  # or b was dropped and then added again
         ("a b c", "a c b+", ["moved c", "retyped b", "moved b"]),
         ("a b c", "b a c d", ["moved b", "moved a", "added d"]),
         ("a b c", "c", ["dropped a", "dropped b"]),  # c has not moved: the columns before it were dropped
@@ -125,7 +127,7 @@ def test_columns_that_exchange_names_are_restated(columns: tuple[Struct, Sequenc
         ("a+", "a", [], ()),
         ("a", "a'", [], ("a",)),
         ("a b", "b a", [], ("b", "a")),
-        ("a b c", "a c b+", [], ("c", "b")),  # b was dropped and added again with a wider type, so it is null now
+        ("a b c", "a c b+", [], ("c", "b")),  # b was dropped and added again with a wider type: it is null now
         ("a b c", "a' x c y", ["y"], ("a", "x", "y")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Column types become Spark's types, and Spark's types become column types, as docs/reference/types.md says."""
+"""Column types are converted to Spark's types and back, as docs/reference/types.md says."""
 
 import re
 from pathlib import Path

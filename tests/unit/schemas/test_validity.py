@@ -1,4 +1,6 @@
-"""`faults` finds nothing in valid Avro schemas. It finds all faults that fastavro refuses, and some that it accepts."""
+"""`faults` finds nothing in valid Avro schemas. It finds every fault because of which fastavro refuses a schema, and
+also some that fastavro accepts.
+"""
 
 import json
 from typing import Any

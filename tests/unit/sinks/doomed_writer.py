@@ -1,7 +1,8 @@
 """A process that writes a file log and kills itself: `python -m tests.unit.sinks.doomed_writer PATH LAST POINT NTH`.
 
-Continues from the log's checkpoint up to commit LAST, and stores a checkpoint without rows after each commit. Kills
-itself when it passes the failpoint POINT for the NTH time. Prints what the sink has stored: `commit N` or `idle N`.
+The process continues from the log's checkpoint up to commit LAST, and stores a checkpoint without rows after each
+commit. It kills itself when it passes the failpoint POINT for the NTH time. It prints what the sink has stored: `commit
+N` or `idle N`.
 """
 
 import os
@@ -28,7 +29,7 @@ def write(path: Path, last: int, reach: Callable[[str], None] = lambda point: No
 
 
 def doom(point: str, nth: int) -> Callable[[str], None]:
-    """Returns a `reach` that kills this process when it passes `point` for the nth time."""
+    """Returns a function to use as `reach`. It kills this process when the process passes `point` for the nth time."""
     remaining = nth
 
     def reach(name: str) -> None:

@@ -1,7 +1,8 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
-Makes two such commits, and verifies the log after each of them, as a service does when it starts. For each commit, it
-prints the peak of the resident memory, in MiB above the memory before the first one. This includes the commit's rows.
+The process makes two such commits. It verifies the log after each of them, as a service does when it starts. For each
+commit, it prints the peak of the resident memory, in MiB above the memory before the first commit. This includes the
+commit's rows.
 """
 
 import os
@@ -18,7 +19,9 @@ from tests.unit.sinks.material import batch, checkpoint, commit, row, store
 
 
 def main(path: Path, mib: int) -> None:
-    """Stores the rows. The large text is made before the first measurement, so its own memory is not counted."""
+    """Stores the rows. The large text is made before the first measurement, so that the text's own memory is not
+    included.
+    """
     sink = FileSink(path)
     sink.recover()
     store(sink, commit(1), checkpoint(1))  # so that Arrow allocates its own memory before we measure
@@ -27,7 +30,7 @@ def main(path: Path, mib: int) -> None:
     before = peak_mib(os.getpid())
     for number in (2, 3):
         rows = [batch([row(Position(1, number, 0))]), batch([row(Position(1, number, 2), current=text)])]
-        pa.default_memory_pool().release_unused()  # the memory that it took to make the rows is not the sink's
+        pa.default_memory_pool().release_unused()  # the memory in which the rows were made does not belong to the sink
         Path("/proc/self/clear_refs").write_text("5")
         store(sink, rows, checkpoint(number))
         print(peak_mib(os.getpid()) - before, flush=True)  # noqa: T201 - this is its protocol

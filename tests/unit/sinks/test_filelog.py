@@ -27,7 +27,7 @@ from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expect
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 GOLDEN_2 = Path(__file__).parent / "golden" / "format-2"
-"""Both logs have the same rows; in the log of format 1, the older rows are in an archive."""
+"""The logs of both formats have the same rows. In the log of format 1, the older rows are in an archive."""
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_follow_returns_new_commits(sink: FileSink, tmp_path: Path) -> None:
     assert as_rows(only) == [expected(3)[1]]
 
 
-def test_no_log(tmp_path: Path) -> None:
+def test_a_missing_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match="there is no file log in") as caught:
         read(tmp_path / "none")
     assert caught.value.kind is Kind.PRECONDITION
@@ -151,7 +151,7 @@ def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -
 
 
 def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], last: int) -> None:
-    """Writes archive files, and a manifest by which they replace the log files up to number `last`."""
+    """Writes archive files, and a manifest that says that they replace the log files up to number `last`."""
     entries = []
     for name, rows in files.items():
         file = path / "archive" / name
@@ -209,7 +209,9 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Files of the archive may have millions of rows of the same time, too many to hold in memory and sort together."""
+    """Files of the archive may have millions of rows of the same time. These are too many to sort in memory, so files
+    come one after the other.
+    """
 
     def position(change: dict[str, Any]) -> str:
         return str(change["position"])
@@ -225,7 +227,7 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, only the archive has a version. So how far the reader has come is known from the archive alone."""
+    """At first, the only version is in the archive. So only the archive shows how far the reader has come."""
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -291,7 +293,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The older version refuses the footer of a log file as well as the resume record, and changes nothing."""
+    """The older version refuses both the footer of a log file and the resume record. It changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -319,7 +321,7 @@ def test_a_golden_log_can_be_continued(golden: Path, tmp_path: Path) -> None:
 
 
 def test_any_parquet_reader_can_query_it() -> None:
-    """The files have the documented columns as plain Parquet, without a schema that only Arrow can read."""
+    """The files have the documented columns as plain Parquet. They need no schema that only Arrow can read."""
     metadata = pq.ParquetFile(log_file(GOLDEN, 3)).metadata
     columns = [
         *("entity", "partition", "key", "op", "position", "transaction", "committed_at", "api_version"),
@@ -391,7 +393,7 @@ def test_versions_are_found_in_any_copy_of_the_log_and_no_other_file_is_read(tmp
 
 
 def test_versions_are_found_in_a_log_of_an_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoints of older versions do not say which files have versions of columns."""
+    """The checkpoints of older versions do not say which files have versions of columns, so the reader must search."""
     with monkeypatch.context() as older:
         older.setattr(file_sink, "with_marked", lambda stored, _: stored)
         _store_versions(tmp_path)

@@ -51,7 +51,7 @@ def test_a_commit_is_rows_and_checkpoint(sink: FileSink, path: Path) -> None:
 
 
 def test_shapes_are_not_stored(sink: FileSink, path: Path) -> None:
-    """Batches of several shapes can be in one commit, and its file is like any other."""
+    """Batches of several shapes can be in one commit. The file of such a commit is like any other."""
     store(sink, commit(1), checkpoint(1))
     first, second = commit(2)
     store(sink, [with_shapes(first, {"order": Struct(fields=())}), second], checkpoint(2))
@@ -95,7 +95,7 @@ def test_the_holder_of_the_lock_recovers_again(sink: FileSink, path: Path) -> No
     sink.add(commit(2))
     assert sink.recover() == checkpoint(1)
     store(sink, [], checkpoint(1, through=15))
-    assert read(path) == expected(1), "the rows that were added and not committed are dropped"
+    assert read(path) == expected(1), "rows that were added but not committed must be dropped"
     (path / "lock").unlink()
     with pytest.raises(ChangelogError, match="something else changed the file log"):
         sink.recover()
@@ -158,7 +158,7 @@ def _cut(size: int) -> Callable[[Path], None]:
 
 def _flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    offset = content.index(b"req-2")  # in a page that zstd stores without compression
+    offset = content.index(b"req-2")  # the offset is in a page that zstd stores without compression
     content[offset] ^= 1
     file.write_bytes(content)
 
@@ -295,7 +295,7 @@ def test_a_damaged_resume_record_is_an_error(sink: FileSink, path: Path, text: b
 
 @pytest.mark.parametrize("position", [None, checkpoint(1).position, checkpoint(3).position])
 def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path, position: Position | None) -> None:
-    """With an older record, rows would be published again; with a newer one, rows would be missing."""
+    """With an older record, the service would publish rows again. With a newer record, rows would be missing."""
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     foreign = replace(checkpoint(2), position=position)
@@ -307,7 +307,9 @@ def test_a_resume_record_of_another_copy_is_an_error(sink: FileSink, path: Path,
 
 
 def test_a_resume_record_of_a_file_that_was_set_aside_is_dropped(sink: FileSink, path: Path) -> None:
-    """The next file gets the number of the file that was set aside. Its checkpoint is newer than that of the record."""
+    """The next file gets the number of the file that was set aside. The next file's checkpoint is newer than that of
+    the record.
+    """
     store(sink, commit(1), checkpoint(1))
     store(sink, commit(2), checkpoint(2))
     store(sink, [], checkpoint(2, through=99))

@@ -1,4 +1,6 @@
-"""After a crash or on a full disk, each commit is stored completely or not at all, once, and in order."""
+"""After a crash, or if the disk was full, each commit is stored completely or not at all. Commits are stored once and
+in order.
+"""
 
 import os
 import random
@@ -29,7 +31,9 @@ LARGE = 200
 
 
 def _write(path: Path, point: str, nth: int) -> tuple[int, list[str]]:
-    """Runs the doomed writer. Returns its exit code, and the words of its last line, for example `commit` and `3`."""
+    """Runs the doomed writer. Returns its exit code, and the words of the last line that it printed, for example
+    `commit` and `3`.
+    """
     process = subprocess.run(
         [sys.executable, "-m", "tests.unit.sinks.doomed_writer", str(path), str(LAST), point, str(nth)],
         capture_output=True,
