@@ -15,8 +15,9 @@ from changelog.connectors.capture.tables.table_progress import is_complete
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 from changelog.envelope.checkpoint import Checkpoint
-from tests.campaigns._forked import ROOT, Forked, Nursery
+from tests.campaigns._forked import Forked, Nursery
 
+ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
