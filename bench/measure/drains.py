@@ -2,6 +2,7 @@
 
 import argparse
 import cProfile
+import gc
 import json
 import os
 import statistics
@@ -13,6 +14,7 @@ from threading import Event
 
 import pyarrow as pa
 
+from changelog.connectors.commands.run import COLLECT_EVERY
 from changelog.connectors.service.loop import Cadence, Observer, publish
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sources import Recover, Source
@@ -110,6 +112,8 @@ def drain(
     state: BeforeImages | None = None,
 ) -> None:
     """Reads a source until a checkpoint is stored for which `reached` returns true. Prints the seconds and the rows."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY)  # as `changelog run` does
     stop = Event()
     observer = _StopAt(reached, stop)
     started_at = time.perf_counter()

@@ -32,7 +32,7 @@ of a block are invalid (MALFORMED), nothing of the block is published.
 is put before the first row with the new columns, in a batch of its own (`announcing`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +47,7 @@ from changelog.connectors.capture.assembly.assembled import (
     Ints,
     Listener,
 )
+from changelog.connectors.capture.assembly.ended_transactions import EndedTransactions
 from changelog.connectors.capture.assembly.open_transaction import OpenTransaction, check_ordinal
 from changelog.connectors.capture.rows.row_records import Change, Transaction
 from changelog.connectors.capture.rows.spans import Span, SpanColumns, parted
@@ -127,7 +128,7 @@ class AssemblyRun:
         self._spans: list[Span | SpanColumns] = []
         self._taken = self._encoded = 0
         self._batches: list[tuple[pa.RecordBatch, Ints]] = []
-        self._ended: list[tuple[Transaction, int] | tuple[SpanColumns, Ints]] = []
+        self._ended = EndedTransactions()
         self._assembled = Assembled()
 
     @property
@@ -155,7 +156,7 @@ class AssemblyRun:
 
     def commit(self, end: int) -> None:
         """Ends the open transaction. `end` is a place in the log: every later transaction commits there or after it."""
-        self._ended.append((self._opened().transaction, end))
+        self._ended.add(self._opened().transaction, end)
         self._assembly.open = None
 
     def take(self, rows: int) -> None:
@@ -204,7 +205,7 @@ class AssemblyRun:
         if len(taken):
             self._spans.append(taken)
         self._taken += int(spans.rows.sum())
-        self._ended.append((spans, ends))
+        self._ended.add_all(spans, ends)
         check_ordinal(int((spans.ordinals + spans.rows).max()))
 
     def sign(self, stamp: Stamp | None) -> None:
@@ -344,7 +345,7 @@ class AssemblyRun:
             if count:
                 batches.append((rows.slice(0, count), commits[:count]))
         self._batches = batches
-        self._ended = [before for ended in self._ended for before in _ended_before(ended, commit)]
+        self._ended.keep_before(commit)
         assembled = self._assembled
         assembled.signals = [signal for signal in assembled.signals if signal[1].transaction.commit < commit]
         assembled.announced = [
@@ -360,8 +361,8 @@ class AssemblyRun:
         """Returns the result of the block. Call this once, at its end."""
         assembled = self._assembled
         assembled.rows = [rows for rows, _ in self._batches]
-        if self._ended:
-            assembled.last, end = _last_ended(self._ended[-1])
+        if (last := self._ended.last()) is not None:
+            assembled.last, end = last
             assembled.through = commit_text(end)
         opened = self._assembly.open
         if opened is not None and self._batches and int(self._batches[-1][1][-1]) == opened.transaction.commit:
@@ -436,22 +437,3 @@ class AssemblyRun:
             self._assembled.announced.append(announced)
             self._batches.append((batch.from_records([announced.record]), commits[first.row : first.row + 1]))
         self._batches.append((rows.slice(begin), commits[begin:]))
-
-
-def _last_ended(ended: tuple[Transaction, int] | tuple[SpanColumns, Ints]) -> tuple[Transaction, int]:
-    """Returns the last one of transactions, and where it ends."""
-    transactions, ends = ended
-    if isinstance(transactions, SpanColumns) and not isinstance(ends, int):
-        return transactions.transaction(len(ends) - 1), int(ends[-1])
-    return ended
-
-
-def _ended_before(
-    ended: tuple[Transaction, int] | tuple[SpanColumns, Ints], commit: int
-) -> Sequence[tuple[Transaction, int]]:
-    """Returns the last one of transactions whose commit is before another, and where it ends; nothing if none is."""
-    transactions, ends = ended
-    if isinstance(transactions, SpanColumns):
-        number = int(np.searchsorted(transactions.commits, commit)) - 1
-        return [(transactions.transaction(number), int(ends[number]))] if number >= 0 else []
-    return [ended] if transactions.commit < commit else []
