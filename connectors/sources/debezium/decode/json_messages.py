@@ -37,9 +37,7 @@ class JsonSplitter:
         self._prefixes: dict[str, list[tuple[bytes, Layout]]] = {}
         self._layouts: dict[bytes, Layout] = {}
 
-    def split(
-        self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]
-    ) -> tuple[Layout, T]:
+    def split(self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]) -> tuple[Layout, T]:
         """Returns the layout of a message, and what `accept` makes of the message's payload.
 
         `accept` raises msgspec.DecodeError if the payload is no JSON. Raises ChangelogError (MALFORMED), or what
