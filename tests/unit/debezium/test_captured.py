@@ -199,9 +199,9 @@ def different(name: str) -> set[str]:
 
 def same(type_: ColumnType, value: Value, own: str | None) -> bool:
     if value is None or own is None:
-        return value is own is None
+        return value is None and own is None
     if type_ is Primitive.JSON or own.startswith("{"):
-        return json.loads(token(value)) == json.loads(own)
+        return bool(json.loads(token(value)) == json.loads(own))
     return token(value) == own
 
 
@@ -227,7 +227,7 @@ def test_every_message_becomes_an_event(name: str) -> None:
         for of in events(name)
     )
     is_postgres = name.startswith("postgres")
-    flat = name.endswith(("rewrite", "headers"))
+    flat = name.endswith((".rewrite", ".headers"))
     assert counts["Changed r"] == (6 if is_postgres else 3)
     assert counts["Changed c"] == (6 if is_postgres else 4)
     assert counts["Changed u"] == (3 if is_postgres else 2)

@@ -7,7 +7,7 @@ have, rows of which an operator has to decide, and the rows of small groups.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
@@ -23,7 +23,7 @@ from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Mask, Texts
 from changelog.connectors.capture.rows.render_rows import Meta, Span, render
-from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.envelope.columnar import batch
@@ -92,7 +92,7 @@ class RowEncoder:
             rendered += [] if of_origin is None else [of_origin]
         records, places, stop = _one_by_one(rows, np.flatnonzero(live & ~encoded).tolist(), meta)
         all_rows, at = _in_order([*rendered, (batch.from_records(records), np.array(places, np.int64))])
-        shapes = {row.binding.entity.name: row.binding.shape for row in rows}
+        shapes = {binding.entity.name: binding.shape for binding in _bindings(rows)}
         return EncodedRows(
             rows=batch.with_shapes(all_rows, shapes),
             commits=meta.commits[at],
@@ -130,13 +130,17 @@ class RowEncoder:
         return known
 
 
+def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
+    """Returns the bindings of the rows, in the order of their last rows."""
+    return {id(row.binding): row.binding for row in rows}.values()
+
+
 def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
     """Returns a mask of the rows on which no policy has to decide, and whose key is known."""
     usual = np.ones(len(rows), bool)
-    entities = {row.binding.entity.name: row.binding for row in rows}
     if all(
         binding.lost is None and not binding.entity.immutable and binding.entity.missing_stamp != "stop"
-        for binding in entities.values()
+        for binding in _bindings(rows)
     ):
         return usual
     for place, row in enumerate(rows):
@@ -173,10 +177,11 @@ def _groups(rows: Sequence[PublishedRow], chosen: Mask) -> Sequence[_Group]:
 
 def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | None, new: Row | None) -> bool:
     """Returns whether the event has all values of both sides of a row, and thus also says where the row was before."""
-    if isinstance(change, Update) and old is None and binding.unlogged:
-        return False
-    if old is not None and (change.old_kind != "O" or len(old) != binding.width or UNCHANGED in old):
-        return False
+    if not isinstance(change, Insert):
+        if old is None and binding.unlogged:
+            return False
+        if old is not None and (change.old_kind != "O" or len(old) != binding.width or UNCHANGED in old):
+            return False
     return new is None or (len(new) == binding.width and UNCHANGED not in new)
 
 
@@ -184,7 +189,7 @@ class _Values:
     """All values of lists of rows, in one buffer, which ends with the padding that `splice` needs."""
 
     def __init__(self, sides: Sequence[Sequence[Row]]) -> None:
-        flat: list[bytes | None] = list(chain.from_iterable(chain.from_iterable(sides)))
+        flat = list[Value](chain.from_iterable(chain.from_iterable(sides)))
         array = pa.array(flat, pa.binary())
         _, offsets, content = array.buffers()
         ends = np.frombuffer(offsets, np.int32, len(flat) + 1)
