@@ -29,7 +29,7 @@ class JsonSplitter:
     """Splits messages in JSON. `plain` is the layout of messages without a schema."""
 
     def __init__(self) -> None:
-        self.plain = Layout(None)
+        self.plain = Layout.of(None)
         self._prefixes: dict[str, list[tuple[bytes, Layout]]] = {}
         self._layouts: dict[bytes, Layout] = {}
 
@@ -62,7 +62,7 @@ class JsonSplitter:
             if text == b"null":
                 return self.plain
             try:
-                layout = Layout(schemas.from_json(msgspec.json.decode(text)))
+                layout = Layout.of(schemas.from_json(msgspec.json.decode(text)))
             except UNFIT:
                 raise ChangelogError(
                     Kind.MALFORMED, "the schema inside a message is not one of Kafka Connect"

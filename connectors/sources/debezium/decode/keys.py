@@ -1,6 +1,5 @@
 """Reads the keys of messages."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.row_change import Value
+from changelog.connectors.sources.debezium.decode.avro_messages import MAGIC, AvroReader
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
@@ -31,12 +31,11 @@ class Key:
     def values(self, rows: TableRows) -> Row:
         """Returns the values of the key, in the order of `names`. Raises ChangelogError (MALFORMED)."""
         if self.own is not None:
-            return self.own.from_json(self.content) if isinstance(self.content, Raw) else self.content
-        converters = rows.rows.converters()
+            return self.own.read(self.content)
         values: list[Value] = []
         for name, token in self.content.items():
             try:
-                values.append(converters[name](bytes(token)))
+                values.append(rows.rows.converters[name](bytes(token)))
             except UNFIT:
                 raise unfit(name) from None
         return tuple(values)
@@ -46,36 +45,45 @@ NO_KEY: Final = Key((), {}, None)
 
 
 class Keys:
-    """Reads keys, in JSON with or without a schema."""
+    """Reads keys, in JSON with or without a schema, or in Avro."""
 
-    def __init__(self, json: JsonSplitter, layouts: Layouts) -> None:
-        self._json, self._layouts = json, layouts
+    def __init__(self, json: JsonSplitter, avro: AvroReader, layouts: Layouts) -> None:
+        self._json, self._avro, self._layouts = json, avro, layouts
         self._readers: dict[int, tuple[Layout, tuple[str, ...], Rows]] = {}
 
     def read(self, topic: str, content: bytes | None) -> Key:
         """Returns the key of a message. Keys that are no object have no names."""
-        if content is None:
+        if not content:
             return NO_KEY
-        layout, payload = self._json.split(f"key of {topic}", content, _raws.decode)
-        assert isinstance(payload, Raw)
-        if bytes(payload)[:1] != b"{":
+        if content[0] == MAGIC:
+            layout, payload = self._avro.read(content)
+            is_record = isinstance(payload, dict)
+        else:
+            layout, payload = self._json.split(f"key of {topic}", content, _raws.decode)
+            is_record = bytes(payload)[:1] == b"{"
+        if not is_record:
             return NO_KEY
         if layout.schema is None:
-            members: Mapping[str, Raw] = _members.decode(payload)
+            members: dict[str, Raw] = _members.decode(payload)
             return Key(tuple(members), members, None)
         names, rows = self._reader(layout)
         return Key(names, payload, rows)
 
+    def document(self, key: Key) -> Key:
+        """Returns the key of a document, whose value is a document too, as text."""
+        if key.own is None:
+            return key
+        content = key.content
+        members = content if isinstance(content, dict) else _members.decode(content)
+        tokens = {name: of if isinstance(of, Raw) else msgspec.json.encode(of) for name, of in members.items()}
+        return Key(key.names, tokens, None)
+
     def in_header(self, topic: str, content: bytes | None) -> Key:
-        """Returns the key in a header; no key if the header's converter left no JSON of it."""
+        """Returns the key in a header; no key if the header's converter left no JSON or Avro of it."""
         try:
             return self.read(f"header of {topic}", content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return NO_KEY
-
-    def names_in(self, row: Raw) -> tuple[str, ...]:
-        """Returns the names of the columns of a row in JSON."""
-        return tuple(_members.decode(row))
 
     def _reader(self, layout: Layout) -> tuple[tuple[str, ...], Rows]:
         known = self._readers.get(id(layout))

@@ -3,21 +3,25 @@
 A schema comes inside a message in JSON, or from the registry; rows in JSON without a schema have declared types.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from changelog.connectors.sources.debezium.decode import schemas
 from changelog.connectors.sources.debezium.decode.events import Table
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.tables import ReadColumn, Rows, described
+from changelog.connectors.sources.debezium.values.cells import cell_of
 from changelog.connectors.sources.debezium.values.declared_types import declared_type
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.connectors.sources.debezium.values.semantics import semantics
 from changelog.envelope.connect.schema import ConnectSchema
 from changelog.envelope.errors import ChangelogError, Kind
 
-TableKey = tuple[tuple[str, str], tuple[str, ...], str, tuple[str, ...]]
-"""The name of a table, the names of its key, the connector, and the names of the columns if there is no schema."""
+Name = tuple[str, str]
+"""The name of a table: its schema, database or keyspace, and its own name."""
+
+TABLES_MAX = 65_536
+"""How many tables are remembered for one schema of messages, or for all messages without a schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +38,20 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The schema of messages, and the tables of which such messages came. The schema is None for JSON without one."""
+    """The schema of messages, and the tables of which such messages came. The schema is None for JSON without one.
+
+    `row` is the schema of the rows before and after a change.
+    """
 
     schema: ConnectSchema | None
-    tables: dict[TableKey, TableRows] = field(default_factory=dict)
+    row: ConnectSchema | None
+    tables: dict[tuple[Name, tuple[str, ...], str, tuple[str, ...]], TableRows] = field(default_factory=dict)
 
-    @property
-    def row(self) -> ConnectSchema | None:
-        """The schema of the rows before and after a change."""
-        if self.schema is None:
-            return None
-        return schemas.field(self.schema, "after") or schemas.field(self.schema, "before")
+    @classmethod
+    def of(cls, schema: ConnectSchema | None) -> "Layout":
+        """Returns the layout of messages with this schema."""
+        rows = [] if schema is None else [schemas.field(schema, name) for name in ("after", "before")]
+        return cls(schema, next((row for row in rows if row is not None), None))
 
 
 class Layouts:
@@ -55,19 +62,31 @@ class Layouts:
         self._warned: set[str] = set()
         self.placeholders = Placeholders(settings.placeholder)
 
-    def table(
+    def rows(
         self,
-        name: tuple[str, str],
-        row: ConnectSchema | None,
-        names: Sequence[str],
+        layout: Layout,
+        name: Name,
         key: tuple[str, ...],
         connector: str,
+        names: tuple[str, ...],
+        fields: Callable[[], Sequence[tuple[str, ConnectSchema | None]]],
     ) -> TableRows:
-        """Describes a table, from the schema `row`, or if that is None, from declared types of the columns `names`.
+        """Returns the table of this name, with the reader of its rows.
 
-        Raises ChangelogError: PRECONDITION if a column has neither, USAGE if a declared type does not exist.
+        `key` are the names in the message's key. `names` are the columns of the row, if the layout does not tell them.
+        `fields` returns the columns and their schemas. Raises ChangelogError: PRECONDITION if a column has neither a
+        schema nor a declared type, USAGE if a declared type does not exist.
         """
-        columns = self.columns(name, [(column, None) for column in names] if row is None else row.fields, connector)
+        known = name, key, connector, names
+        rows = layout.tables.get(known)
+        if rows is None:
+            if len(layout.tables) >= TABLES_MAX:
+                layout.tables.clear()
+            rows = layout.tables[known] = self.table(name, self.columns(name, fields(), connector), key)
+        return rows
+
+    def table(self, name: Name, columns: Sequence[ReadColumn], key: tuple[str, ...]) -> TableRows:
+        """Describes a table with these columns."""
         places = {column.name: place for place, column in enumerate(columns)}
         return TableRows(
             table=described(name, columns, key),
@@ -76,36 +95,37 @@ class Layouts:
         )
 
     def columns(
-        self, table: tuple[str, str], fields: Sequence[tuple[str, ConnectSchema | None]], connector: str
+        self, table: Name, fields: Sequence[tuple[str, ConnectSchema | None]], connector: str
     ) -> list[ReadColumn]:
-        """Returns the columns with these names and schemas."""
+        """Returns the columns with these names and schemas. Raises the errors of `rows`."""
         declared = self._settings.types.get(table, {})
         return [self._column(table, column, schema, declared.get(column), connector) for column, schema in fields]
 
     def _column(
-        self, table: tuple[str, str], column: str, schema: ConnectSchema | None, declared: str | None, connector: str
+        self, table: Name, column: str, schema: ConnectSchema | None, declared: str | None, connector: str
     ) -> ReadColumn:
+        cell = connector == "cassandra" and (schema is None or cell_of(schema) is not None)
         if declared is not None:
             type_ = declared_type(declared, connector)
-            return ReadColumn(name=column, schema=type_.schema, semantics=type_.semantics)
+            return ReadColumn(name=column, schema=type_.schema, semantics=type_.semantics, cell=cell)
         if schema is None:
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"column {column} of {'.'.join(table)} has no declared type, and the messages carry no schema",
                 hint=f'declare it: {column} = "…" in [entities.X.types] of the entity of {".".join(table)}',
             )
-        return ReadColumn(
-            name=column, schema=schema, semantics=semantics(schema, connector, self._unknown_type(table, column))
-        )
+        value = cell_of(schema) if cell else None
+        value_schema = schema if value is None else value
+        type_of = semantics(value_schema, connector, self._unknown_type(table, column))
+        return ReadColumn(name=column, schema=value_schema, semantics=type_of, cell=cell)
 
-    def _unknown_type(self, table: tuple[str, str], column: str):
+    def _unknown_type(self, table: Name, column: str) -> Callable[[str], None]:
         def warn(name: str) -> None:
-            self.warn(f"column {column} of {'.'.join(table)} has the unknown type {name}: published as its base type")
+            self._warn(f"column {column} of {'.'.join(table)} has the unknown type {name}: published as its base type")
 
         return warn
 
-    def warn(self, sentence: str) -> None:
-        """Passes on a sentence, once."""
+    def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:
             self._warned.add(sentence)
             self._settings.warn(sentence)

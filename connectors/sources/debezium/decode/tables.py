@@ -1,15 +1,17 @@
 """Reads the rows of one table; describes the table and converts its columns, as the schema of the events says."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw
-from changelog.connectors.capture.rows.row_change import Value
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
 from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
+from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.connectors.sources.debezium.values.semantics import Semantics
 from changelog.connectors.sources.debezium.values.tokens import Convert, token_converter
@@ -24,40 +26,66 @@ UNFIT: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, Ove
 """What converters raise for values that do not fit."""
 
 
-class ReadColumn(msgspec.Struct, frozen=True):
-    """A column with the schema of its values, and how they are published."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadColumn:
+    """A column with the schema of its values, and how they are published. `cell` says that each value is in a cell."""
 
     name: str
     schema: ConnectSchema
     semantics: Semantics
+    cell: bool = False
 
 
 class Rows:
-    """Reads rows with these columns."""
+    """Reads rows with these columns. `converters` has the converter of each column's JSON tokens."""
 
     def __init__(self, columns: Sequence[ReadColumn], placeholders: Placeholders) -> None:
         self.columns = tuple(columns)
-        self._json: list[tuple[str, Convert]] = [
-            (column.name, token_converter(column.semantics, placeholders.tokens(column.schema))) for column in columns
-        ]
+        self._placeholders = placeholders
+        self._unavailable = {column.name: placeholders.values(column.schema) for column in columns}
+        self.converters: dict[str, Convert] = {column.name: self._converter(column) for column in columns}
+
+    def read(self, row: Any) -> Row:
+        """Returns a row, which is JSON, or a dict from a decoder of Avro. Raises the error of `from_json`."""
+        return self.from_values(row) if isinstance(row, dict) else self.from_json(row)
 
     def from_json(self, text: Raw | bytes) -> Row:
         """Returns the row in a JSON object. Raises ChangelogError (MALFORMED), with the name of the column."""
-        members = _members.decode(text)
+        return self.from_members(_members.decode(text))
+
+    def from_members(self, members: dict[str, Raw]) -> Row:
+        """Returns the row with these members, all of which are removed. Raises the error of `from_json`."""
         row: list[Value] = []
-        for name, convert in self._json:
+        for name, convert in self.converters.items():
             token = members.pop(name, None)
             try:
-                row.append(None if token is None else convert(bytes(token)))
+                row.append(convert(b"null" if token is None else bytes(token)))
             except UNFIT:
                 raise unfit(name) from None
         if members:
             raise ChangelogError(Kind.MALFORMED, "a row has a column that its schema lacks")
         return tuple(row)
 
-    def converters(self) -> Mapping[str, Convert]:
-        """Returns the converter of each column's JSON tokens."""
-        return dict(self._json)
+    def from_values(self, values: Mapping[str, Any]) -> Row:
+        """Returns the row with these values, as a decoder of Avro returns them. Raises the error of `from_json`."""
+        row: list[Value] = []
+        for column in self.columns:
+            try:
+                row.append(self._rendered(column, values[column.name]))
+            except UNFIT:
+                raise unfit(column.name) from None
+        return tuple(row)
+
+    def _rendered(self, column: ReadColumn, value: Any) -> Value:
+        if column.cell:
+            value = cell_value(value)
+        if value is None or value is UNCHANGED:
+            return value
+        return UNCHANGED if value in self._unavailable[column.name] else column.semantics.render(value)
+
+    def _converter(self, column: ReadColumn) -> Convert:
+        convert = token_converter(column.semantics, self._placeholders.tokens(column.schema))
+        return cell_converter(convert) if column.cell else convert
 
 
 def unfit(column: str) -> ChangelogError:

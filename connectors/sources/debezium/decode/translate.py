@@ -4,15 +4,18 @@
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
-import binascii
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from changelog.connectors.capture.rows.row_change import Value
+from changelog.connectors.sources.debezium.decode.avro_messages import MAGIC, AvroReader, payload_of
+from changelog.connectors.sources.debezium.decode.cloud_events import CloudEvent, cloud_events
+from changelog.connectors.sources.debezium.decode.documents import CONNECTOR as DOCUMENTS
+from changelog.connectors.sources.debezium.decode.documents import Documents
 from changelog.connectors.sources.debezium.decode.events import (
     Boundary,
     Changed,
@@ -27,42 +30,50 @@ from changelog.connectors.sources.debezium.decode.events import (
 from changelog.connectors.sources.debezium.decode.facts import Source, facts_of, table_of, transaction_id
 from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter
 from changelog.connectors.sources.debezium.decode.keys import Key, Keys
-from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
+from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, Name, TableRows
 from changelog.connectors.sources.debezium.decode.payloads import NULL, Payload, payloads
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
-from changelog.connectors.sources.debezium.decode.tables import UNFIT, Rows
+from changelog.connectors.sources.debezium.decode.tables import UNFIT
+from changelog.connectors.sources.debezium.decode.unwrapped import FlatRow, FlatRows, members_of
 from changelog.envelope.errors import ChangelogError, Kind
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 """The headers of the two events that Debezium makes of a row whose key changed: a delete, then a create."""
 
-_OPS: Final[dict[str, Literal["c", "u", "d", "r"]]] = {"c": "c", "i": "c", "u": "u", "d": "d", "r": "r"}
+Op = Literal["c", "u", "d", "r"]
+_OPS: Final[dict[str, Op]] = {"c": "c", "i": "c", "u": "u", "d": "d", "r": "r"}
 
-Read = Callable[[Rows, Any], Row]
-"""Reads a row, as the decoder of a message returns it."""
+_raws: Final = msgspec.json.Decoder(Raw)
+_members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Translator:
-    """Translates messages. What it remembers between messages are schemas; the result does not depend on it."""
+    """Translates messages. What it remembers between messages are schemas; the result does not depend on it.
+
+    There is one exception: a flat row's tombstone, which has no schema, is of the table of the last row of its topic.
+    """
 
     def __init__(self, settings: TranslationSettings) -> None:
         self._settings = settings
         self._layouts = Layouts(settings)
-        self._json = JsonSplitter()
-        self._keys = Keys(self._json, self._layouts)
+        self._json, self._avro = JsonSplitter(), AvroReader(settings.schema_of, settings.id_bytes)
+        self._keys = Keys(self._json, self._avro, self._layouts)
+        self._documents = Documents(self._layouts)
+        self._flat_rows = FlatRows(settings.added_prefix)
+        self._last_flat: dict[str, TableRows] = {}
 
     def translate(self, messages: Sequence[Message]) -> list[Event]:
         """Returns the event of each message.
 
         Raises ChangelogError: MALFORMED, with the topic, if a message is no event of Debezium; PRECONDITION if a column
-        has no type.
+        has no type; and what `TranslationSettings.schema_of` raises.
         """
         return [self._translated(message) for message in messages]
 
     def _translated(self, message: Message) -> Event:
         try:
-            return self._event(message)
+            return self._unwrapped(message) if self._settings.unwrapped else self._event(message)
         except ChangelogError as error:
             if error.kind is not Kind.MALFORMED:
                 raise
@@ -71,16 +82,32 @@ class Translator:
             raise _malformed(message.topic, "its form is none that Debezium writes") from None
 
     def _event(self, message: Message) -> Event:
-        if message.value is None:
-            return Ignored(reason="tombstone")
         content = message.value
-        if not content.isascii():
-            content.decode()  # because tokens are published as they are, and only texts in UTF-8 may be
-        layout, payload = self._json.split(message.topic, content, payloads.decode)
-        assert isinstance(payload, Payload)
-        return self._of_payload(message, layout, payload, Rows.from_json)
+        if not content or content == b"null":
+            return Ignored(reason="tombstone")
+        if content[0] == MAGIC:
+            layout, value = self._avro.read(content)
+            return self._of_payload(message, layout, payload_of(value))
+        _check_utf8(content)
+        try:
+            layout, payload = self._json.split(message.topic, content, payloads.decode)
+        except msgspec.ValidationError:
+            return self._without_payload(message, content)
+        return self._of_payload(message, layout, payload)
 
-    def _of_payload(self, message: Message, layout: Layout, payload: Payload, read: Read) -> Event:
+    def _without_payload(self, message: Message, content: bytes) -> Event:
+        """Translates a message that has not the members of an event: a null with a schema, or a CloudEvent."""
+        layout, payload = self._json.split(message.topic, content, _raws.decode)
+        if bytes(payload) == b"null" and layout.schema is not None:
+            return Ignored(reason="tombstone")
+        event = cloud_events.decode(payload)
+        if bytes(event.data)[:1] == b'"':
+            layout, value = self._avro.read(b64decode(msgspec.json.decode(event.data), validate=True))
+            return self._of_payload(message, layout, _of_cloud(event, payload_of(value)))
+        layout, data = self._json.split(f"data of {message.topic}", bytes(event.data), payloads.decode)
+        return self._of_payload(message, layout, _of_cloud(event, data))
+
+    def _of_payload(self, message: Message, layout: Layout, payload: Payload) -> Event:
         op = payload.op
         if op is None:
             return _without_op(payload)
@@ -89,47 +116,61 @@ class Translator:
             raise ValueError("an event without the block source")
         facts = facts_of(source, payload.transaction, message.timestamp_ms)
         if op in _OPS:
-            return self._changed(message, layout, payload, source, facts, read)
+            return self._changed(message, layout, payload, source, facts)
         if op == "m":
             return _emitted(payload, facts)
         if op == "t":
             return Truncated(name=_table(source), facts=facts)
         raise ValueError("an unknown operation")
 
-    def _changed(
-        self, message: Message, layout: Layout, payload: Payload, source: Source, facts: Facts, read: Read
-    ) -> Event:
+    def _changed(self, message: Message, layout: Layout, payload: Payload, source: Source, facts: Facts) -> Event:
         name = _table(source)
-        if self._settings.tables is not None and name not in self._settings.tables:
+        if self._is_other(name):
             return Ignored(reason="other table")
         assert payload.op is not None
         op = _OPS[payload.op]
         key = self._keys.read(message.topic, message.key)
-        rows = self._rows(layout, payload, name, key, source.connector)
-        before = None if payload.before == NULL else read(rows.rows, payload.before)
-        after = None if payload.after == NULL or op == "d" else read(rows.rows, payload.after)
+        if source.connector == DOCUMENTS:
+            rows, key = self._documents.rows(layout, name), self._keys.document(key)
+            before, after = (None if side == NULL else self._documents.row(side) for side in _sides(payload))
+            if op == "u" and after is None:
+                after = self._documents.unknown(key.values(rows))
+        else:
+            rows = self._rows(layout, payload, name, key, source.connector)
+            before, after = (None if side == NULL else rows.rows.read(side) for side in _sides(payload))
+        return self._event_of(message, rows, op, before, after, key, facts)
+
+    def _event_of(
+        self, message: Message, rows: TableRows, op: Op, before: Row | None, after: Row | None, key: Key, facts: Facts
+    ) -> Changed:
+        if op == "d":
+            # Cassandra's deletes have the key of the row in `after`.
+            values, after = _key_values(rows, after if before is None else before, key), None
+        elif after is None:
+            raise ValueError("an event without the new row")
+        else:
+            values = _key_values(rows, after, key)
         moves, other_key = self._moves(message, op, rows)
         return Changed(
             table=rows.table,
             op=op,
             before=before,
             after=after,
-            key=_key_values(rows, before if op == "d" else after, key),
+            key=values,
             facts=facts,
             moves=moves,
             other_key=other_key,
         )
 
-    def _rows(self, layout: Layout, payload: Payload, name: tuple[str, str], key: Key, connector: str) -> TableRows:
-        schema = layout.row
-        names: tuple[str, ...] = ()
-        if schema is None:
-            names = self._keys.names_in(payload.before if payload.after == NULL else payload.after)
-        known = (name, key.names, connector, names)
-        rows = layout.tables.get(known)
-        if rows is None:
-            rows = layout.tables[known] = self._layouts.table(name, schema, names, key.names, connector)
-        return rows
+    def _rows(self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str) -> TableRows:
+        row = layout.row
+        if row is not None:
+            return self._layouts.rows(layout, name, key.names, connector, (), lambda: row.fields)
+        names = tuple(_members.decode(payload.before if payload.after == NULL else payload.after))
+        return self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+
+    def _is_other(self, name: Name) -> bool:
+        return self._settings.tables is not None and name not in self._settings.tables
 
     def _moves(self, message: Message, op: str, rows: TableRows) -> tuple[Literal["", "to", "from"], tuple[Value, ...]]:
         """Returns whether the row's key changed, and the other key, if the message's headers say so."""
@@ -139,6 +180,81 @@ class Translator:
             if name == OLD_KEY and op == "c":
                 return "from", self._keys.in_header(message.topic, content).values(rows)
         return "", ()
+
+    def _unwrapped(self, message: Message) -> Event:
+        content = message.value
+        layout: Layout | None = None
+        payload: Any = None
+        if content and content[0] == MAGIC:
+            layout, payload = self._avro.read(content)
+        elif content:
+            _check_utf8(content)
+            layout, payload = self._json.split(message.topic, content, _raws.decode)
+        members = members_of(payload)
+        if layout is not None and members is not None and self._flat_rows.is_other(members):
+            other = payload_of(payload) if isinstance(payload, dict) else payloads.decode(payload)
+            return self._of_payload(message, layout, other)
+        flat = self._flat_rows.read(message, layout, members)
+        if members is None and flat.added.get("op") != "d" and not self._settings.tombstones_delete:
+            return Ignored(reason="tombstone")
+        return self._of_flat(message, layout or self._json.plain, flat)
+
+    def _of_flat(self, message: Message, layout: Layout, flat: FlatRow) -> Event:
+        source = flat.source()
+        name = flat.table(source, message.topic)
+        if self._is_other(name):
+            return Ignored(reason="other table")
+        key = self._keys.read(message.topic, message.key)
+        rows = self._flat_table(message.topic, layout, flat, name, key, source.connector)
+        row: Row | None = None
+        if flat.members is not None:
+            is_json = flat.fields is None or not isinstance(message.value, bytes) or message.value[0] != MAGIC
+            row = rows.rows.from_members(flat.members) if is_json else rows.rows.from_values(flat.members)
+        facts, op = facts_of(source, None, message.timestamp_ms), flat.op
+        if op not in _OPS:
+            raise ValueError("an unknown operation")
+        before, after = (row, None) if op == "d" else (None, row)
+        return self._event_of(message, rows, _OPS[op], before, after, key, facts)
+
+    def _flat_table(self, topic: str, layout: Layout, flat: FlatRow, name: Name, key: Key, connector: str) -> TableRows:
+        if flat.members is None:
+            last = self._last_flat.get(topic)
+            if last is not None:
+                return last
+            columns = (
+                key.own.columns
+                if key.own is not None
+                else self._layouts.columns(name, [(column, None) for column in key.names], connector)
+            )
+            return self._layouts.table(name, columns, key.names)
+        names, fields = tuple(flat.members), flat.fields
+        rows = self._layouts.rows(
+            layout, name, key.names, connector, names, lambda: fields or [(column, None) for column in names]
+        )
+        self._last_flat[topic] = rows
+        return rows
+
+
+def _sides(payload: Payload) -> tuple[Any, Any]:
+    return payload.before, payload.after
+
+
+def _of_cloud(event: CloudEvent, data: Payload) -> Payload:
+    """Returns the members of an event, from the attributes of a CloudEvent and its data."""
+    return Payload(
+        op=event.op,
+        before=data.before,
+        after=data.after,
+        source=event.source(),
+        transaction=event.block_transaction(),
+        message=data.message,
+    )
+
+
+def _check_utf8(content: bytes) -> None:
+    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    if not content.isascii():
+        content.decode()
 
 
 def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]:
@@ -150,7 +266,7 @@ def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]
     return key.values(rows)
 
 
-def _table(source: Source) -> tuple[str, str]:
+def _table(source: Source) -> Name:
     table = table_of(source)
     if table is None:
         raise ValueError("the block source names no table")
@@ -174,10 +290,7 @@ def _without_op(payload: Payload) -> Event:
 def _emitted(payload: Payload, facts: Facts) -> Emitted:
     if payload.message is None:
         raise ValueError("a logical message without the block message")
-    try:
-        content = b64decode(payload.message.content or "", validate=True)
-    except binascii.Error:
-        raise ValueError("the content of a logical message is not base64") from None
+    content = b64decode(payload.message.content or "", validate=True)
     return Emitted(prefix=payload.message.prefix, content=content, facts=facts)
 
 

@@ -38,12 +38,13 @@ class Placeholders:
         """Returns the values of this schema that stand for one that was not sent, as a decoder of Avro returns them."""
         match schema.type:
             case "string":
-                return (*self._texts, self._uuid)
+                spelled = self._texts[0]
+                return (*self._texts, self._uuid, msgspec.json.encode({spelled: spelled}).decode())
             case "bytes":
                 return (self._content,)
             case "array" if schema.items is not None:
                 if schema.items.type in ("int8", "int16", "int32", "int64"):
-                    return ([*self._content],)
+                    return ([byte - 256 if byte > 127 else byte for byte in self._content],)
                 return [[value] for value in self.values(schema.items)]
             case "map" if schema.keys is not None and schema.values is not None and schema.keys.type == "string":
                 return [{value: value} for value in self.values(schema.values) if isinstance(value, str)]

@@ -1,0 +1,103 @@
+"""Decodes messages in Avro, whose schema is in a registry.
+
+A message begins with a byte 0 and the id of its schema: four bytes as Confluent's converters and newer ones of Apicurio
+write it, or eight bytes as older ones of Apicurio do by default.
+https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
+"""
+
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+import msgspec
+
+from changelog.connectors.sources.debezium.decode.avro_schemas import from_avro
+from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
+from changelog.connectors.sources.debezium.decode.layouts import Layout
+from changelog.connectors.sources.debezium.decode.payloads import NULL, LogicalMessage, Payload
+from changelog.connectors.sources.debezium.decode.tables import UNFIT
+from changelog.envelope.codec.avro_codec import without_logical_types
+from changelog.envelope.errors import ChangelogError, Kind
+
+MAGIC: Final = 0
+SCHEMAS_MAX: Final = 4096
+"""How many schemas are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    layout: Layout
+    parsed: Any
+
+
+class AvroReader:
+    """Decodes messages. `schema_of` returns the schema of an id, as JSON; `id_bytes` is the length of an id."""
+
+    def __init__(self, schema_of: Callable[[int], Any], id_bytes: int) -> None:
+        self._schema_of, self._start = schema_of, 1 + id_bytes
+        self._known: dict[bytes, _Known] = {}
+
+    def read(self, content: bytes) -> tuple[Layout, Any]:
+        """Returns the layout of a message, and its value: a dict, or another value if the schema is no record.
+
+        Raises ChangelogError (MALFORMED), or what `schema_of` raises.
+        """
+        known = self._schema(content[1 : self._start])
+        stream = BytesIO(content)
+        stream.seek(self._start)
+        try:
+            value = fastavro.schemaless_reader(stream, known.parsed, None)  # type: ignore[call-arg, arg-type]
+        except (EOFError, *UNFIT):
+            raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
+        if stream.tell() != len(content):
+            raise ChangelogError(Kind.MALFORMED, "it has bytes after its value in Avro")
+        return known.layout, value
+
+    def _schema(self, number: bytes) -> _Known:
+        known = self._known.get(number)
+        if known is None:
+            if len(number) != self._start - 1:
+                raise ChangelogError(Kind.MALFORMED, "it ends inside the id of its schema")
+            schema = self._schema_of(int.from_bytes(number))
+            try:
+                layout = Layout.of(from_avro(schema))
+                known = _Known(layout, fastavro.parse_schema(without_logical_types(schema)))
+            except (fastavro.schema.SchemaParseException, *UNFIT):
+                raise ChangelogError(Kind.MALFORMED, "its schema is not one of Kafka Connect") from None
+            if len(self._known) >= SCHEMAS_MAX:
+                self._known.clear()
+            self._known[number] = known
+        return known
+
+
+def payload_of(value: dict[str, Any]) -> Payload:
+    """Returns the members of an event, or of another message, from its value in Avro.
+
+    Raises msgspec.ValidationError.
+    """
+    source, transaction, message = value.get("source"), value.get("transaction"), value.get("message")
+    before: Any = value.get("before")
+    after: Any = value.get("after")
+    payload = Payload(
+        op=value.get("op"),
+        before=NULL if before is None else before,
+        after=NULL if after is None else after,
+        source=None if source is None else msgspec.convert(source, Source),
+        transaction=None if transaction is None else msgspec.convert(transaction, Transaction),
+        message=None if message is None else _message(message),
+        status=value.get("status"),
+        id=value.get("id"),
+        event_count=value.get("event_count"),
+        ts_ms=value.get("ts_ms"),
+    )
+    if "ddl" in value or "tableChanges" in value:
+        payload.ddl = NULL
+    return payload
+
+
+def _message(value: dict[str, Any]) -> LogicalMessage:
+    """Returns a logical message, whose content is bytes in Avro."""
+    return LogicalMessage(prefix=value["prefix"], content=b64encode(value.get("content") or b"").decode())

@@ -1,0 +1,53 @@
+"""Reads the events of MongoDB, whose rows are documents in JSON, as text.
+
+A document becomes a row of two columns: `id`, which is the `_id` of the document, and `document`, the whole of it. Both
+are JSON. An update may come without the document; then the column is unavailable.
+https://debezium.io/documentation/reference/stable/connectors/mongodb.html
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
+from changelog.connectors.sources.debezium.decode.events import Row
+from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, Name, TableRows
+from changelog.envelope.connect.schema import ConnectSchema
+
+CONNECTOR: Final = "mongodb"
+KEY: Final = ("id",)
+
+_DOCUMENT: Final = ConnectSchema(type="string", name="io.debezium.data.Json", optional=True)
+_strings: Final = msgspec.json.Decoder(str)
+
+
+class _Id(msgspec.Struct):
+    id: Raw = msgspec.field(name="_id")
+
+
+_ids: Final = msgspec.json.Decoder(_Id)
+
+
+class Documents:
+    """Reads documents. `layouts` describes the collections."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+
+    def rows(self, layout: Layout, name: Name) -> TableRows:
+        """Returns a collection as a table."""
+        fields: Callable[[], Any] = lambda: [("id", _DOCUMENT), ("document", _DOCUMENT)]  # noqa: E731
+        return self._layouts.rows(layout, name, KEY, CONNECTOR, (), fields)
+
+    @staticmethod
+    def row(document: Any) -> Row:
+        """Returns the row of a document, given as a JSON string, or as the text itself. Raises ValueError."""
+        text = (_strings.decode(document) if isinstance(document, Raw) else document).encode()
+        return bytes(_ids.decode(text).id), text
+
+    @staticmethod
+    def unknown(key: tuple[Value, ...]) -> Row | None:
+        """Returns the row of a document of which only the key is known."""
+        return (key[0], UNCHANGED) if key else None

@@ -1,0 +1,126 @@
+"""Reads flat rows, as the transformation ExtractNewRecordState makes them of events.
+
+The transformation keeps the row and drops the rest. It adds what its settings name, as fields of the row or as headers:
+`add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, `__deleted` tells them.
+https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.facts import Source, table_of
+from changelog.connectors.sources.debezium.decode.layouts import Layout, Name
+from changelog.envelope.connect.schema import ConnectSchema
+
+DELETED: Final = "__deleted"
+"""The field of rewritten deletes; no setting changes its name."""
+
+_SOURCE: Final = "source_"
+_FIELDS: Final = frozenset(Source.__struct_fields__)
+_OTHERS: Final = (
+    frozenset({"status", "id", "event_count"}),
+    frozenset({"op", "source", "message"}),
+    frozenset({"ddl"}),
+)
+"""The names in messages that the transformation leaves as they are: of transactions, logical messages, tables."""
+
+_members: Final = msgspec.json.Decoder(dict[str, Raw])
+_values: Final = msgspec.json.Decoder()
+
+
+class FlatRow(msgspec.Struct):
+    """A flat row: the members of the row, and what the transformation added, by name without prefix.
+
+    `members` is None if the message has no row. `fields` has the schemas of the row's columns, if the message has one.
+    """
+
+    members: dict[str, Any] | None
+    added: dict[str, Any]
+    fields: Sequence[tuple[str, ConnectSchema]] | None
+
+    @property
+    def op(self) -> str:
+        """The operation. It is `u` if the message does not tell it, because an update may also create a row."""
+        op = self.added.get("op")
+        if self.members is None or str(self.added.get("deleted", "")).lower() == "true":
+            return "d"
+        return op if isinstance(op, str) else "u"
+
+    def source(self) -> Source:
+        """Returns what the message says of its source. Raises msgspec.ValidationError."""
+        found = {name: self.added[name] for name in _FIELDS if name in self.added and not name.startswith("ts_")}
+        for name, value in self.added.items():
+            member = name.removeprefix(_SOURCE)
+            if member != name and member in _FIELDS:
+                found[member] = value
+        if not any(name.startswith("ts_") for name in found):
+            found |= {name: self.added[name] for name in ("ts_ms", "ts_us", "ts_ns") if name in self.added}
+        return msgspec.convert(
+            {name: value for name, value in found.items() if value is not None}, Source, strict=False
+        )
+
+    def table(self, source: Source, topic: str) -> Name:
+        """Returns the table, if only by the topic: `prefix.schema.table`."""
+        found = table_of(source)
+        if found is not None and found[0]:
+            return found
+        *_, schema, name = ("", *topic.split("."))
+        return (schema, name) if found is None else (schema, found[1])
+
+
+class FlatRows:
+    """Separates rows from what the transformation added. `prefix` is that of fields and headers."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def is_other(self, members: Mapping[str, Any]) -> bool:
+        """Returns whether a message is no row, but one that the transformation left as it is."""
+        return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
+
+    def read(self, message: Message, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
+        """Returns the row with these members, which are JSON or values of Avro; None if the message has no value."""
+        added = {
+            self._name(name): _header(content)
+            for name, content in message.headers
+            if name.startswith(self._prefix) and content is not None
+        }
+        if members is None:
+            return FlatRow(members=None, added=added, fields=None)
+        names = [name for name in members if self._is_added(name)]
+        for name in names:
+            value = members.pop(name)
+            added[self._name(name)] = _values.decode(value) if isinstance(value, Raw) else value
+        schema = None if layout is None else layout.schema
+        fields = None if schema is None else [of for of in schema.fields if not self._is_added(of[0])]
+        return FlatRow(members=members, added=added, fields=fields)
+
+    def _is_added(self, name: str) -> bool:
+        if name == DELETED:
+            return True
+        if self._prefix:
+            return name.startswith(self._prefix)
+        return name == "op" or name.startswith(_SOURCE) or name in _FIELDS
+
+    def _name(self, name: str) -> str:
+        return "deleted" if name == DELETED else name.removeprefix(self._prefix)
+
+
+def members_of(payload: Any) -> dict[str, Any] | None:
+    """Returns the members of a message's value; None for a null. Raises msgspec.DecodeError or ValueError."""
+    if isinstance(payload, dict):
+        return dict(payload)
+    return None if payload is None or bytes(payload) == b"null" else _members.decode(payload)
+
+
+def _header(content: bytes) -> Any:
+    """Returns the value of a header, which is JSON, or a text of Connect's SimpleHeaderConverter."""
+    try:
+        value = _values.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return content.decode("utf-8", "replace")
+    return value["payload"] if isinstance(value, dict) and "payload" in value else value

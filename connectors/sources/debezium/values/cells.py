@@ -1,0 +1,48 @@
+"""Reads the cells of Cassandra's rows: each column has a value, the time of its deletion, and whether it was written.
+
+A column that the statement did not write has no cell, so its value is unknown.
+https://debezium.io/documentation/reference/stable/connectors/cassandra.html
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
+from changelog.connectors.sources.debezium.values.tokens import Convert
+from changelog.envelope.connect.schema import ConnectSchema
+
+_NULL: Final = Raw(b"null")
+
+
+class _Cell(msgspec.Struct):
+    value: Raw = _NULL
+    set: bool | None = True
+
+
+_cells: Final = msgspec.json.Decoder(_Cell)
+
+
+def cell_of(schema: ConnectSchema) -> ConnectSchema | None:
+    """Returns the schema of the value in a cell; None if the schema is not that of a cell."""
+    if schema.type != "struct" or {name for name, _ in schema.fields} != {"value", "deletion_ts", "set"}:
+        return None
+    return dict(schema.fields)["value"]
+
+
+def cell_converter(convert: Convert) -> Convert:
+    """Returns the converter of cells as JSON, from that of the values in them."""
+
+    def convert_cell(token: bytes) -> Value:
+        if token == b"null":
+            return UNCHANGED
+        cell = _cells.decode(token)
+        return convert(bytes(cell.value)) if cell.set is not False else UNCHANGED
+
+    return convert_cell
+
+
+def cell_value(cell: Any) -> Any:
+    """Returns the value in a cell, as a decoder of Avro returns it; `UNCHANGED` if there is none."""
+    return UNCHANGED if cell is None or cell.get("set") is False else cell.get("value")

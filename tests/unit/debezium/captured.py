@@ -1,0 +1,46 @@
+"""The messages that `tests/servers/debezium_events.py` captured, and what our readers publish for the same rows."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from changelog.connectors.sources.debezium.decode.events import Message
+
+FOLDER = Path(__file__).parent / "captured"
+
+
+def messages(name: str) -> list[Message]:
+    """Returns the messages of the file `name`.jsonl, topic by topic."""
+    schemas: list[str] = []
+    result = []
+    for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines():
+        read = json.loads(line)
+        if "schema" in read:
+            schemas.append(read["schema"])
+            continue
+        result.append(
+            Message(
+                topic=read["topic"],
+                key=_content(read["key"], schemas),
+                value=_content(read["value"], schemas),
+                headers=[(header, _content(content, schemas)) for header, content in read["headers"]],
+                timestamp_ms=read["timestamp"],
+            )
+        )
+    return result
+
+
+def _content(read: str | list[Any] | None, schemas: Sequence[str]) -> bytes | None:
+    if read is None:
+        return None
+    if isinstance(read, str):
+        return read.encode()
+    number, payload = read
+    return f'{{"schema":{schemas[number]},"payload":{payload}}}'.encode()
+
+
+def published(name: str) -> dict[str, dict[str, str | None]]:
+    """Returns what our reader of the database publishes: the JSON of each column of `types`, by the id of the row."""
+    rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
+    return rows
