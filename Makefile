@@ -45,7 +45,8 @@ ENGINE := connectors/debezium/changelog-debezium.jar
 ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connectors/debezium/java/pom.xml
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-SERVERS := kafka jars spark-classes debezium-jdbc $(ARCHIVES)
+CONNECTORS := postgres mariadb
+SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 
@@ -117,7 +118,7 @@ test: .venv/.dev
 quick: .venv/.dev
 	@$(RUN) -m pytest -n 2 --dist loadgroup -m 'not server'
 
-servers: $(SERVERS:%=.cache/%/.done) .cache/kafka/classes.jsa
+servers: $(SERVERS:%=.cache/%/.done) .cache/kafka/classes.jsa $(ENGINE)
 	@:
 
 soak: .venv/.dev
@@ -193,6 +194,12 @@ $(ENGINE): $(ENGINE_SOURCES)
 	@echo 'building $@'
 	@$(MAVEN) --file connectors/debezium/java/pom.xml -Dengine.build=$(CURDIR)/.cache/engine package
 	@cp .cache/engine/changelog-debezium.jar $@
+
+# Connectors for the embedded engine, as users install them.
+$(CONNECTORS:%=.cache/engine-%/.done): .cache/engine-%/.done: connectors/debezium/jars.py | .venv/.dev
+	@echo 'fetching Debezium for $* (once)'
+	@MAVEN_OPTS='-Dmaven.repo.local=$(CURDIR)/.cache/maven' $(RUN) -m changelog debezium install $* --to $(CURDIR)/$(@D) >/dev/null
+	@touch $@
 
 .cache/jars/.done: tests/servers/spark/pom.xml
 	$(call copy-jars,jars,$(@D))

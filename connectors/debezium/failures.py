@@ -47,6 +47,9 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
 """The kind of an error with one of these patterns in its causes (the first that matches), and a hint."""
 
 _WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event producer|Error while)")
+_GENERAL = ("Error occurred during init", "Error: Could not create the Java", "Error: A fatal exception")
+"""The beginnings of lines by which Java says that it did not start; the next line says why."""
+
 _INVALID = "Connector configuration is not valid. "
 _PACKAGE = re.compile(r"\b(?:[a-z]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)")
 
@@ -74,8 +77,8 @@ def failure(
             f"the Debezium process needs more than its heap of {launch.heap_mib} MiB",
             hint="raise heap_mib, or lower the connector's max.queue.size and max.batch.size",
         )
-    telling = (line for line in errors if re.search(r"Error|Exception|Unrecognized", line))
-    reason = next(telling, errors[-1] if errors else "it printed nothing")
+    telling = [line for line in errors if not line.startswith(_GENERAL)] or ["it printed nothing"]
+    reason = next((line for line in telling if re.search(r"Error|Exception", line)), telling[0])
     return ChangelogError(Kind.PRECONDITION, f"the Debezium process ended with exit code {code}: {reason}")
 
 
@@ -115,9 +118,10 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 def _message(causes: Sequence[Cause]) -> str:
     """Returns the message of the root cause, and before it that of the first exception, if it says more."""
-    first, root = causes[0], causes[-1]
-    own = _PACKAGE.sub("", first.message.removeprefix(_INVALID))
-    cause = _PACKAGE.sub("", root.message) or root.name.rpartition(".")[2]
-    if first is root or not own or _WRAPPER.match(own) or cause in own:
-        return own if cause in own else cause
-    return f"{own.rstrip(':')}: {cause}"
+    first, root = (_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in (causes[0], causes[-1]))
+    root = root or causes[-1].name.rpartition(".")[2]
+    if root in first:
+        return first
+    if not first or _WRAPPER.match(first):
+        return root
+    return f"{first.rstrip(':')}: {root}"

@@ -39,7 +39,12 @@ class Launch:
 
     def command(self, java: str) -> list[str]:
         """Returns the command line. Raises ChangelogError (PRECONDITION) if jars are missing."""
-        memory = ["-Xms32m", f"-Xmx{self.heap_mib}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError"]
+        memory = [
+            f"-Xms{min(32, self.heap_mib)}m",
+            f"-Xmx{self.heap_mib}m",
+            "-XX:+UseSerialGC",
+            "-XX:+ExitOnOutOfMemoryError",
+        ]
         output = ["-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=error:stderr"]  # stdout has frames
         return [java, *memory, *output, "-Djava.awt.headless=true", "-cp", _class_path(self.jars), MAIN]
 
@@ -65,6 +70,8 @@ class Launch:
             # Inside the process, a connector that connects again would begin after the last acknowledged record, so
             # records in flight would come twice. Here, only a new process connects again.
             "errors.max.retries": "0",
+            # Four headers with names of the connector and its task, the same for each record, of no use here.
+            "extended.headers.enabled": "false",
         }
         return {
             "properties": {**ours, **self.properties},

@@ -31,6 +31,7 @@ import fcntl
 import os
 import re
 import select
+import socket
 import subprocess
 import threading
 import time
@@ -83,9 +84,9 @@ class EngineProcess:
         self._received: deque[Received] = deque()
         self._stopping = False
         self._failure: ChangelogError | None = None
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
-        os.set_blocking(self._wake_in, False)
+        self._wake_out, self._wake_in = socket.socketpair()
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
         self._errors: deque[str] = deque(maxlen=STDERR_LINES)
         self._logged: deque[str] = deque(maxlen=LOGGED_CAUSES)
         try:
@@ -128,9 +129,8 @@ class EngineProcess:
                 raise self._failure
             remaining_ms = max(0.0, deadline - time.monotonic()) * 1000
             ready = [descriptor for descriptor, _ in self._poll.poll(remaining_ms)]
-            if self._wake_out in ready:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_out, 64)
+            if self._wake_out.fileno() in ready:
+                self._wake_out.recv(64)
                 return None
             if not ready:
                 return None
@@ -155,7 +155,7 @@ class EngineProcess:
     def wake(self) -> None:
         """Makes `read`, which may run in another thread, return None soon."""
         with contextlib.suppress(OSError):  # full, so `read` wakes anyhow, or closed
-            os.write(self._wake_in, b"w")
+            self._wake_in.send(b"w")
 
     def close(self) -> None:
         """Stops the engine, throws away what is on its way, and returns when the process has ended."""
@@ -238,5 +238,5 @@ class EngineProcess:
             self._log(LogLine(level=name, logger="java", message=text))
 
     def _close_wake(self) -> None:
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._wake_in.close()
+        self._wake_out.close()

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from changelog.connectors.debezium.launch import OWN_JAR
 from changelog.connectors.java import find_java
 from changelog.connectors.servers.kafka import BRIEF
 from changelog.connectors.servers.postgres import Server, find_bin
@@ -83,6 +84,16 @@ def kafka_lib() -> Path:
     """Returns the folder of Kafka's jars. Skips or fails the test if they, or a Java to run them, are missing."""
     java_needed()
     return fetched("kafka") / "lib"
+
+
+def engine_jars(connector: str) -> Path:
+    """Returns the folder of Debezium's jars for this connector. Skips or fails the test if anything for the Debezium
+    process is missing.
+    """
+    java_needed()
+    if not OWN_JAR.exists():
+        missing("the jar of the Debezium process was not built: make engine")
+    return fetched(f"engine-{connector}")
 
 
 def java_needed() -> None:

@@ -1,0 +1,84 @@
+"""Each way in which the Debezium process can end becomes one line that says what to do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from changelog.connectors.debezium.failures import failure
+from changelog.connectors.debezium.frames import Cause, End
+from changelog.connectors.debezium.launch import Launch
+from changelog.envelope.errors import ChangelogError, Kind
+
+LAUNCH = Launch(properties={"connector.class": "io.debezium.Nothing"}, jars=Path("/jars"))
+
+
+def of_engine(*causes: tuple[str, str], logged: Sequence[str] = ()) -> ChangelogError:
+    raised = [msgspec.convert({"class": name, "message": message}, Cause) for name, message in causes]
+    return failure(LAUNCH, End(success=False, message=causes[0][1], causes=tuple(raised)), 1, [], logged)
+
+
+INVALID = "Connector configuration is not valid. "
+WRAPPER = "io.debezium.DebeziumException"
+UNLOADED = "java.lang.ClassNotFoundException"
+
+
+@pytest.mark.parametrize(
+    ("causes", "kind", "text"),
+    [
+        ([(WRAPPER, f"{INVALID}The 'a.b' value is invalid")], Kind.USAGE, "Debezium: The 'a.b' value is invalid"),
+        ([(WRAPPER, f"{INVALID}FATAL: password authentication failed")], Kind.ACCESS, "Debezium: FATAL: password auth"),
+        (
+            [
+                ("x.ConnectException", "An exception occurred in the change event producer."),
+                ("java.io.EOFException", ""),
+            ],
+            Kind.CONNECTION,
+            "Debezium: EOFException",
+        ),
+        ([(WRAPPER, "The log is no longer available on the server.")], Kind.GAP, "so the tables have to be read again"),
+        (
+            [(WRAPPER, "x"), (UNLOADED, "io.debezium.Nothing")],
+            Kind.PRECONDITION,
+            "the connector class io.debezium.Nothing is not in the jars in /jars; `changelog debezium install CONNECTOR`",
+        ),
+        (
+            [("java.lang.NoClassDefFoundError", "com/example/Driver")],
+            Kind.PRECONDITION,
+            "the class com.example.Driver is not in the jars in /jars; all jars of Debezium must have one version",
+        ),
+        ([("java.lang.IllegalStateException", "odd")], Kind.PRECONDITION, "Debezium: odd"),
+        (
+            [(WRAPPER, "Cannot read the table"), ("java.sql.SQLException", "no such table")],
+            Kind.PRECONDITION,
+            "Debezium: Cannot read the table: no such table",
+        ),
+    ],
+)
+def test_a_failed_engine(causes: list[tuple[str, str]], kind: Kind, text: str) -> None:
+    error = of_engine(*causes)
+    assert (text in str(error), error.kind) == (True, kind), str(error)
+
+
+def test_a_cause_that_debezium_only_logs() -> None:
+    message = f"{INVALID}Error during validation: io.debezium.DebeziumException: Failed:"
+    error = of_engine((WRAPPER, message), logged=["ConnectException: Connection refused"])
+    assert error.kind is Kind.CONNECTION
+    cause = "DebeziumException: Failed: ConnectException: Connection refused"
+    assert error.message == f"Debezium: Error during validation: {cause}"
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "kind", "text"),
+    [
+        (-9, [], Kind.CONNECTION, "the Debezium process was killed (SIGKILL)"),
+        (-15, [], Kind.CONNECTION, "the Debezium process was killed (SIGTERM)"),
+        (3, ["Terminating due to java.lang.OutOfMemoryError: Java heap space"], Kind.LIMIT, "its heap of 512 MiB"),
+        (1, ["Error occurred during initialization of VM", "Too small"], Kind.PRECONDITION, "exit code 1: Too small"),
+        (1, [], Kind.PRECONDITION, "exit code 1: it printed nothing"),
+    ],
+)
+def test_a_process_that_ended_without_a_word(code: int, errors: list[str], kind: Kind, text: str) -> None:
+    error = failure(LAUNCH, None, code, errors, [])
+    assert (text in str(error), error.kind) == (True, kind), str(error)
