@@ -58,7 +58,12 @@ def test_a_handler_gets_the_snapshot_and_the_stream_and_a_batch_again_that_it_re
     assert {event.topic for event in received} == {"shop.public.orders"}
 
     received.clear()
-    closer = threading.Thread(target=lambda: (until(lambda: len(received) >= 6, "no events"), engine.close()))
+
+    def close_after_six() -> None:
+        until(lambda: len(received) >= 6, "no events")
+        engine.close()
+
+    closer = threading.Thread(target=close_after_six)
     closer.start()
     engine.run(received.extend)
     closer.join()
@@ -222,6 +227,8 @@ def test_what_debezium_refuses_is_one_line(database: str, jars: Path, tmp_path: 
 
 def test_a_heap_that_is_too_small_is_named(database: str, jars: Path, tmp_path: Path) -> None:
     create_table(database, 1)
-    error = refused(connector(database), jars, tmp_path, heap_mib=16)
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE orders SET status = repeat('x', 30_000_000)")
+    error = refused(connector(database), jars, tmp_path, heap_mib=32)
     assert error.kind is Kind.LIMIT, error.message
-    assert "heap of 16 MiB" in error.message
+    assert "heap of 32 MiB" in error.message

@@ -13,7 +13,7 @@ from tests.servers.mysql import fresh_mysql_database
 def test_a_restart_knows_columns_from_the_history(mariadb: Server, tmp_path: Path) -> None:
     jars = engine_jars("mariadb")
     with fresh_mysql_database(mariadb) as database:
-        properties = {
+        properties: dict[str, str | int | float | bool] = {
             "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
             "topic.prefix": "shop",
             "database.hostname": mariadb.host,

@@ -31,7 +31,7 @@ UNLOADED = "java.lang.ClassNotFoundException"
         ([(WRAPPER, f"{INVALID}FATAL: password authentication failed")], Kind.ACCESS, "Debezium: FATAL: password auth"),
         (
             [
-                ("x.ConnectException", "An exception occurred in the change event producer."),
+                ("x.ConnectException", "An exception occurred in the change event"),
                 ("java.io.EOFException", ""),
             ],
             Kind.CONNECTION,
@@ -41,12 +41,12 @@ UNLOADED = "java.lang.ClassNotFoundException"
         (
             [(WRAPPER, "x"), (UNLOADED, "io.debezium.Nothing")],
             Kind.PRECONDITION,
-            "the connector class io.debezium.Nothing is not in the jars in /jars; `changelog debezium install CONNECTOR`",
+            "the connector class io.debezium.Nothing is not in the jars in /jars; `changelog debezium install",
         ),
         (
             [("java.lang.NoClassDefFoundError", "com/example/Driver")],
             Kind.PRECONDITION,
-            "the class com.example.Driver is not in the jars in /jars; all jars of Debezium must have one version",
+            "the class com.example.Driver is not in the jars in /jars; all jars of Debezium must have one",
         ),
         ([("java.lang.IllegalStateException", "odd")], Kind.PRECONDITION, "Debezium: odd"),
         (
