@@ -185,7 +185,7 @@ clean:
 .cache/debezium/.done: tests/servers/debezium/pom.xml
 	$(call copy-jars,debezium,$(@D)/lib,postgres)
 
-DEBEZIUM := mysql mariadb jdbc
+DEBEZIUM := mysql mariadb jdbc avro
 $(DEBEZIUM:%=.cache/debezium-%/.done): .cache/debezium-%/.done: tests/servers/debezium/pom.xml
 	$(call copy-jars,debezium-$*,$(@D)/lib,$*)
 

@@ -1,6 +1,7 @@
 """The messages that `tests/servers/debezium_events.py` captured, and what our readers publish for the same rows."""
 
 import json
+from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ def messages(name: str) -> list[Message]:
     result = []
     for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines():
         read = json.loads(line)
+        if "avro" in read:
+            continue
         if "schema" in read:
             schemas.append(read["schema"])
             continue
@@ -31,11 +34,13 @@ def messages(name: str) -> list[Message]:
     return result
 
 
-def _content(read: str | list[Any] | None, schemas: Sequence[str]) -> bytes | None:
+def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[str]) -> bytes | None:
     if read is None:
         return None
     if isinstance(read, str):
         return read.encode()
+    if isinstance(read, dict):
+        return b64decode(read["base64"])
     number, payload = read
     return f'{{"schema":{schemas[number]},"payload":{payload}}}'.encode()
 
@@ -44,3 +49,9 @@ def published(name: str) -> dict[str, dict[str, str | None]]:
     """Returns what our reader of the database publishes: the JSON of each column of `types`, by the id of the row."""
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows
+
+
+def avro_schemas(name: str) -> dict[int, Any]:
+    """Returns the Avro schemas that messages of the file name, by their ids."""
+    lines = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()]
+    return {line["id"]: line["avro"] for line in lines if "avro" in line}

@@ -1,15 +1,15 @@
 """Decodes messages in Avro, whose schema is in a registry.
 
-A message begins with a byte 0 and the id of its schema: four bytes as Confluent's converters and newer ones of Apicurio
-write it, or eight bytes as older ones of Apicurio do by default.
+A message begins with a byte 0 and the id of its schema, which has four bytes. Converters of Apicurio may write eight
+bytes, or put the id into a header; then the message has no such beginning.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import fastavro
 import msgspec
@@ -23,6 +23,8 @@ from changelog.envelope.codec.avro_codec import without_logical_types
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAGIC: Final = 0
+Headers = Sequence[tuple[str, bytes | None]]
+Part = Literal["key", "value"]
 SCHEMAS_MAX: Final = 4096
 """How many schemas are remembered."""
 
@@ -34,18 +36,27 @@ class _Known:
 
 
 class AvroReader:
-    """Decodes messages. `schema_of` returns the schema of an id, as JSON; `id_bytes` is the length of an id."""
+    """Decodes messages.
+
+    `schema_of` returns the schema of an id, as JSON. `id_bytes` is the length of an id in messages, 0 if the ids are in
+    headers.
+    """
 
     def __init__(self, schema_of: Callable[[int], Any], id_bytes: int) -> None:
-        self._schema_of, self._start = schema_of, 1 + id_bytes
+        self._schema_of, self._start = schema_of, 1 + id_bytes if id_bytes else 0
         self._known: dict[bytes, _Known] = {}
 
-    def read(self, content: bytes) -> tuple[Layout, Any]:
-        """Returns the layout of a message, and its value: a dict, or another value if the schema is no record.
+    def has(self, content: bytes, headers: Headers, part: Part) -> bool:
+        """Returns whether the content, which is not empty, is in Avro. `part` is the part of the message that it is."""
+        return content[0] == MAGIC if self._start else _id_in(headers, part) is not None
+
+    def read(self, content: bytes, headers: Headers, part: Part) -> tuple[Layout, Any]:
+        """Returns the layout of a content, and its value: a dict, or another value if the schema is no record.
 
         Raises ChangelogError (MALFORMED), or what `schema_of` raises.
         """
-        known = self._schema(content[1 : self._start])
+        number = content[1 : self._start] if self._start else _id_in(headers, part) or b""
+        known = self._schema(number)
         stream = BytesIO(content)
         stream.seek(self._start)
         try:
@@ -59,7 +70,7 @@ class AvroReader:
     def _schema(self, number: bytes) -> _Known:
         known = self._known.get(number)
         if known is None:
-            if len(number) != self._start - 1:
+            if len(number) < max(self._start - 1, 1):
                 raise ChangelogError(Kind.MALFORMED, "it ends inside the id of its schema")
             schema = self._schema_of(int.from_bytes(number))
             try:
@@ -71,6 +82,12 @@ class AvroReader:
                 self._known.clear()
             self._known[number] = known
         return known
+
+
+def _id_in(headers: Headers, part: Part) -> bytes | None:
+    """Returns the id of the schema of a part of a message, which is a header of eight bytes."""
+    names = f"apicurio.{part}.globalId", f"apicurio.{part}.contentId"
+    return next((content for name, content in headers if name in names), None)
 
 
 def payload_of(value: dict[str, Any]) -> Payload:
@@ -100,4 +117,7 @@ def payload_of(value: dict[str, Any]) -> Payload:
 
 def _message(value: dict[str, Any]) -> LogicalMessage:
     """Returns a logical message, whose content is bytes in Avro."""
-    return LogicalMessage(prefix=value["prefix"], content=b64encode(value.get("content") or b"").decode())
+    content = value.get("content") or b""
+    return LogicalMessage(
+        prefix=value["prefix"], content=content if isinstance(content, str) else b64encode(content).decode()
+    )

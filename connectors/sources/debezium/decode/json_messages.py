@@ -23,6 +23,7 @@ LAYOUTS_MAX: Final = 4096
 """How many schemas are remembered in all."""
 
 _BETWEEN: Final = b',"payload":'
+_MEMBER: Final = b'"payload"'
 
 
 class JsonSplitter:
@@ -47,6 +48,8 @@ class JsonSplitter:
                     return layout, accept(memoryview(content)[len(prefix) : -1])
                 except msgspec.DecodeError:
                     break  # perhaps there are members after the payload
+        if _MEMBER not in content:
+            return self.plain, accept(content)
         outer = outers.decode(content)
         if isinstance(outer.schema, UnsetType) or isinstance(outer.payload, UnsetType):
             return self.plain, accept(content)
@@ -78,3 +81,9 @@ class JsonSplitter:
             prefixes = self._prefixes.setdefault(topic, [])
             prefixes.insert(0, (prefix, layout))
             del prefixes[PREFIXES_MAX:]
+
+
+def check_utf8(content: bytes) -> None:
+    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
+    if not content.isascii():
+        content.decode()

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.row_change import Value
-from changelog.connectors.sources.debezium.decode.avro_messages import MAGIC, AvroReader
+from changelog.connectors.sources.debezium.decode.avro_messages import AvroReader, Headers
 from changelog.connectors.sources.debezium.decode.events import Row
-from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter
+from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter, check_utf8
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
 from changelog.connectors.sources.debezium.decode.tables import UNFIT, Rows, unfit
 
@@ -51,14 +51,15 @@ class Keys:
         self._json, self._avro, self._layouts = json, avro, layouts
         self._readers: dict[int, tuple[Layout, tuple[str, ...], Rows]] = {}
 
-    def read(self, topic: str, content: bytes | None) -> Key:
-        """Returns the key of a message. Keys that are no object have no names."""
+    def read(self, topic: str, content: bytes | None, headers: Headers) -> Key:
+        """Returns the key of a message with these headers. Keys that are no object have no names."""
         if not content:
             return NO_KEY
-        if content[0] == MAGIC:
-            layout, payload = self._avro.read(content)
+        if self._avro.has(content, headers, "key"):
+            layout, payload = self._avro.read(content, headers, "key")
             is_record = isinstance(payload, dict)
         else:
+            check_utf8(content)
             layout, payload = self._json.split(f"key of {topic}", content, _raws.decode)
             is_record = bytes(payload)[:1] == b"{"
         if not is_record:
@@ -81,7 +82,7 @@ class Keys:
     def in_header(self, topic: str, content: bytes | None) -> Key:
         """Returns the key in a header; no key if the header's converter left no JSON or Avro of it."""
         try:
-            return self.read(f"header of {topic}", content)
+            return self.read(f"header of {topic}", content, ())
         except (msgspec.DecodeError, UnicodeDecodeError):
             return NO_KEY
 

@@ -22,9 +22,11 @@ class TranslationSettings:
     - `unwrapped`: whether messages are flat rows, as the transformation ExtractNewRecordState makes them.
       `added_prefix` is the prefix of the fields and the headers that the transformation adds. `tombstones_delete` says
       that a message without value deletes the row, because the transformation left nothing else of a delete.
+      `connector` is the connector of rows that do not tell it.
     - `placeholder`: Debezium's setting `unavailable.value.placeholder`.
     - `schema_of`: returns the Avro schema with the given id in the registry, as JSON. `id_bytes`: how many bytes of a
-      message hold the id: 4, or 8 as older versions of Apicurio's registry write it by default.
+      message hold the id: 4; or 8, or 0 if the id is in the headers, as converters of Apicurio's registry may write it.
+    - `binary`: Debezium's setting `binary.handling.mode`, for the content of logical messages.
     - `warn`: takes a sentence about something that is translated, but may not be what the user expects. Each sentence
       is passed once.
     """
@@ -34,7 +36,9 @@ class TranslationSettings:
     unwrapped: bool = False
     added_prefix: str = "__"
     tombstones_delete: bool = False
+    connector: str = ""
     placeholder: str = PLACEHOLDER
     schema_of: Callable[[int], Any] = _unknown_schema
-    id_bytes: Literal[4, 8] = 4
+    id_bytes: Literal[0, 4, 8] = 4
+    binary: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
     warn: Callable[[str], None] = lambda _: None

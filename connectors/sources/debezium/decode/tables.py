@@ -11,12 +11,14 @@ from msgspec import Raw
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
 from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
+from changelog.connectors.sources.debezium.decode.row_reader import compiled
 from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.connectors.sources.debezium.values.semantics import Semantics
 from changelog.connectors.sources.debezium.values.tokens import Convert, token_converter
 from changelog.envelope.connect.schema import ConnectSchema
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.schemas.types import Primitive
 
 _numbers = count(1)
 
@@ -37,13 +39,23 @@ class ReadColumn:
 
 
 class Rows:
-    """Reads rows with these columns. `converters` has the converter of each column's JSON tokens."""
+    """Reads rows with these columns.
+
+    `converters` has the converter of each column's JSON tokens. `exact` reads a row in JSON that has exactly these
+    columns; for another row, and for values that do not fit, it raises one of `UNFIT`.
+    """
 
     def __init__(self, columns: Sequence[ReadColumn], placeholders: Placeholders) -> None:
         self.columns = tuple(columns)
         self._placeholders = placeholders
         self._unavailable = {column.name: placeholders.values(column.schema) for column in columns}
         self.converters: dict[str, Convert] = {column.name: self._converter(column) for column in columns}
+        self.exact = compiled(
+            [*self.converters],
+            [_passing(column) for column in columns],
+            [*self.converters.values()],
+            placeholders.texts,
+        )
 
     def read(self, row: Any) -> Row:
         """Returns a row, which is JSON, or a dict from a decoder of Avro. Raises the error of `from_json`."""
@@ -51,7 +63,10 @@ class Rows:
 
     def from_json(self, text: Raw | bytes) -> Row:
         """Returns the row in a JSON object. Raises ChangelogError (MALFORMED), with the name of the column."""
-        return self.from_members(_members.decode(text))
+        try:
+            return self.exact(text)
+        except UNFIT:  # also msgspec.ValidationError, if the row lacks a column
+            return self.from_members(_members.decode(text))
 
     def from_members(self, members: dict[str, Raw]) -> Row:
         """Returns the row with these members, all of which are removed. Raises the error of `from_json`."""
@@ -86,6 +101,12 @@ class Rows:
     def _converter(self, column: ReadColumn) -> Convert:
         convert = token_converter(column.semantics, self._placeholders.tokens(column.schema))
         return cell_converter(convert) if column.cell else convert
+
+
+def _passing(column: ReadColumn) -> Primitive | None:
+    """Returns the type of a column whose tokens in JSON are published as they are, if they have the usual form."""
+    type_ = column.semantics.column_type
+    return type_ if column.semantics.passes and not column.cell and isinstance(type_, Primitive) else None
 
 
 def unfit(column: str) -> ChangelogError:

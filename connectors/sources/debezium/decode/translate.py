@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from changelog.connectors.capture.rows.row_change import Value
-from changelog.connectors.sources.debezium.decode.avro_messages import MAGIC, AvroReader, payload_of
+from changelog.connectors.sources.debezium.decode import schemas
+from changelog.connectors.sources.debezium.decode.avro_messages import AvroReader, payload_of
 from changelog.connectors.sources.debezium.decode.cloud_events import CloudEvent, cloud_events
 from changelog.connectors.sources.debezium.decode.documents import CONNECTOR as DOCUMENTS
 from changelog.connectors.sources.debezium.decode.documents import Documents
@@ -28,13 +29,14 @@ from changelog.connectors.sources.debezium.decode.events import (
     Truncated,
 )
 from changelog.connectors.sources.debezium.decode.facts import Source, facts_of, table_of, transaction_id
-from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter
+from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter, check_utf8
 from changelog.connectors.sources.debezium.decode.keys import Key, Keys
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, Name, TableRows
 from changelog.connectors.sources.debezium.decode.payloads import NULL, Payload, payloads
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.tables import UNFIT
 from changelog.connectors.sources.debezium.decode.unwrapped import FlatRow, FlatRows, members_of
+from changelog.connectors.sources.debezium.values.declared_types import ENCODINGS
 from changelog.envelope.errors import ChangelogError, Kind
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -60,7 +62,7 @@ class Translator:
         self._json, self._avro = JsonSplitter(), AvroReader(settings.schema_of, settings.id_bytes)
         self._keys = Keys(self._json, self._avro, self._layouts)
         self._documents = Documents(self._layouts)
-        self._flat_rows = FlatRows(settings.added_prefix)
+        self._flat_rows = FlatRows(settings.added_prefix, settings.connector)
         self._last_flat: dict[str, TableRows] = {}
 
     def translate(self, messages: Sequence[Message]) -> list[Event]:
@@ -85,10 +87,10 @@ class Translator:
         content = message.value
         if not content or content == b"null":
             return Ignored(reason="tombstone")
-        if content[0] == MAGIC:
-            layout, value = self._avro.read(content)
+        if self._avro.has(content, message.headers, "value"):
+            layout, value = self._avro.read(content, message.headers, "value")
             return self._of_payload(message, layout, payload_of(value))
-        _check_utf8(content)
+        check_utf8(content)
         try:
             layout, payload = self._json.split(message.topic, content, payloads.decode)
         except msgspec.ValidationError:
@@ -102,7 +104,8 @@ class Translator:
             return Ignored(reason="tombstone")
         event = cloud_events.decode(payload)
         if bytes(event.data)[:1] == b'"':
-            layout, value = self._avro.read(b64decode(msgspec.json.decode(event.data), validate=True))
+            content = b64decode(msgspec.json.decode(event.data), validate=True)
+            layout, value = self._avro.read(content, message.headers, "value")
             return self._of_payload(message, layout, _of_cloud(event, payload_of(value)))
         layout, data = self._json.split(f"data of {message.topic}", bytes(event.data), payloads.decode)
         return self._of_payload(message, layout, _of_cloud(event, data))
@@ -118,7 +121,7 @@ class Translator:
         if op in _OPS:
             return self._changed(message, layout, payload, source, facts)
         if op == "m":
-            return _emitted(payload, facts)
+            return self._emitted(layout, payload, facts)
         if op == "t":
             return Truncated(name=_table(source), facts=facts)
         raise ValueError("an unknown operation")
@@ -129,14 +132,17 @@ class Translator:
             return Ignored(reason="other table")
         assert payload.op is not None
         op = _OPS[payload.op]
-        key = self._keys.read(message.topic, message.key)
+        key = self._keys.read(message.topic, message.key, message.headers)
         if source.connector == DOCUMENTS:
             rows, key = self._documents.rows(layout, name), self._keys.document(key)
             before, after = (None if side == NULL else self._documents.row(side) for side in _sides(payload))
             if op == "u" and after is None:
                 after = self._documents.unknown(key.values(rows))
+        elif layout.row is None:
+            rows, before, after = self._untyped(layout, payload, name, key, source.connector)
         else:
-            rows = self._rows(layout, payload, name, key, source.connector)
+            row = layout.row
+            rows = self._layouts.rows(layout, name, key.names, source.connector, (), lambda: row.fields)
             before, after = (None if side == NULL else rows.rows.read(side) for side in _sides(payload))
         return self._event_of(message, rows, op, before, after, key, facts)
 
@@ -162,12 +168,37 @@ class Translator:
             other_key=other_key,
         )
 
-    def _rows(self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str) -> TableRows:
-        row = layout.row
-        if row is not None:
-            return self._layouts.rows(layout, name, key.names, connector, (), lambda: row.fields)
-        names = tuple(_members.decode(payload.before if payload.after == NULL else payload.after))
-        return self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+    def _untyped(
+        self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
+    ) -> tuple[TableRows, Row | None, Row | None]:
+        """Reads the rows of an event without a schema, whose columns are those of the last event of the table, or not.
+
+        Returns the table, and the row before and after the change.
+        """
+        sides = _sides(payload)
+        last = layout.tables.get((name, key.names, connector, ()))
+        if last is not None:
+            try:
+                before, after = (None if side == NULL else last.rows.exact(side) for side in sides)
+            except UNFIT:
+                pass
+            else:
+                return last, before, after
+        names = tuple(_members.decode(sides[0] if sides[1] == NULL else sides[1]))
+        rows = self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
+        layout.tables[name, key.names, connector, ()] = rows
+        before, after = (None if side == NULL else rows.rows.read(side) for side in sides)
+        return rows, before, after
+
+    def _emitted(self, layout: Layout, payload: Payload, facts: Facts) -> Emitted:
+        """Returns a logical message. Its content is bytes, or text, as `binary.handling.mode` says."""
+        if payload.message is None:
+            raise ValueError("a logical message without the block message")
+        block = None if layout.schema is None else schemas.field(layout.schema, "message")
+        is_text = block is None or any(name == "content" and of.type == "string" for name, of in block.fields)
+        encoding = self._settings.binary if is_text else "bytes"
+        content = ENCODINGS[encoding](payload.message.content or "")
+        return Emitted(prefix=payload.message.prefix, content=content, facts=facts)
 
     def _is_other(self, name: Name) -> bool:
         return self._settings.tables is not None and name not in self._settings.tables
@@ -185,10 +216,10 @@ class Translator:
         content = message.value
         layout: Layout | None = None
         payload: Any = None
-        if content and content[0] == MAGIC:
-            layout, payload = self._avro.read(content)
+        if content and self._avro.has(content, message.headers, "value"):
+            layout, payload = self._avro.read(content, message.headers, "value")
         elif content:
-            _check_utf8(content)
+            check_utf8(content)
             layout, payload = self._json.split(message.topic, content, _raws.decode)
         members = members_of(payload)
         if layout is not None and members is not None and self._flat_rows.is_other(members):
@@ -204,11 +235,11 @@ class Translator:
         name = flat.table(source, message.topic)
         if self._is_other(name):
             return Ignored(reason="other table")
-        key = self._keys.read(message.topic, message.key)
+        key = self._keys.read(message.topic, message.key, message.headers)
         rows = self._flat_table(message.topic, layout, flat, name, key, source.connector)
         row: Row | None = None
         if flat.members is not None:
-            is_json = flat.fields is None or not isinstance(message.value, bytes) or message.value[0] != MAGIC
+            is_json = all(isinstance(of, Raw) for of in flat.members.values())
             row = rows.rows.from_members(flat.members) if is_json else rows.rows.from_values(flat.members)
         facts, op = facts_of(source, None, message.timestamp_ms), flat.op
         if op not in _OPS:
@@ -251,12 +282,6 @@ def _of_cloud(event: CloudEvent, data: Payload) -> Payload:
     )
 
 
-def _check_utf8(content: bytes) -> None:
-    """Raises UnicodeDecodeError unless the content is UTF-8, because values are published as they are."""
-    if not content.isascii():
-        content.decode()
-
-
 def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]:
     """Returns the values of the key, from the row if it has them all, else from the message's key."""
     if row is not None and rows.key_places is not None:
@@ -285,13 +310,6 @@ def _without_op(payload: Payload) -> Event:
     if payload.ts_ms is not None and payload.source is None and payload.before == payload.after == NULL:
         return Ignored(reason="heartbeat")
     raise ValueError("neither an event nor any other message of Debezium")
-
-
-def _emitted(payload: Payload, facts: Facts) -> Emitted:
-    if payload.message is None:
-        raise ValueError("a logical message without the block message")
-    content = b64decode(payload.message.content or "", validate=True)
-    return Emitted(prefix=payload.message.prefix, content=content, facts=facts)
 
 
 def _malformed(topic: str, what: str) -> ChangelogError:

@@ -73,10 +73,13 @@ class FlatRow(msgspec.Struct):
 
 
 class FlatRows:
-    """Separates rows from what the transformation added. `prefix` is that of fields and headers."""
+    """Separates rows from what the transformation added.
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    `prefix` is that of fields and headers; `connector` is the connector of rows that do not tell it.
+    """
+
+    def __init__(self, prefix: str, connector: str) -> None:
+        self._prefix, self._connector = prefix, connector
 
     def is_other(self, members: Mapping[str, Any]) -> bool:
         """Returns whether a message is no row, but one that the transformation left as it is."""
@@ -84,7 +87,8 @@ class FlatRows:
 
     def read(self, message: Message, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
         """Returns the row with these members, which are JSON or values of Avro; None if the message has no value."""
-        added = {
+        added: dict[str, Any] = {"connector": self._connector}
+        added |= {
             self._name(name): _header(content)
             for name, content in message.headers
             if name.startswith(self._prefix) and content is not None

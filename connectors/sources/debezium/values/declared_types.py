@@ -31,12 +31,13 @@ _BASES: Final = {
     "double": "double",
     "string": "string",
 }
-_ENCODINGS: Final[Mapping[str, Callable[[str], bytes]]] = {
+ENCODINGS: Final[Mapping[str, Callable[[str], bytes]]] = {
+    "bytes": lambda text: b64decode(text, validate=True),
     "base64": lambda text: b64decode(text, validate=True),
     "base64-url-safe": lambda text: urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)),
     "hex": bytes.fromhex,
 }
-"""The settings `binary.handling.mode` of Debezium in which bytes are text."""
+"""The settings `binary.handling.mode` of Debezium, and how bytes are decoded that are text in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,8 @@ def _declared(name: str, arguments: str | None, connector: str) -> DeclaredType 
         return _of(ConnectSchema(type=_BASES[name], optional=True), connector)
     if name in _NEUTRAL and arguments is None:
         return _NEUTRAL[name]
-    if name == "bytes" and (arguments or "base64") in _ENCODINGS:
-        render = scalars.spelled_binary(_ENCODINGS[arguments or "base64"])
+    if name == "bytes" and (arguments or "base64") in ENCODINGS:
+        render = scalars.spelled_binary(ENCODINGS[arguments or "base64"])
         return _text(Semantics(column_type=Primitive.BYTES, render=render))
     if name == "decimal" and numbers and numbers[2]:
         return _decimal(int(numbers[1]), int(numbers[2]))

@@ -39,16 +39,22 @@ class Placeholders:
         match schema.type:
             case "string":
                 spelled = self._texts[0]
-                return (*self._texts, self._uuid, msgspec.json.encode({spelled: spelled}).decode())
+                entry = {spelled: spelled}
+                return (*self._texts, self._uuid, msgspec.json.encode(entry).decode(), entry)
             case "bytes":
                 return (self._content,)
             case "array" if schema.items is not None:
                 if schema.items.type in ("int8", "int16", "int32", "int64"):
                     return ([byte - 256 if byte > 127 else byte for byte in self._content],)
-                return [[value] for value in self.values(schema.items)]
+                return [[value] for value in self.values(schema.items) if not isinstance(value, dict)]
             case "map" if schema.keys is not None and schema.values is not None and schema.keys.type == "string":
                 return [{value: value} for value in self.values(schema.values) if isinstance(value, str)]
         return ()
+
+    @property
+    def texts(self) -> Sequence[bytes]:
+        """The strings in JSON that stand for a value which was not sent."""
+        return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
         """Returns the same values as JSON. Bytes are a string in base64 there."""

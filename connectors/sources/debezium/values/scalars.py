@@ -6,7 +6,6 @@ In JSON, bytes are a string in base64; in Avro they are bytes. Numbers with a fr
 
 import binascii
 import re
-from base64 import b64decode
 from collections.abc import Callable
 from decimal import Decimal as Number
 from struct import Struct
@@ -85,7 +84,7 @@ def uuid(value: Any) -> bytes:
 
 def octets(value: Any) -> bytes:
     """Returns the bytes of a value: in JSON it is a string in base64."""
-    return value if type(value) is bytes else b64decode(value, validate=True)
+    return value if type(value) is bytes else binascii.a2b_base64(value, strict_mode=True)
 
 
 def binary(value: Any) -> bytes:

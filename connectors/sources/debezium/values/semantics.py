@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from changelog.connectors.capture.rows.codec import string
-from changelog.connectors.sources.debezium.values import temporal
+from changelog.connectors.sources.debezium.values import temporal, usual_tokens
+from changelog.connectors.sources.debezium.values.infinity import INFINITE
 from changelog.connectors.sources.debezium.values.scalars import (
     Render,
     binary,
@@ -39,9 +40,11 @@ Warn = Callable[[str], None]
 GEOMETRY_TYPE: Final = Struct(fields=(("srid", Primitive.LONG), ("wkb", Primitive.BYTES)))
 
 _INTEGERS = frozenset({Primitive.INT, Primitive.LONG})
+_Usual = Callable[[Render, Callable[[bytes], Any]], Callable[[bytes], bytes]]
+
+_values: Final = msgspec.json.Decoder(float_hook=Number)
+
 _MILLI, _MICRO, _NANO = 1_000_000, 1_000, 1
-_FOREVER: Final = {9_223_372_036_825_200_000: b"infinity", -9_223_372_036_832_400_000: b"-infinity"}
-"""What Debezium's connector for PostgreSQL publishes for infinite timestamps, in milliseconds or microseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,20 @@ def semantics(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
     if known is None:
         warn(name)
         return _base(schema)
+    if connector == "postgresql" and name in INFINITE:
+        return _or_infinite(known, INFINITE[name])
     return known
+
+
+def _or_infinite(column: Semantics, infinite: Mapping[object, bytes]) -> Semantics:
+    """Returns the same semantics, except for PostgreSQL's infinite values."""
+
+    def render(value: Any) -> bytes:
+        text = infinite.get(value)
+        return column.render(value) if text is None else b'"%b"' % text
+
+    of_token = None if column.of_token is None else usual_tokens.counted(render, parsed)
+    return Semantics(column_type=column.column_type, render=render, of_token=of_token)
 
 
 def _base(schema: ConnectSchema) -> Semantics:
@@ -94,7 +110,8 @@ def _decimal(schema: ConnectSchema) -> Semantics:
     column_type: ColumnType = Primitive.STRING
     if 0 <= scale <= precision:
         column_type = Decimal(precision=precision, scale=scale)
-    return Semantics(column_type=column_type, render=decimal(scale))
+    render = decimal(scale)
+    return Semantics(column_type=column_type, render=render, of_token=usual_tokens.decimal(render, parsed, scale))
 
 
 def _array(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
@@ -182,7 +199,7 @@ def _moment(unit_ns: int) -> Render:
     def render(value: Any) -> bytes:
         if type(value) is not int:
             raise TypeError("not an integer")
-        return b'"%b"' % (_FOREVER.get(value) or temporal.timestamp(value * unit_ns))
+        return b'"%b"' % temporal.timestamp(value * unit_ns)
 
     return render
 
@@ -203,8 +220,15 @@ def _zoned_time(value: str) -> bytes:
     return temporal.from_iso_clock(value) + b"+00" if value.endswith("Z") else value.encode("ascii")
 
 
-def _of(column_type: ColumnType, render: Render) -> Semantics:
-    return Semantics(column_type=column_type, render=render, passes=render is text or column_type in _INTEGERS)
+def parsed(token: bytes) -> Any:
+    """Returns a JSON value for `Semantics.render`. Raises ValueError or RecursionError."""
+    return _values.decode(token)
+
+
+def _of(column_type: ColumnType, render: Render, usual: _Usual | None = None) -> Semantics:
+    passes = render in (text, boolean) or column_type in _INTEGERS
+    of_token = None if usual is None else usual(render, parsed)
+    return Semantics(column_type=column_type, render=render, passes=passes, of_token=of_token)
 
 
 _BASES: Final[Mapping[str, Semantics]] = {
@@ -214,31 +238,31 @@ _BASES: Final[Mapping[str, Semantics]] = {
     "int32": _of(Primitive.INT, integer(32)),
     "int64": _of(Primitive.LONG, integer(64)),
     "float": _of(Primitive.FLOAT, single),
-    "double": _of(Primitive.DOUBLE, double),
+    "double": _of(Primitive.DOUBLE, double, usual_tokens.double),
     "string": _of(Primitive.STRING, text),
     "bytes": _of(Primitive.BYTES, binary),
 }
 
 _COUNTED: Final[Mapping[str, Semantics]] = {
-    "io.debezium.time.Date": _of(Primitive.DATE, _counted(temporal.day, 1)),
-    "io.debezium.time.Time": _of(Primitive.TIME, _counted(temporal.clock, _MILLI)),
-    "io.debezium.time.MicroTime": _of(Primitive.TIME, _counted(temporal.clock, _MICRO)),
-    "io.debezium.time.NanoTime": _of(Primitive.TIME, _counted(temporal.clock, _NANO)),
-    "io.debezium.time.Timestamp": _of(Primitive.TIMESTAMP, _moment(_MILLI)),
-    "io.debezium.time.MicroTimestamp": _of(Primitive.TIMESTAMP, _moment(_MICRO)),
-    "io.debezium.time.NanoTimestamp": _of(Primitive.TIMESTAMP, _moment(_NANO)),
-    "io.debezium.time.MicroDuration": _of(Primitive.STRING, _counted(temporal.duration, _MICRO)),
-    "io.debezium.time.NanoDuration": _of(Primitive.STRING, _counted(temporal.duration, _NANO)),
+    "io.debezium.time.Date": _of(Primitive.DATE, _counted(temporal.day, 1), usual_tokens.counted),
+    "io.debezium.time.Time": _of(Primitive.TIME, _counted(temporal.clock, _MILLI), usual_tokens.counted),
+    "io.debezium.time.MicroTime": _of(Primitive.TIME, _counted(temporal.clock, _MICRO), usual_tokens.counted),
+    "io.debezium.time.NanoTime": _of(Primitive.TIME, _counted(temporal.clock, _NANO), usual_tokens.counted),
+    "io.debezium.time.Timestamp": _of(Primitive.TIMESTAMP, _moment(_MILLI), usual_tokens.counted),
+    "io.debezium.time.MicroTimestamp": _of(Primitive.TIMESTAMP, _moment(_MICRO), usual_tokens.counted),
+    "io.debezium.time.NanoTimestamp": _of(Primitive.TIMESTAMP, _moment(_NANO), usual_tokens.counted),
+    "io.debezium.time.MicroDuration": _of(Primitive.STRING, _counted(temporal.duration, _MICRO), usual_tokens.counted),
+    "io.debezium.time.NanoDuration": _of(Primitive.STRING, _counted(temporal.duration, _NANO), usual_tokens.counted),
     "io.debezium.time.Year": _of(Primitive.INT, integer(32)),
-    "org.apache.kafka.connect.data.Date": _of(Primitive.DATE, _counted(temporal.day, 1)),
-    "org.apache.kafka.connect.data.Time": _of(Primitive.TIME, _counted(temporal.clock, _MILLI)),
-    "org.apache.kafka.connect.data.Timestamp": _of(Primitive.TIMESTAMP, _moment(_MILLI)),
+    "org.apache.kafka.connect.data.Date": _of(Primitive.DATE, _counted(temporal.day, 1), usual_tokens.counted),
+    "org.apache.kafka.connect.data.Time": _of(Primitive.TIME, _counted(temporal.clock, _MILLI), usual_tokens.counted),
+    "org.apache.kafka.connect.data.Timestamp": _of(Primitive.TIMESTAMP, _moment(_MILLI), usual_tokens.counted),
 }
 
 _SCALARS: Final[Mapping[str, Semantics]] = {
     **_COUNTED,
     "io.debezium.time.ZonedTime": _of(Primitive.STRING, _spelled(_zoned_time)),
-    "io.debezium.time.ZonedTimestamp": _of(Primitive.TIMESTAMP_TZ, _spelled(temporal.from_zoned)),
+    "io.debezium.time.ZonedTimestamp": _of(Primitive.TIMESTAMP_TZ, _spelled(temporal.from_zoned), usual_tokens.zoned),
     "io.debezium.time.IsoDate": _of(Primitive.DATE, _spelled(temporal.from_iso_date)),
     "io.debezium.time.IsoTime": _of(Primitive.TIME, _spelled(temporal.from_iso_clock)),
     "io.debezium.time.IsoTimestamp": _of(Primitive.TIMESTAMP, _spelled(temporal.from_iso_timestamp)),
@@ -273,10 +297,3 @@ _NESTED: Final[Mapping[str, Callable[[ConnectSchema, str, Warn], Semantics]]] = 
     "map": _map,
     "struct": _struct,
 }
-
-_values: Final = msgspec.json.Decoder(float_hook=Number)
-
-
-def parsed(token: bytes) -> Any:
-    """Returns a JSON value for `Semantics.render`. Raises ValueError or RecursionError."""
-    return _values.decode(token)
