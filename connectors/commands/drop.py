@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--publication", action="store_true", help="drop the publication")
     parser.add_argument(
+        "--group", action="store_true", help="drop the consumer group that shows how far the service has read topics"
+    )
+    parser.add_argument(
         "--topics", action="store_true", help="delete the topics of the entities and of their deltas, with all messages"
     )
     parser.add_argument(
@@ -59,13 +62,14 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, "--topics and --positions are for Kafka, but the sink is files", hint=hint)
     source = database(settings)
     remnants = source.remnants()
-    if (arguments.slot or arguments.publication) and not remnants:
-        message = "--slot and --publication are for PostgreSQL; the service creates nothing on this server"
-        raise ChangelogError(Kind.USAGE, message)
+    kinds = {remnant.kind for remnant in remnants}
+    for kind, of in (("slot", "PostgreSQL"), ("publication", "PostgreSQL"), ("group", "topics of Debezium")):
+        if vars(arguments)[kind] and kind not in kinds:
+            raise ChangelogError(Kind.USAGE, f"--{kind} is for {of}; the service creates none for this source")
     on_kafka = _read_kafka(settings, source)
     _show(settings, remnants, on_kafka)
     refuse_running(settings)
-    if not (drops_on_kafka or arguments.slot or arguments.publication) or not arguments.yes:
+    if not (drops_on_kafka or any(vars(arguments)[kind] for kind in kinds)) or not arguments.yes:
         say(f"nothing is dropped: {_advice(settings, remnants)}")
         return 0
     if drops_on_kafka and on_kafka.trouble is not None:

@@ -29,7 +29,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
             translator=lambda: translator(translation),
             hmac_key=config.hmac_key,
             codec=config.codec,
-            declared={table: tuple(_columns(entity)) for table, entity in _tables(config, source)},
+            declared={table: tuple(_columns(entity)) for table, entity in _tables(config, source) if entity.key},
         )
     )
 

@@ -120,6 +120,11 @@ def matches(table: TableName, patterns: Sequence[str]) -> bool:
 
 def _absent(table: TableName, tables: dict[TableName, TableInfo], config: Config) -> str:
     elsewhere = [table_text(other) for other in tables if other[1].lower() == table[1].lower()]
+    if config.source.kind == "debezium" and not elsewhere:
+        return (
+            f"there is no event of {table_text(table)} yet; let Debezium publish one, or add its key, as in "
+            'key = ["id"]'
+        )
     advice = f"did you mean {elsewhere[0]}?" if elsewhere else "create it, or correct the name"
     if config.source.kind == "mysql":  # its catalogue has only tables that the account may read
         advice += f"; or GRANT SELECT ON {table_text(table)} to the service's account"

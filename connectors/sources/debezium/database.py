@@ -108,7 +108,8 @@ class DebeziumDatabase:
             left = self._settings.origin.left(stored)
             end = commit_text(int(stored.source["place"]) + left)
             mean = int(stored.source.get("message_bytes", 0))
-            hold = replace(hold, is_lost=self._settings.origin.is_lost(stored))
+            if self._settings.origin.is_lost(stored):
+                hold = replace(hold, is_lost=True, condition="lost")
         elif source is not None and through:
             end, mean = source.end_of(through), source.message_bytes
         else:

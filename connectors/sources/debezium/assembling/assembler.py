@@ -17,25 +17,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.open_transaction import OpenTransaction
-from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.render_rows import Meta, Span
-from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
-from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.render_rows import Span
+from changelog.connectors.capture.rows.row_records import Origin, Transaction
 from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows, fitted
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, is_move
+from changelog.connectors.sources.debezium.decode.encode import PublishedRow, RowEncoder
 from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Facts, Table, Truncated
 from changelog.envelope.checkpoint import Decisions
-from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.envelope.model import Op, Record, Stamp
+from changelog.envelope.model import Op, Stamp
 from changelog.envelope.position import Position
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.versions import Look, Versions
@@ -92,16 +88,6 @@ class Fed:
     other_tables: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row to publish. Of a truncate, `row` is None."""
-
-    origin: Origin
-    binding: Binding
-    op: Op
-    row: Insert | Update | Delete | None
-
-
 class Assembler:
     """Keeps the state between two calls of `feed`.
 
@@ -131,6 +117,7 @@ class Assembler:
         self._assembly = Assembly(
             entities=self._entities, published=published, partial=partial, listener=None, versions=versions
         )
+        self._encoder = RowEncoder()
         self._tables: dict[str, Table] = {}
         self._looks: dict[str, Binding] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
@@ -168,7 +155,7 @@ class Assembler:
 
         After an error, `Fed.consumed` does not include the transaction in which it is. The error is in `stop`.
         """
-        block, before = _Block(self._assembly, place=self.place), self.open_end
+        block, before = _Block(self._assembly, self._encoder, place=self.place), self.open_end
         run = block.run
         try:
             for index, item in enumerate(items):
@@ -183,6 +170,9 @@ class Assembler:
             position = run.fail(error)
             consumed, self.place = block.start_of(position.commit)
             self._stopped_in = None if block.begins(position.commit) else before
+            assert block.begins(position.commit) or (
+                before is not None and before.transaction.commit == position.commit
+            )
         else:
             consumed, self.place = len(items), block.place
         return Fed(assembled=run.result(), consumed=consumed, other_tables=block.other_tables)
@@ -243,14 +233,14 @@ class Assembler:
     def _refuse(self, block: "_Block", item: Item, unreadable: Unreadable) -> None:
         """Stops at a message that cannot be translated, unless an operator has decided to leave it out."""
         error = unreadable.error
-        message = f"{item.placed.where}: {error.message}"
         self._close(block)
         position = Position(self._epoch, block.place, 0)
-        if error.kind is not Kind.MALFORMED:
-            raise ChangelogError(error.kind, message, hint=error.hint, position=position)
-        if self._decisions.at(position) == "skip":
+        if error.kind is Kind.MALFORMED and self._decisions.at(position) == "skip":
             return
         block.begin(self._transaction(block, "", 0))
+        message = f"{item.placed.where}: {error.message}"
+        if error.kind is not Kind.MALFORMED:
+            raise ChangelogError(error.kind, message, hint=error.hint, position=position)
         hint = f"{error.hint}, or " if error.hint else ""
         raise ChangelogError(
             Kind.STOP,
@@ -269,13 +259,13 @@ class Assembler:
         binding = self._bound(block, event.table)
         match event.op:
             case "c":
-                block.take(_Row(origin, binding, Op.CREATE, old_rows.insert(event)))
+                block.take(PublishedRow(origin, binding, Op.CREATE, old_rows.insert(event)))
             case "r":
-                block.take(_Row(origin, binding, Op.READ, old_rows.insert(event)))
+                block.take(PublishedRow(origin, binding, Op.READ, old_rows.insert(event)))
             case "u":
-                block.take(_Row(origin, binding, Op.UPDATE, old_rows.update(event)))
+                block.take(PublishedRow(origin, binding, Op.UPDATE, old_rows.update(event)))
             case "d":
-                block.take(_Row(origin, binding, Op.DELETE, old_rows.delete(event)))
+                block.take(PublishedRow(origin, binding, Op.DELETE, old_rows.delete(event)))
 
     def _take_move(self, block: "_Block", deleted: Changed, created: Changed) -> None:
         block.pending = None
@@ -285,7 +275,7 @@ class Assembler:
             return
         row = self.old_rows.move(deleted, created)
         binding = self._bound(block, created.table)
-        block.take(_Row(self._origin(created.facts), binding, Op.UPDATE, row))
+        block.take(PublishedRow(self._origin(created.facts), binding, Op.UPDATE, row))
 
     def _emit_pending(self, block: "_Block") -> None:
         """Publishes a delete that could have been the first half of a move."""
@@ -297,7 +287,7 @@ class Assembler:
         entity = self._entities[event.name]
         table = self._tables.get(entity.name) or Table(name=event.name, number=-1, columns=(), key=())
         binding = self._binder.bind(entity, table)
-        block.take(_Row(self._origin(event.facts), binding, Op.TRUNCATE, None))
+        block.take(PublishedRow(self._origin(event.facts), binding, Op.TRUNCATE, None))
 
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if its schema has only a part of them."""
@@ -349,9 +339,10 @@ class Assembler:
 class _Block:
     """The state of one call of `feed`. `index` is the number of the present item, and `place` the place before it."""
 
-    def __init__(self, assembly: Assembly, *, place: int) -> None:
-        self._rows: list[_Row] = []
-        self.run = AssemblyRun(assembly, _Encoder(self._rows).encode)
+    def __init__(self, assembly: Assembly, encoder: RowEncoder, *, place: int) -> None:
+        rows = _Rows(encoder)
+        self._rows = rows.rows
+        self.run = AssemblyRun(assembly, rows.encode)
         self.place, self.index = place, 0
         self.pending: Changed | None = None
         self.other_tables: Counter[str] = Counter()
@@ -362,7 +353,7 @@ class _Block:
         self._begun[transaction.commit] = self.index
         self.run.begin(transaction)
 
-    def take(self, row: _Row) -> None:
+    def take(self, row: PublishedRow) -> None:
         self._rows.append(row)
         self.run.take(1)
 
@@ -371,53 +362,20 @@ class _Block:
         return commit in self._begun
 
     def start_of(self, commit: int) -> tuple[int, int]:
-        """Returns the number of the first item of a transaction, and the place before it."""
+        """Returns the number of the first item of a transaction, and the place before it.
+
+        A transaction that does not begin in the block is the one that was open before it.
+        """
         index = self._begun.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
 
-class _Encoder:
-    """Encodes the rows of one block. It must not refer to the run; `AssemblyRun` says why."""
+class _Rows:
+    """The rows of one block, and their encoder. It must not refer to the run; `AssemblyRun` says why."""
 
-    def __init__(self, rows: list[_Row]) -> None:
-        self._rows = rows
+    def __init__(self, encoder: RowEncoder) -> None:
+        self.rows: list[PublishedRow] = []
+        self._encoder = encoder
 
     def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
-        meta, records, places = Meta(spans), list[Record](), list[int]()
-        unstamped: Counter[str] = Counter()
-        stop: ChangelogError | None = None
-        for place, row in enumerate(self._rows[first:end]):
-            change = meta.change(place)
-            if 2 * change.ordinal <= meta.published[place]:
-                continue
-            try:
-                row_records_ = _records(row, change)
-            except ChangelogError as error:
-                if error.kind is Kind.MALFORMED:
-                    raise
-                error.position = error.position or change.position()
-                stop = error
-                break
-            records += row_records_
-            places += [place] * len(row_records_)
-            entity = row.binding.entity
-            if change.stamp is None and entity.missing_stamp == "warn" and row.op not in (Op.TRUNCATE, Op.READ):
-                unstamped[entity.name] += 1
-        shapes = {row.binding.entity.name: row.binding.shape for row in self._rows[first:end]}
-        at = np.array(places, np.int64)
-        return EncodedRows(
-            rows=batch.with_shapes(batch.from_records(records), shapes),
-            commits=meta.commits[at],
-            xids=meta.xids(at),
-            unstamped=unstamped,
-            stop=stop,
-        )
-
-
-def _records(row: _Row, change: Change) -> list[Record]:
-    if row.row is None:
-        return row_records.truncates(row.origin, row.binding, change)
-    if row.op is Op.READ:
-        assert isinstance(row.row, Insert)
-        return [row_records.read(row.origin, row.binding, row.row.new, change)]
-    return row_records.records(row.origin, row.binding, row.row, change)
+        return self._encoder.encode(self.rows[first:end], spans)

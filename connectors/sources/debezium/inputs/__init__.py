@@ -84,7 +84,7 @@ class Input(Protocol):
 
 
 Declared = Mapping[tuple[str, str], tuple[str, ...]]
-"""The tables that the configuration names, and the columns that it names of them."""
+"""The tables whose keys the configuration names, and all columns that it names of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,8 +154,8 @@ class TopicsOrigin:
         """See `Origin.drop`."""
         if kind != GROUP:
             raise ChangelogError(Kind.USAGE, f"the service creates no {kind} beside its topics, only a group")
-        group = self._settings.group
-        for future in self._settings.client.admin().delete_consumer_groups([group]).values():
+        group, admin = self._settings.group, self._settings.client.admin()
+        for future in admin.delete_consumer_groups([group]).values():
             try:
                 future.result()
             except KafkaException as error:

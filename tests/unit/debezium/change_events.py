@@ -1,0 +1,110 @@
+"""Makes messages as Debezium's connectors write them, in JSON with schemas."""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from changelog.connectors.sources.debezium.decode.events import Message
+
+COLUMNS: Mapping[str, str] = {"id": "int32", "status": "string"}
+STARTED_MS = 1_795_000_000_000
+
+Row = Mapping[str, Any]
+
+
+def event(
+    op: str,
+    table: tuple[str, str],
+    before: Row | None,
+    after: Row | None,
+    *,
+    transaction: int | None = 7,
+    at: int = 0,
+    columns: Mapping[str, str] = COLUMNS,
+    key: Sequence[str] = ("id",),
+    connector: str = "postgresql",
+    snapshot: str = "false",
+    headers: Sequence[tuple[str, bytes | None]] = (),
+    topic: str | None = None,
+) -> Message:
+    """Returns the event of a row. `at` is its time, in milliseconds after the start of all."""
+    row = _struct([{**_column(name, type_), "optional": name not in key} for name, type_ in columns.items()])
+    holder = after or before or {}
+    source = _source(table, transaction, at, connector, snapshot)
+    value = {
+        "schema": _struct(
+            [{**row, "field": "before", "optional": True}, {**row, "field": "after", "optional": True}]
+            + [_column(name, "string") for name in ("op",)]
+        ),
+        "payload": {"before": before, "after": after, "source": source, "op": op, "ts_ms": STARTED_MS + at},
+    }
+    return Message(
+        topic=topic or f"app.{'.'.join(table)}",
+        key=json.dumps(
+            {
+                "schema": _struct([_column(name, columns[name]) for name in key]),
+                "payload": {name: holder[name] for name in key},
+            }
+        ).encode(),
+        value=json.dumps(value).encode(),
+        headers=headers,
+        timestamp_ms=STARTED_MS + at,
+    )
+
+
+def tombstone(table: tuple[str, str], key: Row) -> Message:
+    """Returns the message that follows a delete."""
+    text = {"schema": _struct([_column(name, COLUMNS[name]) for name in key]), "payload": key}
+    return Message(topic=f"app.{'.'.join(table)}", key=json.dumps(text).encode(), value=None)
+
+
+def key_header(name: str, key: Row) -> tuple[str, bytes]:
+    """Returns the header by which Debezium links the two events of a row whose key changed."""
+    text = {"schema": _struct([_column(column, COLUMNS[column]) for column in key]), "payload": key}
+    return f"__debezium.{name}", json.dumps(text).encode()
+
+
+def stamp(content: bytes, *, transaction: int, at: int, prefix: str = "provenance") -> Message:
+    """Returns the event of a logical message."""
+    payload = {
+        "op": "m",
+        "ts_ms": STARTED_MS + at,
+        "source": _source(("", ""), transaction, at, "postgresql", "false"),
+        "message": {"prefix": prefix, "content": base64.b64encode(content).decode()},
+    }
+    value = {"schema": _struct([_column("op", "string")]), "payload": payload}
+    return Message(topic="app.message", key=None, value=json.dumps(value).encode(), timestamp_ms=STARTED_MS + at)
+
+
+def truncate(table: tuple[str, str], *, transaction: int = 7, at: int = 0) -> Message:
+    """Returns the event of a truncate."""
+    source = _source(table, transaction, at, "postgresql", "false")
+    payload = {"before": None, "after": None, "source": source, "op": "t", "ts_ms": STARTED_MS + at}
+    value = {"schema": _struct([_column("op", "string")]), "payload": payload}
+    return Message(topic=f"app.{'.'.join(table)}", key=None, value=json.dumps(value).encode())
+
+
+def _source(
+    table: tuple[str, str], transaction: int | None, at: int, connector: str, snapshot: str
+) -> dict[str, object]:
+    return {
+        "version": "3.5.0.Final",
+        "connector": connector,
+        "name": "app",
+        "ts_ms": STARTED_MS + at,
+        "snapshot": snapshot,
+        "db": "shop",
+        "schema": table[0],
+        "table": table[1],
+        "txId": transaction,
+        "lsn": 1000 + at,
+    }
+
+
+def _struct(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"type": "struct", "fields": fields, "optional": False}
+
+
+def _column(name: str, type_: str) -> dict[str, Any]:
+    return {"type": type_, "optional": True, "field": name}
