@@ -45,7 +45,7 @@ ENGINE := connectors/debezium/changelog-debezium.jar
 ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connectors/debezium/java/pom.xml
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-CONNECTORS := postgres mariadb
+CONNECTORS := postgres mysql mariadb
 SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb

@@ -8,6 +8,7 @@ import binascii
 import re
 from collections.abc import Callable
 from decimal import Decimal as Number
+from struct import Struct
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ Render = Callable[[Any], bytes]
 """Takes a value that is not null, and returns its JSON."""
 
 _BITS_MAX: Final = 1 << 20
+_SINGLE: Final = Struct("<f")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _raws: Final = msgspec.json.Decoder(Raw)
@@ -50,8 +52,9 @@ def integer(bits_: int) -> Render:
 
 
 def single(value: Any) -> bytes:
-    """Prints a float of 32 bits."""
-    return floats.token(_float(value), single=True)
+    """Prints a float of 32 bits. JSON has its decimal digits, which are no such float yet."""
+    [rounded] = _SINGLE.unpack(_SINGLE.pack(_float(value)))
+    return floats.token(rounded, single=True)
 
 
 def double(value: Any) -> bytes:

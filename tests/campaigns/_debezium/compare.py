@@ -1,0 +1,183 @@
+"""Compares what two readers of one database published: each row, in its order, and its transaction."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Raw
+
+from tests.campaigns._debezium.listed import Rules, parsed
+
+_COLUMNS = ("entity", "key", "op", "position", "transaction", "provenance", "current", "original", "moved")
+_states = msgspec.json.Decoder(dict[str, Raw])
+SHOWN = 12
+ABSENT = ("unavailable", "unavailableOriginal", "jsonNull", "jsonNullOriginal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A published row. `commit` is the part of its position that is the same in its whole transaction."""
+
+    entity: str
+    key: str
+    op: str
+    commit: str
+    transaction: str
+    committed_at: str
+    absent: tuple[Any, ...]
+    current: Mapping[str, bytes] | None
+    original: Mapping[str, bytes] | None
+    moved: str | None
+
+
+def rows_of(batches: Iterable[pa.RecordBatch], entities: Iterable[str]) -> Iterator[Row]:
+    """Yields the rows of these entities."""
+    names = set(entities)
+    for rows in batches:
+        columns = (rows.column(name).to_pylist() for name in _COLUMNS)
+        for entity, key, op, position, transaction, provenance, current, original, moved in zip(*columns, strict=True):
+            if entity not in names:
+                continue
+            source = msgspec.json.decode(provenance)["source"]
+            yield Row(
+                entity=entity,
+                key=key,
+                op=op,
+                commit=position.rpartition("/")[0],
+                transaction=transaction,
+                committed_at=source["committedAt"],
+                absent=tuple(source.get(name) for name in ABSENT),
+                current=_state(current),
+                original=_state(original),
+                moved=moved,
+            )
+
+
+def _state(text: str | None) -> Mapping[str, bytes] | None:
+    return None if text is None else {name: bytes(token) for name, token in _states.decode(text).items()}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a comparison found. `listed` counts listed differences of values, and `faults` all others."""
+
+    changes: int = 0
+    reads: int = 0
+    values: int = 0
+    transactions: int = 0
+    listed: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def fault(self, kind: str, example: object) -> None:
+        """Counts a fault, with an example of each kind."""
+        self.faults[kind] += 1
+        if self.faults[kind] <= 2 and len(self.examples) < SHOWN:
+            self.examples.append(f"{kind}: {str(example)[:600]}")
+
+    def check(self) -> None:
+        """Raises AssertionError if there is a fault."""
+        assert not self.faults, "\n".join([str(dict(self.faults)), *self.examples])
+
+
+class Comparison:
+    """Compares two readers. `rules` are the listed differences by entity and column; `described` says what a column is,
+    for messages.
+    """
+
+    def __init__(self, rules: Mapping[tuple[str, str], Rules], described: Mapping[tuple[str, str], str]) -> None:
+        self.verdict = Verdict()
+        self._rules, self._described = rules, described
+        self._updated: set[str] = set()
+
+    def compare(self, ours: Sequence[Row], theirs: Sequence[Row]) -> Verdict:
+        """Compares all rows. Rows that were read from tables have no order among the changes."""
+        self._reads(*([row for row in side if row.op == "read"] for side in (ours, theirs)))
+        self._changes(*([row for row in side if row.op != "read"] for side in (ours, theirs)))
+        return self.verdict
+
+    def _reads(self, ours: Sequence[Row], theirs: Sequence[Row]) -> None:
+        by_key, others = ({(row.entity, row.key): row for row in side} for side in (ours, theirs))
+        for name in by_key.keys() | others.keys():
+            if name not in by_key or name not in others:
+                self.verdict.fault("a row was read by one reader only", (name, name in by_key))
+                continue
+            self.verdict.reads += 1
+            self._row(by_key[name], others[name])
+        for side in (ours, theirs):
+            if len(side) != len({(row.entity, row.key) for row in side}):
+                self.verdict.fault("a row was read twice", len(side))
+
+    def _changes(self, ours: Sequence[Row], theirs: Sequence[Row]) -> None:
+        groups: dict[str, str] = {}
+        for number, (own, other) in enumerate(zip(ours, theirs, strict=False)):
+            if (own.entity, own.key, own.op) != (other.entity, other.key, other.op):
+                self.verdict.fault("another change follows", f"{number}: {own}\n    {other}")
+                return
+            self.verdict.changes += 1
+            self._row(own, other)
+            if own.transaction != other.transaction:
+                self.verdict.fault("another transaction", (own, other.transaction))
+            if groups.setdefault(own.commit, other.commit) != other.commit:
+                self.verdict.fault("a transaction in two parts", (own, other))
+        self.verdict.transactions = len(groups)
+        if len(set(groups.values())) != len(groups):
+            self.verdict.fault("two transactions in one", len(groups))
+        if len(ours) != len(theirs):
+            more = (ours if len(ours) > len(theirs) else theirs)[min(len(ours), len(theirs))]
+            self.verdict.fault("one reader has more changes", (len(ours), len(theirs), more))
+
+    def _is_unsure(self, own: Row, other: Row) -> bool:
+        """Whether Debezium's delete has only the key, because no update of the table has come yet.
+
+        Events of PostgreSQL do not say whether old rows are complete. The first update shows it.
+        """
+        if other.op == "update":
+            self._updated.add(other.entity)
+        if own.op != "delete" or own.entity in self._updated or own.original is None or other.original is None:
+            return False
+        missing = [name for name in own.original if name not in other.original]
+        key = {name: token for name, token in own.original.items() if name in other.original}
+        return bool(missing) and other.absent == (None, missing, None, None) and key == other.original
+
+    def _row(self, own: Row, other: Row) -> None:
+        if self._is_unsure(own, other):
+            self.verdict.listed["a delete before the first update of its table"] += 1
+            return
+        if own.absent != other.absent:
+            self.verdict.fault(f"other absent values in {own.op}", (own.entity, own.key, own.absent, other.absent))
+        if own.moved != other.moved:
+            self.verdict.fault("another move", (own.entity, own.moved, other.moved))
+        if own.op != "read" and own.committed_at != other.committed_at:
+            self.verdict.fault("another time", (own.committed_at, other.committed_at))
+        for side in ("current", "original"):
+            self._state(own, side, getattr(own, side), getattr(other, side))
+
+    def _state(
+        self, row: Row, side: str, ours: Mapping[str, bytes] | None, theirs: Mapping[str, bytes] | None
+    ) -> None:
+        if ours is None or theirs is None:
+            if ours is not theirs:
+                self.verdict.fault(f"only one has {side} of {row.op}", (row.entity, row.key, ours, theirs))
+            return
+        if [*ours] != [*theirs]:
+            self.verdict.fault(f"other columns in {side} of {row.op}", (row.entity, row.key, [*ours], [*theirs]))
+            return
+        self.verdict.values += len(ours)
+        for name, token in ours.items():
+            if token != theirs[name]:
+                self._value(row, name, token, theirs[name])
+
+    def _value(self, row: Row, column: str, ours: bytes, theirs: bytes) -> None:
+        own, other = parsed(ours), parsed(theirs)
+        if own == other:
+            return
+        for name, rule in self._rules.get((row.entity, column), {}).items():
+            if rule(own, other):
+                self.verdict.listed[name] += 1
+                return
+        described = self._described.get((row.entity, column), "a key")
+        self.verdict.fault(f"{described} in {'read' if row.op == 'read' else 'log'}", (column, ours, theirs))

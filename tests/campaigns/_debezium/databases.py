@@ -1,0 +1,291 @@
+"""The three databases: how to write to them, and how both sides read them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import psycopg
+
+from changelog.connectors.servers.mysql import Server as MysqlServer
+from changelog.connectors.servers.postgres import Server, temporary_server
+from tests.campaigns._debezium import listed, mysql_types, postgres_types
+from tests.campaigns._debezium.tables import Alteration, Kind, KeyColumn, Table
+from tests.campaigns._debezium.workload import SESSIONS, Execute
+from tests.servers import SETTINGS, fresh_database
+from tests.servers.mysql import fresh_mysql_database, mysql_server, version_of
+
+DONE = "done"
+"""The table whose row is the last change."""
+
+HEAD = """
+name = "{name}"
+[source]
+kind = "{kind}"
+dsn = "{dsn}"
+[sink]
+path = "log"
+commit_seconds = 0.2
+[service]
+listen = "127.0.0.1:0"
+[schemas]
+on_incompatible = "publish"
+on_restated = "ask"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A fresh database. `executes` are sessions, and `properties` are those of Debezium's connector."""
+
+    name: str
+    home: str
+    source: Mapping[str, str]
+    executes: Sequence[Execute]
+    properties: Mapping[str, str]
+
+    def config(self, tables: Sequence[str]) -> str:
+        """Returns the configuration of our own reader."""
+        entities = (f'[entities.{of}]\ntable = "{self.home}.{of}"\non_truncate = "publish"\n' for of in tables)
+        return HEAD.format(name=self.name, **self.source) + "".join(entities)
+
+
+class Database(Protocol):
+    """One of the three servers."""
+
+    name: str
+    begin: str
+    jars: str
+    key_kinds: Sequence[tuple[str, Callable[[int], str]]]
+
+    def kinds(self) -> Sequence[Kind]:
+        """Returns the types that columns can have."""
+
+    def open(self, tables: Sequence[str]) -> contextlib.AbstractContextManager[Opened]:
+        """Creates a fresh database for tables of these names."""
+
+    def created(self, random: Random, table: Table) -> Iterator[str]:
+        """Yields the SQL that creates a table."""
+
+    def alteration(self, random: Random, table: Table) -> Alteration:
+        """Returns a random change of the table's definition."""
+
+
+class Postgres:
+    """PostgreSQL."""
+
+    name, begin, jars = "postgres", "BEGIN", "postgres"
+    key_kinds = postgres_types.KEYS
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def kinds(self) -> Sequence[Kind]:
+        """See `Database`."""
+        return postgres_types.KINDS
+
+    @contextlib.contextmanager
+    def open(self, tables: Sequence[str]) -> Iterator[Opened]:
+        """See `Database`."""
+        with fresh_database(self._server) as dsn, contextlib.ExitStack() as stack:
+            sessions = [stack.enter_context(psycopg.connect(dsn, autocommit=True)) for _ in range(SESSIONS)]
+            sessions[0].execute(postgres_types.DEFINITIONS.encode())
+            name = sessions[0].info.dbname
+            yield Opened(
+                name=name,
+                home="public",
+                source={"kind": "postgres", "dsn": dsn},
+                executes=[_postgres(session) for session in sessions],
+                properties={
+                    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+                    "plugin.name": "pgoutput",
+                    "publication.name": "debezium",
+                    "publication.autocreate.mode": "filtered",
+                    "slot.name": f"debezium_{name}",
+                    "slot.drop.on.stop": "false",
+                    "table.include.list": ",".join(f"public.{table}" for table in tables),
+                    "database.hostname": "127.0.0.1",
+                    "database.port": str(self._server.port),
+                    "database.dbname": name,
+                    "database.user": "postgres",
+                    "interval.handling.mode": "string",
+                    "hstore.handling.mode": "map",
+                },
+            )
+
+    def created(self, random: Random, table: Table) -> Iterator[str]:
+        """See `Database`."""
+        yield _create(table, "")
+        if random.random() < 0.7:
+            yield f"ALTER TABLE {table.name} REPLICA IDENTITY FULL"
+        for name, kind in table.columns.items():
+            if kind.definition in ("text", "bytea", "jsonb", "hstore", "int[]"):
+                yield f"ALTER TABLE {table.name} ALTER {name} SET STORAGE EXTERNAL"
+
+    def alteration(self, random: Random, table: Table) -> Alteration:
+        """See `Database`."""
+        return _altered(random, table, self.kinds(), POSTGRES_WIDER, "ALTER {name} TYPE {definition}")
+
+
+def _postgres(session: psycopg.Connection) -> Execute:
+    def execute(sql: str) -> None:
+        session.execute(sql.encode())
+
+    return execute
+
+
+class Mysql:
+    """MySQL or MariaDB."""
+
+    begin = "BEGIN"
+    key_kinds = mysql_types.KEYS
+
+    def __init__(self, server: MysqlServer) -> None:
+        self._server = server
+        self.name = self.jars = server.flavour
+        self._kinds = mysql_types.kinds(server.flavour, version_of(server))
+
+    def kinds(self) -> Sequence[Kind]:
+        """See `Database`."""
+        return self._kinds
+
+    @contextlib.contextmanager
+    def open(self, tables: Sequence[str]) -> Iterator[Opened]:
+        """See `Database`."""
+        server = self._server
+        with fresh_mysql_database(server) as name, contextlib.ExitStack() as stack:
+            executes = []
+            for _ in range(SESSIONS):
+                connection = stack.enter_context(server.connect(name))
+                cursor = stack.enter_context(connection.cursor())
+                cursor.execute("SET autocommit = 1, sql_mode = '', SESSION transaction_isolation = 'READ-COMMITTED'")
+                executes.append(_mysql(cursor))
+            mysql = server.flavour == "mysql"
+            yield Opened(
+                name=name,
+                home=name,
+                source={"kind": "mysql", "dsn": f"mysql://root@{server.host}:{server.port}/{name}"},
+                executes=executes,
+                properties={
+                    "connector.class": "io.debezium.connector."
+                    + ("mysql.MySqlConnector" if mysql else "mariadb.MariaDbConnector"),
+                    "database.ssl.mode": "disabled" if mysql else "disable",
+                    "database.hostname": server.host,
+                    "database.port": str(server.port),
+                    "database.user": "root",
+                    "database.password": "",
+                    "database.server.id": "7001",
+                    "database.include.list": name,
+                    "table.include.list": ",".join(f"{name}.{table}" for table in tables),
+                    "bigint.unsigned.handling.mode": "precise",
+                },
+            )
+
+    def created(self, random: Random, table: Table) -> Iterator[str]:
+        """See `Database`."""
+        yield _create(table, " CHARACTER SET utf8mb4")
+
+    def alteration(self, random: Random, table: Table) -> Alteration:
+        """See `Database`."""
+        return _altered(random, table, self._kinds, MYSQL_WIDER, "MODIFY {name} {definition}")
+
+
+def _mysql(cursor: object) -> Execute:
+    def execute(sql: str) -> None:
+        cursor.execute(sql)  # type: ignore[attr-defined]
+
+    return execute
+
+
+POSTGRES_WIDER = {
+    "smallint": "integer",
+    "integer": "bigint",
+    "varchar(20)": "text",
+    "numeric(12,2)": "numeric(38,10)",
+    "real": "double precision",
+    "timestamp(0)": "timestamp",
+    "json": "jsonb",
+}
+MYSQL_WIDER = {
+    "TINYINT": "INT",
+    "SMALLINT": "BIGINT",
+    "INT": "BIGINT",
+    "FLOAT": "DOUBLE",
+    "DECIMAL(5,0)": "DECIMAL(14,4)",
+    "DATETIME(0)": "DATETIME(6)",
+    "TIME(1)": "TIME(5)",
+    "VARBINARY(5)": "VARBINARY(300)",
+    "TEXT CHARACTER SET utf8mb4": "LONGTEXT CHARACTER SET utf8mb4",
+}
+"""For some types, a type that holds all their values."""
+
+
+def _create(table: Table, more: str) -> str:
+    keys = [f"{column.name} {column.definition} NOT NULL" for column in table.key]
+    columns = [f"{name} {kind.definition}" for name, kind in table.columns.items()]
+    key = f"PRIMARY KEY ({', '.join(column.name for column in table.key)})"
+    return f"CREATE TABLE {table.name} ({', '.join([*keys, *columns, key])}){more}"
+
+
+def _altered(
+    random: Random, table: Table, kinds: Sequence[Kind], wider: Mapping[str, str], modify: str
+) -> Alteration:
+    columns = dict(table.columns)
+    retyped = [name for name, kind in columns.items() if kind.definition in wider]
+    choices = ["add", "rename"] + ["drop"] * (len(columns) > 3) + ["modify"] * bool(retyped)
+    choice = random.choice(choices)
+    name = random.choice(sorted(columns))
+    if choice == "add":
+        name, kind = table.new_column(), random.choice(kinds)
+        sql = f"ADD COLUMN {name} {kind.definition}"
+        columns[name] = kind
+    elif choice == "drop":
+        sql = f"DROP COLUMN {name}"
+        del columns[name]
+    elif choice == "rename":
+        new = table.new_column()
+        sql = f"RENAME COLUMN {name} TO {new}"
+        columns = {new if of == name else of: kind for of, kind in columns.items()}
+        table.note(new, table.rules[name])
+    else:
+        name = random.choice(retyped)
+        kind = next(of for of in kinds if of.definition == wider[columns[name].definition])
+        sql = modify.format(name=name, definition=kind.definition)
+        columns[name] = kind
+    for of, kind in columns.items():
+        table.note(of, kind.listed)
+    return Alteration(sql=f"ALTER TABLE {table.name} {sql}", columns=columns)
+
+
+def random_tables(random: Random, database: Database, columns: int) -> list[Table]:
+    """Returns tables with keys and columns of random types."""
+    kinds = list(database.kinds())
+    random.shuffle(kinds)
+    tables = []
+    for number in range(3):
+        chosen = [kinds[place % len(kinds)] for place in range(number * columns, (number + 1) * columns)]
+        keys = [("INT", str)] if number == 0 else random.sample(database.key_kinds, random.randrange(1, 3))
+        tables.append(
+            Table(
+                name=f"t{number}",
+                key=tuple(
+                    KeyColumn(name=f"k{place}", definition=definition, literal=literal)
+                    for place, (definition, literal) in enumerate(keys)
+                ),
+                columns={f"c{place}": kind for place, kind in enumerate(chosen)},
+            )
+        )
+    return tables
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[Database]:
+    """Runs the server."""
+    if name == "postgres":
+        with temporary_server(settings=SETTINGS) as server:
+            yield Postgres(server)
+    else:
+        with mysql_server(name) as mysql:
+            yield Mysql(mysql)

@@ -1,0 +1,77 @@
+"""The tables of a round: their columns with types, and the keys that their rows can have."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.campaigns._debezium.listed import Rule, Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A type as a column's definition names it, a function that draws the SQL of a value, and the listed differences of
+    its values.
+    """
+
+    definition: str
+    draw: Callable[[Random], str]
+    listed: Rules = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyColumn:
+    """A column of a key: its type, and a function that returns the SQL of the value with a number."""
+
+    name: str
+    definition: str
+    literal: Callable[[int], str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """A table. `columns` are those outside the key, by name; a change of the definition of the table changes them.
+
+    `rules` has the listed differences of each column that the table ever had.
+    """
+
+    name: str
+    key: tuple[KeyColumn, ...]
+    columns: dict[str, Kind]
+    rules: dict[str, dict[str, Rule]] = field(default_factory=dict)
+    added: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in self.columns.items():
+            self.note(name, kind.listed)
+
+    def note(self, column: str, rules: Rules) -> None:
+        """Adds the listed differences of a column."""
+        self.rules.setdefault(column, {}).update(rules)
+
+    def new_column(self) -> str:
+        """Returns a name that no column had."""
+        self.added += 1
+        return f"n{self.added}"
+
+    def key_values(self, number: int) -> list[str]:
+        """Returns the SQL of the values of the key with this number."""
+        return [column.literal(number) for column in self.key]
+
+    def where(self, number: int) -> str:
+        """Returns the condition of the row with this key."""
+        pairs = zip(self.key, self.key_values(number), strict=True)
+        return " AND ".join(f"{column.name} = {value}" for column, value in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """A change of a table's definition: its SQL, and what it makes of the columns."""
+
+    sql: str
+    columns: Mapping[str, Kind]
+
+
+def drawn(random: Random, columns: Mapping[str, Kind], null: float = 0.15) -> Iterator[str]:
+    """Yields the SQL of a value for each column; some are null."""
+    for kind in columns.values():
+        yield "NULL" if random.random() < null else kind.draw(random)
