@@ -12,9 +12,9 @@ from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw, string
 from changelog.connectors.capture.rows.published_fields import published_fields
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.spans import Span
 from changelog.connectors.sources.debezium.decode import encode
 from changelog.connectors.sources.debezium.decode.encode import PublishedRow, RowEncoder
 from changelog.envelope.entity import Entity

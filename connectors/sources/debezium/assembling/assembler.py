@@ -21,8 +21,8 @@ from changelog.connectors.capture.assembly.assembled import Assembled, ColumnCha
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.assembly.open_transaction import OpenTransaction
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.render_rows import Span
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.capture.rows.spans import Spans
 from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows, fitted
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, is_move
@@ -377,5 +377,5 @@ class _Rows:
         self.rows: list[PublishedRow] = []
         self._encoder = encoder
 
-    def encode(self, first: int, end: int, spans: Sequence[Span]) -> EncodedRows:
+    def encode(self, first: int, end: int, spans: Spans) -> EncodedRows:
         return self._encoder.encode(self.rows[first:end], spans)

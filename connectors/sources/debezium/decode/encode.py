@@ -22,9 +22,10 @@ from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Mask, Texts
-from changelog.connectors.capture.rows.render_rows import Meta, Span, render
+from changelog.connectors.capture.rows.render_rows import render
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Change, Origin
+from changelog.connectors.capture.rows.spans import Meta, Spans
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import INLINE, Bytes, Offsets
@@ -77,7 +78,7 @@ class RowEncoder:
     def __init__(self) -> None:
         self._compiled: dict[int, _Compiled] = {}
 
-    def encode(self, rows: Sequence[PublishedRow], spans: Sequence[Span]) -> EncodedRows:
+    def encode(self, rows: Sequence[PublishedRow], spans: Spans) -> EncodedRows:
         """Encodes rows; `spans` cover exactly these rows.
 
         If a policy stops the changelog at a row, the result has the stop and the rows before that row. Raises
