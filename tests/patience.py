@@ -14,9 +14,24 @@ PROGRAM_S = 300.0
 """Like `PATIENCE_S`, for a program that runs from start to end, such as a demo with its servers or a Spark job."""
 
 
+REST = 4
+"""How many times as long as a condition took to be checked, a wait rests before it checks the condition again."""
+
+
 def until(reached: Callable[[], bool], what: str) -> None:
     """Waits until `reached` returns true. After `PATIENCE_S`, it fails with the message `what`."""
     deadline = time.monotonic() + PATIENCE_S
+    began = time.thread_time()
     while not reached():
         assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+        began = rest(began, 0.05)
+
+
+def rest(began: float, least_s: float) -> float:
+    """Rests between two checks of a condition, and returns the CPU time of this thread, in seconds, at the end.
+
+    `began` is the thread's CPU time when the last check began. A check that reads a whole changelog takes longer than
+    `least_s`. Without a rest in proportion to it, the wait would take the CPU time that the awaited service needs.
+    """
+    time.sleep(max(least_s, REST * (time.thread_time() - began)))
+    return time.thread_time()

@@ -16,6 +16,7 @@ from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
 from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._forked import Forked, Nursery
+from tests.patience import rest
 
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
@@ -192,6 +193,7 @@ class Service:
     ) -> None:
         """Waits until the checkpoint that `read_stored` returns fulfils the condition."""
         deadline = time.monotonic() + timeout_s
+        began = time.thread_time()
         while True:
             self.check()
             checkpoint = read_stored()
@@ -201,7 +203,7 @@ class Service:
                 raise AssertionError(
                     f"the service did not fulfil the condition in {timeout_s:.0f} s, and reached only {checkpoint}"
                 )
-            time.sleep(0.05)
+            began = rest(began, 0.05)
 
 
 def is_read(checkpoint: Checkpoint | None) -> bool:

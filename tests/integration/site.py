@@ -24,7 +24,7 @@ from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError
 from tests.campaigns._service import is_read
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, rest
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -163,11 +163,12 @@ class Running:
     def until(self, reached: Callable[[], bool]) -> None:
         """Waits until `reached` returns true. Fails the test if the service ends first."""
         deadline = time.monotonic() + PATIENCE_S
+        began = time.thread_time()
         while not reached():
             self.check()
             assert self._thread.is_alive() or reached(), "the service has ended"
             assert time.monotonic() < deadline, f"the condition was not met in time; the service logged {self.events()}"
-            time.sleep(0.02)
+            began = rest(began, 0.02)
 
     def ended(self) -> ChangelogError:
         """Waits until the service ends by itself. Returns its error."""
