@@ -310,7 +310,8 @@ class AssemblyRun:
         end = self._taken - but_last
         if end <= self._encoded:
             return
-        spans, self._spans = parted(self._spans, but_last)
+        spans, last = parted(self._spans, but_last)
+        self._spans = [*last]
         encoded = self._encode(self._encoded, end, spans)
         self._encoded = end
         self._assembled.unstamped += encoded.unstamped

@@ -53,6 +53,17 @@ class Columns:
         shape = (width, count)
         return cls(starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool))
 
+    @classmethod
+    def joined(cls, first: Self, second: Self) -> Self:
+        """Returns the rows of both, one after another."""
+        names = ("starts", "lengths", "null")
+        return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
+
+    def part(self, begin: int, end: int) -> "Columns":
+        """Returns the rows from number `begin` up to, not including, `end`, without a copy."""
+        rows = slice(begin, end)
+        return Columns(starts=self.starts[:, rows], lengths=self.lengths[:, rows], null=self.null[:, rows])
+
     def take(self, index: Ints) -> "Columns":
         """Returns the rows whose numbers are in `index`."""
         return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
@@ -179,8 +190,7 @@ class Template:
         has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
         """
         binding = self._binding
-        sides = [side for side in (before, after) if side is not None]
-        for side in sides:
+        for side in (side for side in (before, after) if side is not None):
             good &= side.lengths.sum(axis=0) < LARGE_BYTES
             for field in {*binding.key, *binding.partition}:
                 good &= ~side.null[field.index]
@@ -208,9 +218,11 @@ class Template:
                 return self.texts(op, data, buffer, all_before, all_after, good)
         pool = Pool(data)
         base = pool.add(self._constants)
-        plans = [None if side is None else self._object(pool, base, data, buffer, side) for side in (before, after)]
-        pool_buffer = pool.buffer()
-        original, current = (None if plan is None else splice(pool_buffer, len(index), plan) for plan in plans)
+        sides = holder if before is None or after is None else Columns.joined(before, after)
+        plan = self._object(pool, base, data, buffer, sides)
+        objects = splice(pool.buffer(), sides.count, plan)
+        original = None if before is None else objects.slice(0, len(index))
+        current = None if after is None else objects.slice(sides.count - len(index))
         return Texts(
             binding=binding,
             op=op,

@@ -252,8 +252,8 @@ def _provenance(
         _segment(pool, [_stamp_text(stamp) for stamp in stamps], stamp_codes),
         _segment(pool, [constant.source for constant in constants], part_codes),
         (np.arange(count, dtype=np.int32) * length, length),
-        ((name_start + bounds[:-1])[codes], np.diff(bounds)[codes]),
-        (time_start + codes * _TIME_LENGTH, _TIME_LENGTH),
+        ((name_start + bounds[:-1])[codes].astype(np.int32), np.diff(bounds)[codes].astype(np.int32)),
+        ((time_start + codes * _TIME_LENGTH).astype(np.int32), _TIME_LENGTH),
         _segment(pool, [constant.tail for constant in constants], part_codes),
     ]
     return splice(pool.buffer(), count, segments)

@@ -70,11 +70,10 @@ class EventBlock(Sequence[bytes | memoryview]):
     def sizes(self) -> Ints:
         """The size of each event."""
         if self._sizes is None:
-            ends = [piece.ends for piece in self.pieces]
-            self._sizes = np.diff(np.concatenate(ends) if ends else np.empty(0, np.int64), prepend=0)
-            firsts = [0, *self._counts[:-1]] if ends else []
-            self._sizes[firsts] = [int(piece.ends[0]) - piece.begin for piece in self.pieces]
-            self._sizes -= GAP_BYTES
+            ends = np.concatenate([np.empty(0, np.int64), *(piece.ends for piece in self.pieces)])
+            begins = np.append(0, ends)[:-1]
+            begins[[0, *self._counts[:-1]] if self.pieces else []] = [piece.begin for piece in self.pieces]
+            self._sizes = ends - begins - GAP_BYTES
         return self._sizes
 
     def joined(self) -> tuple[bytearray, Ints]:

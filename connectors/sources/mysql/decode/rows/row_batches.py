@@ -108,13 +108,15 @@ class RowBatch:
         counts = np.concatenate([part.counts for part in parts])
         first_places = np.concatenate([part.first_places for part in parts])
         places = np.repeat(first_places - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        sides = [_columns(self.table, octets, all_rows[side :: self.images], pool) for side in range(self.images)]
+        side_after_side = np.concatenate([all_rows[number :: self.images] for number in range(self.images)])
+        sides = _columns(self.table, octets, side_after_side, pool)
+        count = sides.count // self.images
         return RowGroup(
             bound=self.table.bound,
             op=self.op,
             places=places,
-            before=None if self.op is Op.CREATE else sides[0],
-            after=None if self.op is Op.DELETE else sides[-1],
+            before=None if self.op is Op.CREATE else sides.part(0, count),
+            after=None if self.op is Op.DELETE else sides.part(sides.count - count, sides.count),
         )
 
 
