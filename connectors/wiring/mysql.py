@@ -18,6 +18,7 @@ def database(config: Config, source: MysqlConfig, stopping: Callable[[], bool]) 
             hmac_key=config.hmac_key,
             signals_secret=config.signals_secret,
             codec=config.codec,
+            keeps_state=config.state is not None,
             workers=source.snapshot_workers,
             chunk_rows=source.snapshot_rows,
             replica_id=source.server_id,

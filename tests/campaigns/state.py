@@ -69,7 +69,7 @@ CREATE SCHEMA twin;
 
 
 def campaign(seconds: float = 4.0) -> Campaign:
-    """A round is a kill, about every `seconds`. Ten rounds share one server and its writers.
+    """A round is a kill, about every `seconds`, or at a fail point. Ten rounds share one server and its writers.
 
     The writers begin before the tables are read, or after that; in the latter case, no original is unknown.
     """
@@ -81,7 +81,7 @@ def campaign(seconds: float = 4.0) -> Campaign:
         ):
             return _Soak(server, Path(folder), piece.seed).run(piece.rounds, seconds)
 
-    return Campaign(site=lambda: nullcontext(run_piece), rounds=10)
+    return Campaign(site=lambda: nullcontext(run_piece), rounds=10, at_once=2)
 
 
 def make_twins(dsn: str) -> None:
@@ -175,14 +175,14 @@ class _Soak:
         rng = self._rng
         if rng.random() < 0.8:  # else it may be killed while it starts, and restores its state
             self._service.said_or_crashed("streaming", CATCH_UP_S)
-        crashed = self._service.wait(rng.random() * seconds * 1.8)
+        crashed = self._service.wait(seconds * (4.0 if self._fail_at else rng.random() * 1.8))
         self._service.kill()
         self._kills[self._fail_at if crashed else "random"] += 1
         if rng.random() < 0.1:
             shutil.rmtree(self._folder / "state", ignore_errors=True)
             self._deleted += 1
         self._fail_at = rng.choice([*FAIL_POINTS, *STATE_FAIL_POINTS]) if rng.random() < 0.6 else ""
-        count = rng.randrange(1, 100) if self._fail_at == "loop:read" else rng.randrange(1, 12)
+        count = rng.randrange(1, 30) if self._fail_at == "loop:read" else rng.randrange(1, 6)
         self._service.start(f"{self._fail_at}:{count}" if self._fail_at else None)
 
 

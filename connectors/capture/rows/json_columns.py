@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from changelog.connectors.capture.rows.binding import Binding, Field
 from changelog.connectors.capture.rows.codec import Shape, canonical
-from changelog.connectors.capture.rows.row_change import LARGE_BYTES
+from changelog.connectors.capture.rows.row_change import LARGE_BYTES, UNCHANGED, Value
 from changelog.envelope.columnar.splice import Bytes, Offsets, Pool, Segment, gather, splice
 from changelog.envelope.key import key_text, partitions
 from changelog.envelope.model import Op
@@ -35,12 +35,14 @@ _VALUE, _NULL, _TOKEN = range(3)
 class Columns:
     """Says where the server's texts of values are in a buffer.
 
-    Each member is a matrix of shape (columns, rows). A null has length 0.
+    Each member is a matrix of shape (columns, rows). A null has length 0. `unsent` marks the values that the log does
+    not have, because they did not change; None if it has all.
     """
 
     starts: Offsets
     lengths: Offsets
     null: Mask
+    unsent: Mask | None = None
 
     @property
     def count(self) -> int:
@@ -55,23 +57,30 @@ class Columns:
 
     @classmethod
     def joined(cls, first: Self, second: Self) -> Self:
-        """Returns the rows of both, one after another."""
+        """Returns the rows of both, one after another. Each of them has all its values."""
+        assert first.unsent is second.unsent is None
         names = ("starts", "lengths", "null")
         return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
 
     def part(self, begin: int, end: int) -> "Columns":
         """Returns the rows from number `begin` up to, not including, `end`, without a copy."""
         rows = slice(begin, end)
-        return Columns(starts=self.starts[:, rows], lengths=self.lengths[:, rows], null=self.null[:, rows])
+        unsent = None if self.unsent is None else self.unsent[:, rows]
+        return Columns(
+            starts=self.starts[:, rows], lengths=self.lengths[:, rows], null=self.null[:, rows], unsent=unsent
+        )
 
     def take(self, index: Ints) -> "Columns":
         """Returns the rows whose numbers are in `index`."""
-        return Columns(starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index])
+        unsent = None if self.unsent is None else self.unsent[:, index]
+        return Columns(
+            starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index], unsent=unsent
+        )
 
-    def row(self, data: Data, number: int) -> list[bytes | None]:
+    def row(self, data: Data, number: int) -> list[Value]:
         """Returns the values of row `number`, whose texts are in `data`."""
         with memoryview(data) as view:
-            return [
+            values: list[Value] = [
                 None if null else bytes(view[start : start + length])
                 for start, length, null in zip(
                     self.starts[:, number].tolist(),
@@ -80,6 +89,9 @@ class Columns:
                     strict=True,
                 )
             ]
+        for place in () if self.unsent is None else np.flatnonzero(self.unsent[:, number]).tolist():
+            values[place] = UNCHANGED
+        return values
 
     def fill(self, other: "Columns", chosen: Mask) -> None:
         """Copies the values that the mask `chosen` selects from `other`."""
@@ -184,14 +196,16 @@ class Template:
     ) -> Texts:
         """Returns the texts of the rows that the mask `good` selects, except unusual rows.
 
-        A row is unusual if it is large, moves to another key or partition, has a null in a column of its key or
-        partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the rows
+        A row is unusual if it is large, lacks a value, moves to another key or partition, has a null in a column of its
+        key or partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the rows
         that `good` does not select. `before` and `after` have the values of the old and of the new rows, None if the op
         has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
         """
         binding = self._binding
         for side in (side for side in (before, after) if side is not None):
             good &= side.lengths.sum(axis=0) < LARGE_BYTES
+            if side.unsent is not None:
+                good &= ~side.unsent.any(axis=0)
             for field in {*binding.key, *binding.partition}:
                 good &= ~side.null[field.index]
             for field in binding.fields:

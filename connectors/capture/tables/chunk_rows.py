@@ -12,6 +12,7 @@ from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data, Texts
 from changelog.connectors.capture.rows.render_rows import render
+from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.connectors.capture.rows.spans import Meta, Span
 from changelog.connectors.capture.tables.ghost_rows import deleted
@@ -35,7 +36,7 @@ class ChunkRows:
     origin: Origin
     bound: CompiledBinding
     texts: Texts
-    unusual: Sequence[Sequence[bytes | None]]
+    unusual: Sequence[Sequence[Value]]
     unusual_keys: Sequence[str]
     read_at: int
     nbytes: int

@@ -120,7 +120,9 @@ class MysqlDatabase:
         """See `Database.check`."""
         with self._settings.connect() as connection:
             query = connection.query
-            return [*findings(query, entities, read_tables(query)), reaches_back(query, connection.version, stored)]
+            keeps_state = self._settings.keeps_state
+            of_tables = findings(query, entities, read_tables(query), keeps_state=keeps_state)
+            return [*of_tables, reaches_back(query, connection.version, stored)]
 
     def fix(self, statements: Iterable[str]) -> None:
         """See `Database.fix`."""

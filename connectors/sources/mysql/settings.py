@@ -24,7 +24,9 @@ class Settings:
     `name` is the name of the changelog. `hmac_key` is the secret of the `sha256` masks. `codec` names the format in
     which the sink stores rows; the source only checks that it has not changed. `workers` threads read tables, in chunks
     of `chunk_rows` rows. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
-    `replica_id` is the `server_id` by which the server knows us among its replicas; by default it follows from `name`.
+    `keeps_state` says that the service knows the current row of every key, so that MySQL's log need not have all values
+    of TEXT and BLOB columns. `replica_id` is the `server_id` by which the server knows us among its replicas; by
+    default it follows from `name`.
 
     Comparisons copy tables to a folder in `fence_folder`; None means the usual folder for temporary files.
 
@@ -42,6 +44,7 @@ class Settings:
     hmac_key: bytes
     signals_secret: bytes | None = None
     codec: str = PLAIN_CODEC
+    keeps_state: bool = False
     workers: int = 2
     chunk_rows: int = CHUNK_ROWS
     replica_id: int | None = None

@@ -116,7 +116,7 @@ class MysqlSource:
         check_settings(stored, shapes, accept=settings.accept_settings)
         tables = read_tables(query)
         self._tables: Mapping[tuple[str, str], Table] = {(table.schema, table.name): table for table in tables}
-        refuse(findings(query, entities, tables))
+        refuse(findings(query, entities, tables, keeps_state=settings.keeps_state))
         lineage = Lineage.trace(query, self._asking.version, stored, accept=settings.accept_server)
         kept = {} if stored is None else {name: stored.source[name] for name in _KEPT if name in stored.source}
         checkpoint = resumed(
@@ -196,6 +196,7 @@ class MysqlSource:
                 declarations=self._declarations,
                 look_up=catalog.columns,
                 charsets=catalog.charsets,
+                noblob=settings.keeps_state and self._asking.flavour is Flavour.MYSQL,
             ),
             entities=entities,
             state=self._log_state,

@@ -185,7 +185,7 @@ def _encoded(table: ScannedTable, template: Template, rows: Sequence[memoryview]
     )
 
 
-def _one(table: ScannedTable, values: Sequence[bytes | None]) -> tuple[str, str, str | None]:
+def _one(table: ScannedTable, values: row_records.Tuple) -> tuple[str, str, str | None]:
     """Encodes one row with `row_records`; returns the row's `key`, `current` and `json_null` (see `ROWS`)."""
     record = row_records.read(_ORIGIN, table.binding, values, _NOWHERE)
     current: Any = record.envelope.current

@@ -45,25 +45,25 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
 
 
 @pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_log_that_lacks_values_gives_the_changelog_of_one_with_whole_rows(seed: int, fast: bool) -> None:
     random = Random(seed)
     shop = Shop(random)
-    for _ in range(600):
+    for _ in range(400):
         shop.step()
     result, _ = filled(random, shop.lacking, fast=fast)
     assert [described(record) for record in result] == [described(record) for record in shop.whole]
     assert result == shop.whole
     lacked = [old for old, new in zip(shop.lacking, shop.whole, strict=True) if old != new]
-    assert len(lacked) > 200
+    assert len(lacked) > 130
 
 
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", range(100, 106))
 def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) -> None:
     """Rows are missing here and there, so that originals are unknown, and columns change."""
     random = Random(seed)
     shop = Shop(random)
-    for _ in range(400):
+    for _ in range(300):
         shop.step()
         if random.random() < 0.01:
             shop.columns = changed_columns(random, shop)

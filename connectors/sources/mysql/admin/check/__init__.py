@@ -12,16 +12,19 @@ __all__ = ["Finding", "findings"]
 _ABSENT = "create it, GRANT SELECT on it, or remove the entity"
 
 
-def findings(query: Query, entities: Sequence[Entity], all_tables: Sequence[Table]) -> list[Finding]:
+def findings(
+    query: Query, entities: Sequence[Entity], all_tables: Sequence[Table], *, keeps_state: bool
+) -> list[Finding]:
     """Returns all findings: first on the server and the account, then on each table.
 
     `query` must run in a session of the account that runs the service. `all_tables` are the tables of the server.
+    `keeps_state` is as in `changelog.connectors.sources.mysql.settings.Settings`.
     Changes nothing.
     """
     by_name = {(table.schema, table.name): table for table in all_tables}
     present = facts.read(query)
     return [
-        *server.findings(present),
+        *server.findings(present, keeps_state=keeps_state),
         *(
             fail(
                 entity.name,

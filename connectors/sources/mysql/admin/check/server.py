@@ -28,11 +28,11 @@ _GTID_STEPS = (
 )
 
 
-def findings(facts: Facts) -> Iterator[Finding]:
-    """Yields all findings on the server and on the account."""
+def findings(facts: Facts, *, keeps_state: bool = False) -> Iterator[Finding]:
+    """Yields all findings on the server and on the account. `keeps_state` is as in `Settings`."""
     yield _version(facts)
     yield from _log(facts)
-    yield from _settings(facts)
+    yield from _settings(facts, keeps_state=keeps_state)
     yield _gtids(facts)
     yield from _replica(facts)
     yield _retention(facts)
@@ -70,9 +70,13 @@ def _log(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _settings(facts: Facts) -> Iterator[Finding]:
+def _settings(facts: Facts, *, keeps_state: bool) -> Iterator[Finding]:
+    # MariaDB's NOBLOB cannot be used: in the log of a REPLACE, a value that became null looks as if it had not changed.
+    images = _IMAGES[facts.flavour]
+    if keeps_state and facts.flavour is Flavour.MYSQL:
+        images = (*images, "NOBLOB")
     yield _must_be(facts, "binlog_format", ("ROW",), "sessions that are open now keep the old value")
-    yield _must_be(facts, "binlog_row_image", _IMAGES[facts.flavour], "sessions that are open now keep the old value")
+    yield _must_be(facts, "binlog_row_image", images, "sessions that are open now keep the old value")
     yield _must_be(facts, "binlog_row_metadata", ("FULL",), "the next statement of each session uses it")
 
 

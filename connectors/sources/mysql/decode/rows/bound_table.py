@@ -12,7 +12,11 @@ from changelog.connectors.sources.mysql.values.batches.batch_printed import colu
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
 from changelog.connectors.sources.mysql.values.columns import Column
 from changelog.connectors.sources.mysql.values.printed import printer_for
+from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.entity import Entity
+
+_BLOBS = frozenset({TypeCode.TINY_BLOB, TypeCode.BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB})
+_EMPTY = memoryview(b"")
 
 Print = Callable[[bytes | memoryview], bytes]
 
@@ -23,7 +27,8 @@ class BoundTable:
 
     `printers` has the place of each column whose value is needed, and the function that prints it. `column_printers`
     maps the same places to the functions that print many values of a column at once; None where there is no such
-    function. `layout` is None if a column has a type whose values are never in rows.
+    function. `layout` is None if a column has a type whose values are never in rows. `may_lack` has the places of the
+    columns that rows may lack.
     """
 
     entity: Entity
@@ -32,12 +37,23 @@ class BoundTable:
     layout: RowLayout | None
     printers: tuple[tuple[int, Print], ...]
     column_printers: Mapping[int, PrintColumn | None]
+    may_lack: frozenset[int]
 
     @classmethod
     def of(
-        cls, entity: Entity, columns: tuple[Column, ...], bound: CompiledBinding, charsets: Mapping[int, str]
+        cls,
+        entity: Entity,
+        columns: tuple[Column, ...],
+        bound: CompiledBinding,
+        charsets: Mapping[int, str],
+        *,
+        noblob: bool = False,
     ) -> "BoundTable":
-        """Returns the table with these columns; `charsets` are those of `printer_for`."""
+        """Returns the table with these columns; `charsets` are those of `printer_for`.
+
+        With `noblob`, rows may lack TEXT and BLOB columns outside of the entity's keys, as they do if MySQL's
+        `binlog_row_image` is NOBLOB.
+        """
         layout = RowLayout.of(columns)
         printers = tuple((place, printer_for(columns[place], charsets)) for place in needed(bound.binding))
         column_printers = {
@@ -45,6 +61,8 @@ class BoundTable:
             for place, printer in printers
             if layout is not None
         }
+        keys = {field.index for field in (*bound.binding.key, *bound.binding.partition)}
+        blobs = (place for place, column in enumerate(columns) if column.type in _BLOBS) if noblob else ()
         return cls(
             entity=entity,
             columns=columns,
@@ -52,13 +70,30 @@ class BoundTable:
             layout=layout,
             printers=printers,
             column_printers=column_printers,
+            may_lack=frozenset(blobs) - keys,
         )
 
     def absent(self, before: Image | None, after: Image | None) -> list[str]:
-        """Returns the names of the needed columns whose values the log does not have for a row.
+        """Returns the names of the needed columns whose values the log does not have for a row, although it should.
 
         A new row may lack a column that the old row has: then the value did not change.
         """
         old = before if before is not None else after
         assert old is not None
-        return [self.columns[place].name for place, _ in self.printers if old[place] is UNCHANGED]
+        lacking = [place for place, _ in self.printers if old[place] is UNCHANGED]
+        return [self.columns[place].name for place in lacking if place not in self.may_lack]
+
+    def with_defaults(self, inserted: Image) -> Image:
+        """Returns an inserted row with the values that it lacks.
+
+        MySQL leaves out a TEXT or BLOB column only if the statement does not name it and it has no default. Then it is
+        null, or empty if it is NOT NULL.
+        """
+        if UNCHANGED not in inserted:
+            return inserted
+        return tuple(
+            (None if self.columns[place].nullable else _EMPTY)
+            if value is UNCHANGED and place in self.may_lack
+            else value
+            for place, value in enumerate(inserted)
+        )

@@ -4,7 +4,7 @@ Usual events are converted together (`row_batches`). `add` is the plain path, wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from changelog.envelope.columnar.splice import Pool
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 
+_NULL, _UNSENT = -1, -2
+
 
 @dataclass(slots=True)
 class _Side:
-    """The old or the new rows of a group: for each needed value its offset and its length (-1 for a null)."""
+    """The old or the new rows of a group: for each needed value its offset and its length.
+
+    The length is _NULL for a null, and _UNSENT for a value that the log does not have.
+    """
 
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -38,6 +43,10 @@ class _Side:
             columns.starts[printed] = np.array(self.starts, np.int32).reshape(count, len(printed)).T
             columns.null[printed] = lengths < 0
             columns.lengths[printed] = np.maximum(lengths, 0)
+            if _UNSENT in self.lengths:
+                unsent = np.zeros((width, count), bool)
+                unsent[printed] = lengths == _UNSENT
+                columns = replace(columns, unsent=unsent)
         return columns
 
 
@@ -81,7 +90,10 @@ class RowTexts:
         return batch
 
     def add(self, table: BoundTable, op: Op, before: Image | None, after: Image | None) -> None:
-        """Adds a row, which must have all needed columns. Raises ChangelogError (MALFORMED) for an invalid value."""
+        """Adds a row, for which `BoundTable.absent` returns nothing.
+
+        Raises ChangelogError (MALFORMED) for an invalid value.
+        """
         group = self._groups.get((id(table), op))
         if group is None:
             group = self._groups[id(table), op] = _Group(table, op)
@@ -90,7 +102,7 @@ class RowTexts:
         if before is not None:
             self._print(table, group.before, before, before)
         if after is not None:
-            self._print(table, group.after, after, before)
+            self._print(table, group.after, table.with_defaults(after) if before is None else after, before)
 
     def truncate(self, table: BoundTable) -> None:
         """Adds a row that says that the table was emptied."""
@@ -103,7 +115,7 @@ class RowTexts:
         self._count += 1
 
     def _print(self, table: BoundTable, side: _Side, image: Image, before: Image | None) -> None:
-        """Adds the texts of a row's values.
+        """Adds the texts of a row's values. A value that neither the row nor `before` has is not in the log.
 
         Takes a value that the row lacks from `before`. If the row only has the differences of a JSON value, applies
         them to the value in `before`.
@@ -114,10 +126,9 @@ class RowTexts:
             if value is UNCHANGED and before is not None:
                 value = before[place]
             starts.append(len(data))
-            if value is None:
-                lengths.append(-1)
+            if value is None or value is UNCHANGED:
+                lengths.append(_NULL if value is None else _UNSENT)
                 continue
-            assert value is not UNCHANGED, "the caller has checked that no value is absent"
             text = _patched(before, place, value) if isinstance(value, PartialJson) else print_value(value)
             lengths.append(len(text))
             data += text

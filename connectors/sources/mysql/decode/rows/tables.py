@@ -30,7 +30,7 @@ class Tables:
     """The present columns of each entity's table.
 
     `declarations` is asked once for each new description of a table. `charsets` has the names of character sets by the
-    id of a collation.
+    id of a collation. `noblob` is as in `BoundTable.of`.
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class Tables:
         declarations: Declarations,
         look_up: LookUp,
         charsets: Mapping[int, str],
+        noblob: bool = False,
     ) -> None:
+        self._noblob = noblob
         self._binder, self._entities, self._declarations, self._look_up = binder, entities, declarations, look_up
         self.charsets = charsets
         self._bound: dict[str, BoundTable] = {}
@@ -66,7 +68,7 @@ class Tables:
         if present is not None:
             return present
         columns = self._look_up(entity)
-        return BoundTable.of(entity, columns, self._binder.bind(entity, columns), self.charsets)
+        return BoundTable.of(entity, columns, self._binder.bind(entity, columns), self.charsets, noblob=self._noblob)
 
     def present(self, table_map: TableMap) -> BoundTable | None:
         """Returns the table if it was described like this the last time; None if `describe` must be called."""
@@ -81,7 +83,7 @@ class Tables:
         columns = table_map.columns
         assert columns is not None
         declared = self._declarations.declare(entity, columns)
-        table = BoundTable.of(entity, declared, self._binder.bind(entity, declared), self.charsets)
+        table = BoundTable.of(entity, declared, self._binder.bind(entity, declared), self.charsets, noblob=self._noblob)
         before = self._bound.get(entity.name)
         self._leave(before)
         self._bound[entity.name] = self._by_description[table_map.body] = table
