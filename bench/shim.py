@@ -21,6 +21,7 @@ from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.published_fields import published_fields
 from changelog.connectors.capture.rows.row_change import Update
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
+from changelog.connectors.commands.run import COLLECT_EVERY
 from changelog.connectors.sources.debezium.decode.encode import PublishedRow, RowEncoder
 from changelog.connectors.sources.debezium.decode.events import Changed, Message, Table
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
@@ -136,10 +137,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     count = options.messages or (QUICK_MESSAGES if options.quick else MESSAGES)
+    gc.set_threshold(COLLECT_EVERY)
     figures = {}
     for form in [options.form] if options.form else FORMS:
         messages = _messages(form, count, options.rows)
-        gc.freeze()  # a service would not hold all messages, so the garbage collector should not look at them
+        gc.freeze()  # a service does not hold all messages, so the garbage collector should not look at them
         rounds = [_measured(messages) for _ in range(1 if options.quick else options.rounds)]
         figures[form] = _median(rounds)
         print(

@@ -149,14 +149,43 @@ def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any]
     except ChangelogError:
         expected = None
     try:
-        read: Any = ROWS.exact(content.encode())
+        read: Any = ROWS.exact.row(content.encode())
     except UNFIT:
         read = None
     assert read == expected
 
 
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
+    """Values that both rows have are converted once."""
+
+    def row() -> bytes:
+        return text({name: data.draw(st.just(ROW[name]) | OTHERS[name]) for name in COLUMNS})
+
+    before, after = row(), row()
+    try:
+        expected: Any = ROWS.exact.row(before), ROWS.exact.row(after)
+    except UNFIT:
+        expected = None
+    try:
+        read: Any = ROWS.exact.change(before, after)
+    except UNFIT:
+        read = None
+    assert read == expected
+
+
+OTHERS = {
+    **dict.fromkeys(COLUMNS, st.none()),
+    "n": st.integers(-(1 << 31), 1 << 31),
+    "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    "at": st.integers(-(1 << 62), 1 << 62),
+    "ok": st.booleans() | st.just("x"),
+}
+
+
 def test_a_usual_row() -> None:
-    assert ROWS.exact(text(ROW)) == (
+    assert ROWS.exact.row(text(ROW)) == (
         b"12345678901",
         b"-7",
         b"true",
@@ -175,4 +204,4 @@ def test_a_usual_row() -> None:
 @pytest.mark.parametrize("row", [{**ROW, "other": 1}, {name: value for name, value in ROW.items() if name != "n"}])
 def test_a_row_with_other_columns_is_not_read(row: dict[str, Any]) -> None:
     with pytest.raises(UNFIT):
-        ROWS.exact(text(row))
+        ROWS.exact.row(text(row))
