@@ -113,3 +113,12 @@ def test_campaign_audit_kafka(seed: int) -> None:
     figures = run(audit_kafka.campaign(), 1, seed)
     assert figures["faults"]
     assert figures["changes"]
+
+
+@pytest.mark.usefixtures("starts_servers")
+@pytest.mark.xdist_group("kafka")
+def test_campaign_debezium_topics(seed: int) -> None:
+    kafka_lib()
+    figures = run(debezium_topics.campaign(), 2, seed)
+    assert sum(figures["faults"].values()) >= 2
+    assert figures["aborted"]

@@ -67,7 +67,8 @@ class Topics:
         )
 
     def left(self, stored: Checkpoint) -> int:
-        return sum(len(self.parts[part]) - at for part, at in stored.source["progress"].items())
+        progress: dict[str, int] = stored.source.get("progress", {})
+        return sum(len(self.parts[part]) - at for part, at in progress.items())
 
     def is_lost(self, stored: Checkpoint) -> bool:
         return False
