@@ -13,7 +13,7 @@ import pytest
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from tests.campaigns import audit_kafka, kafka
+from tests.campaigns import audit_kafka, debezium_topics, kafka
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle

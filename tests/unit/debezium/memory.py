@@ -121,7 +121,8 @@ class TopicsReader:
         return Batch(placed=placed, more=random.random() < 0.5 and self.left({}) > 0)
 
     def _left(self, part: str) -> int:
-        return len(self._topics.parts[part]) - self._at[part]
+        at: int = self._at[part]
+        return len(self._topics.parts[part]) - at
 
     def _take(self, part: str) -> Placed:
         at = self._at[part]

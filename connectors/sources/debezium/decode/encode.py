@@ -92,7 +92,8 @@ class RowEncoder:
             rendered += [] if of_origin is None else [of_origin]
         records, places, stop = _one_by_one(rows, np.flatnonzero(live & ~encoded).tolist(), meta)
         all_rows, at = _in_order([*rendered, (batch.from_records(records), np.array(places, np.int64))])
-        shapes = {row.binding.entity.name: row.binding.shape for row in rows}
+        bindings = {id(row.binding): row.binding for row in rows}
+        shapes = {binding.entity.name: binding.shape for binding in bindings.values()}
         return EncodedRows(
             rows=batch.with_shapes(all_rows, shapes),
             commits=meta.commits[at],
