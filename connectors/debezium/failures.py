@@ -46,7 +46,7 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
 )
 """The kind of an error with one of these patterns in its causes (the first that matches), and a hint."""
 
-_WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event producer|Error while)")
+_WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event|Error while)")
 _GENERAL = ("Error occurred during init", "Error: Could not create the Java", "Error: A fatal exception")
 """The beginnings of lines by which Java says that it did not start; the next line says why."""
 
