@@ -67,7 +67,8 @@ class Topics:
         )
 
     def left(self, stored: Checkpoint) -> int:
-        return sum(len(self.parts[part]) - at for part, at in stored.source["progress"].items())
+        progress: dict[str, int] = stored.source.get("progress", {})
+        return sum(len(self.parts[part]) - at for part, at in progress.items())
 
     def is_lost(self, stored: Checkpoint) -> bool:
         return False
@@ -120,7 +121,8 @@ class TopicsReader:
         return Batch(placed=placed, more=random.random() < 0.5 and self.left({}) > 0)
 
     def _left(self, part: str) -> int:
-        return len(self._topics.parts[part]) - self._at[part]
+        at: int = self._at[part]
+        return len(self._topics.parts[part]) - at
 
     def _take(self, part: str) -> Placed:
         at = self._at[part]
