@@ -17,7 +17,7 @@ from pathlib import Path
 from changelog.connectors.sinks.files.log import read_checkpoint, read_log
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Stamp
-from tests.campaigns._debezium.compare import Comparison, rows_of
+from tests.campaigns._debezium.compare import Comparison, Row, rows_of
 from tests.campaigns._debezium.databases import DONE, Database, Opened, random_tables, running
 from tests.campaigns._debezium.shim import Shim
 from tests.campaigns._debezium.tables import Table
@@ -73,8 +73,8 @@ class _Round:
             own, other = self._read(opened, workload, changes)
         described = {name: kind.definition for name, kind in self._first.items()}
         described |= {(t.name, name): kind.definition for t in self._tables for name, kind in t.columns.items()}
-        rules = {(table.name, column): of for table in self._tables for column, of in table.rules.items()}
-        verdict = Comparison(rules, described).compare(list(own), list(other))
+        comparison = Comparison(self._tables, described, is_later=self._database.name != "postgres")
+        verdict = comparison.compare(own, other)
         verdict.check()
         name = self._database.name
         return {
@@ -89,14 +89,12 @@ class _Round:
             "different": 0,
         }
 
-    def _read(self, opened: Opened, workload: Workload, changes: int) -> tuple[object, object]:
+    def _read(self, opened: Opened, workload: Workload, changes: int) -> tuple[list[Row], list[Row]]:
         config = self._folder / "changelog.toml"
         config.write_text(opened.config([*self._names, DONE]), "utf-8")
         log = self._folder / "log"
         service = Service(config)
-        shim = Shim(
-            opened.properties, engine_jars(self._database.jars), self._folder / "debezium", DONE
-        )
+        shim = Shim(opened.properties, engine_jars(self._database.jars), self._folder / "debezium", DONE)
         with contextlib.ExitStack() as ends:
             ends.callback(service.kill)
             ends.callback(shim.close)

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Protocol
 
@@ -11,8 +10,8 @@ import psycopg
 
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
-from tests.campaigns._debezium import listed, mysql_types, postgres_types
-from tests.campaigns._debezium.tables import Alteration, Kind, KeyColumn, Table
+from tests.campaigns._debezium import mysql_types, postgres_types
+from tests.campaigns._debezium.tables import Alteration, KeyColumn, Kind, Table
 from tests.campaigns._debezium.workload import SESSIONS, Execute
 from tests.servers import SETTINGS, fresh_database
 from tests.servers.mysql import fresh_mysql_database, mysql_server, version_of
@@ -57,6 +56,7 @@ class Database(Protocol):
 
     name: str
     begin: str
+    scans: bool
     jars: str
     key_kinds: Sequence[tuple[str, Callable[[int], str]]]
 
@@ -76,7 +76,7 @@ class Database(Protocol):
 class Postgres:
     """PostgreSQL."""
 
-    name, begin, jars = "postgres", "BEGIN", "postgres"
+    name, begin, scans, jars = "postgres", "BEGIN", False, "postgres"
     key_kinds = postgres_types.KEYS
 
     def __init__(self, server: Server) -> None:
@@ -139,7 +139,7 @@ def _postgres(session: psycopg.Connection) -> Execute:
 class Mysql:
     """MySQL or MariaDB."""
 
-    begin = "BEGIN"
+    begin, scans = "BEGIN", True
     key_kinds = mysql_types.KEYS
 
     def __init__(self, server: MysqlServer) -> None:
@@ -180,6 +180,7 @@ class Mysql:
                     "database.include.list": name,
                     "table.include.list": ",".join(f"{name}.{table}" for table in tables),
                     "bigint.unsigned.handling.mode": "precise",
+                    "enable.time.adjuster": "false",
                 },
             )
 
@@ -229,9 +230,7 @@ def _create(table: Table, more: str) -> str:
     return f"CREATE TABLE {table.name} ({', '.join([*keys, *columns, key])}){more}"
 
 
-def _altered(
-    random: Random, table: Table, kinds: Sequence[Kind], wider: Mapping[str, str], modify: str
-) -> Alteration:
+def _altered(random: Random, table: Table, kinds: Sequence[Kind], wider: Mapping[str, str], modify: str) -> Alteration:
     columns = dict(table.columns)
     retyped = [name for name, kind in columns.items() if kind.definition in wider]
     choices = ["add", "rename"] + ["drop"] * (len(columns) > 3) + ["modify"] * bool(retyped)

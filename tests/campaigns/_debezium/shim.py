@@ -49,7 +49,7 @@ class Shim:
     def _run(self) -> None:
         try:
             self._engine.run(self._take)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001, because `check` raises it in the thread of the campaign
             self.failure = error
 
     def _take(self, events: Sequence[ChangeEvent]) -> None:
