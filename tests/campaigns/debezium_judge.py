@@ -27,9 +27,9 @@ from tests.campaigns._service import Service, is_read
 from tests.servers import engine_jars
 
 DATABASES = ("postgres", "mariadb", "mysql")
-CHANGES = 7_000
+CHANGES = 12_000
 COLUMNS = 18
-ALTERATIONS = 10
+ALTERATIONS = 12
 ROWS = 90
 START_S = 180.0
 CATCH_UP_S = 300.0

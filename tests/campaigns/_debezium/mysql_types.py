@@ -14,10 +14,11 @@ CHARSETS = ("utf8mb4", "latin1", "ucs2", "cp1251", "utf16")
 
 NOT_CARRIED: Mapping[Flavour, str] = {
     "mariadb": r"DOUBLE ZEROFILL|INET|COMPRESSED|CHAR\(0\)|BINARY\(0\)|YEAR\(2\)|ENUM.*(binary|cp932)",
-    "mysql": r"CHAR\(0\)|BINARY\(0\)|(DOUBLE|DECIMAL).*ZEROFILL|ENUM.*(binary|cp932)",
+    "mysql": r"YEAR|CHAR\(0\)|BINARY\(0\)|(DOUBLE|DECIMAL).*ZEROFILL|ENUM.*(binary|cp932)",
 }
 """Types with which Debezium fails: its parser of definitions refuses INET4 and INET6, its connector does not decompress
-columns, the driver fails with zeros before negative numbers, and labels in binary are no texts for it.
+columns, the driver fails with zeros before negative numbers, and labels in binary are no texts for it. It counts YEAR as
+a number when it reads how many columns are unsigned, which MySQL 8.0 does not, and fails with 8 other numbers in a table.
 """
 
 
@@ -43,7 +44,7 @@ def _years(random: Random) -> str:
 def _listed_reads(definition: str) -> Rules:
     if definition.startswith("FLOAT"):
         return {"a float with six digits": listed.six_digits}
-    return {"a day of the year 0": listed.year_1} if definition.startswith("DATE") else {}
+    return {"a day of the year 0 in a table": listed.year_1} if definition.startswith("DATE") else {}
 
 
 def _listed(definition: str, flavour: Flavour) -> Rules:
