@@ -16,9 +16,12 @@ NOT_CARRIED: Mapping[Flavour, str] = {
     "mariadb": r"DOUBLE ZEROFILL|INET|COMPRESSED|CHAR\(0\)|BINARY\(0\)|YEAR\(2\)|ENUM.*(binary|cp932)",
     "mysql": r"YEAR|CHAR\(0\)|BINARY\(0\)|(DOUBLE|DECIMAL).*ZEROFILL|ENUM.*(binary|cp932)",
 }
-"""Types with which Debezium fails: its parser of definitions refuses INET4 and INET6, its connector does not decompress
-columns, the driver fails with zeros before negative numbers, and labels in binary are no texts for it. It counts YEAR as
-a number when it reads how many columns are unsigned, which MySQL 8.0 does not, and fails with 8 other numbers in a table.
+"""Types with which Debezium fails, as regular expressions.
+
+Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns. Labels in binary are no
+texts for it. The driver by which it reads tables fails with zeros before negative numbers. And it takes YEAR for one of
+the numbers for which MySQL's log says whether they are unsigned, which YEAR is not in 8.0. So it reads beyond that part
+of the log if a table has a YEAR and eight numbers.
 """
 
 
