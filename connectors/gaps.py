@@ -53,19 +53,20 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
     if _checkpoint(log) is None and not log.epoch():
         return None
     recovered = opened = False
+    stored_through = ""
 
     with closing(open_sink(config, reach=reach)) as sink:
 
         def recover() -> Checkpoint | None:
-            nonlocal recovered
+            nonlocal recovered, stored_through
             stored = sink.recover()
-            recovered = True
+            recovered, stored_through = True, "" if stored is None else stored.through
             return stored
 
         try:
             with closing(_open(config, sink, recover, accept_settings=accept_settings, reach=reach)) as source:
                 opened = True
-                _read_to_end(source)
+                _read_to_end(source, stored_through)
         except ChangelogError as error:
             if error.kind not in _GAPS:
                 raise
@@ -80,8 +81,9 @@ def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool
     return source.open(resolved, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
 
 
-def _read_to_end(source: Source) -> None:
-    end, reached = source.end(), ""
+def _read_to_end(source: Source, reached: str) -> None:
+    """Reads from the place `reached` (a `Checkpoint.through`) to the end of the log, and drops what it reads."""
+    end = source.end()
     while reached < end:
         piece = source.read(_READ_TIMEOUT_S)
         if piece is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.connectors.debezium.launch import OWN_JAR
 from changelog.connectors.servers.kafka import temporary_broker
 from changelog.connectors.servers.postgres import Server
 from changelog.connectors.sinks.files.sink import FileSink
@@ -28,7 +29,7 @@ from changelog.envelope.position import Position
 from tests.integration.kafka.test_producer import create, ids, read
 from tests.integration.site import Site
 from tests.patience import PROGRAM_S
-from tests.servers import HASTY_JAVA, fresh_database, java_needed, kafka_lib
+from tests.servers import HASTY_JAVA, fresh_database, java_needed, kafka_lib, missing
 from tests.unit import records as made
 
 pytestmark = pytest.mark.xdist_group("wheel")  # one worker builds the wheel, once
@@ -148,12 +149,27 @@ def test_the_wheel_holds_one_package_typed_and_nothing_else(installed: Path, emp
     assert Path(package_path).is_relative_to(installed.parent)
 
 
+def test_the_wheel_holds_our_part_of_debezium_and_no_jar_of_debezium(installed: Path, empty: Path) -> None:
+    if not OWN_JAR.exists():
+        missing("the jar of the Debezium process was not built: make engine")
+    (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    jar = "changelog/connectors/debezium/changelog-debezium.jar"
+    assert [name for name in names if name.endswith((".jar", ".java"))] == [jar]
+    code = "from changelog.debezium import DebeziumEngine, FileStore; DebeziumEngine({}, store=FileStore('state'))"
+    run(installed / "python", "-W", "error", "-c", code, cwd=empty)
+    assert "<artifactId>debezium-postgres</artifactId>" in changelog(
+        installed, "debezium", "pom", "postgres", cwd=empty
+    )
+
+
 def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
     run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", empty, cwd=CHECKOUT)
     (archive,) = empty.glob("changelog_publisher-*.tar.gz")
     with tarfile.open(archive) as files:
-        folders = {path.parts[1] for path in map(Path, files.getnames()) if len(path.parts) > 2}
-    assert folders == {"changelog"}
+        paths = [Path(*Path(name).parts[1:]) for name in files.getnames()]
+    assert {path.parts[0] for path in paths if len(path.parts) > 1} == {"changelog"}
+    assert any(path.name == "Encoder.java" for path in paths)
 
 
 def test_the_command_prints_its_usage(installed: Path, empty: Path) -> None:

@@ -47,7 +47,9 @@ def _verb(
 
 
 def _add_connector(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("connector", choices=jars.CONNECTORS, metavar="CONNECTOR", help=", ".join(jars.CONNECTORS))
+    parser.add_argument(
+        "connector", choices=list(jars.CONNECTORS), metavar="CONNECTOR", help=", ".join(jars.CONNECTORS)
+    )
     parser.add_argument(
         "--version", metavar="V", help="another version of Debezium than the one with which we test the connector"
     )

@@ -13,11 +13,13 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from changelog.connectors import config, show
+from changelog.connectors.config import TopicsConfig
 from changelog.connectors.permissions import DATA_FILE, make_file
 from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, generate
 from changelog.connectors.sources import TableInfo
 from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.terminal import safe
+from changelog.connectors.wiring import debezium
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
 from changelog.connectors.wiring.sources import candidate, event_trigger_script
 from changelog.envelope.entity import RESERVED
@@ -39,8 +41,7 @@ HEAD = """\
 name = {name}
 
 [source]
-kind = {kind}
-dsn = "env:{variable}"
+{source}
 
 [sink]
 {sink}
@@ -53,6 +54,19 @@ default = {{ apiVersion = "unknown", serviceName = "unknown", identifier = "" }}
 listen = "127.0.0.1:9464"       # /live, /ready and /metrics
 """
 
+
+DSN = """\
+kind = {kind}
+dsn = "env:{variable}\""""
+
+DEBEZIUM = """\
+kind = "debezium"
+connector = {connector}         # Debezium's connector, whose events these are
+
+[source.topics]
+bootstrap_servers = {servers}
+include = {include}
+client = {{}}                     # options for librdkafka: {{ "security.protocol" = "SASL_SSL", … }}"""
 
 FILES = """\
 kind = "files"
@@ -68,6 +82,14 @@ client = {{}}                     # options for librdkafka: {{ "security.protoco
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog init`."""
     parser.add_argument("--dsn", help=f"the database; default: the environment variable {DSN_VARIABLE}")
+    parser.add_argument(
+        "--debezium",
+        nargs="+",
+        metavar="TOPIC",
+        help="instead of a database, read topics with events of Debezium; patterns are allowed, as in 'app.public.*'",
+    )
+    parser.add_argument("--debezium-servers", metavar="HOST:PORT,…", help="with --debezium, the brokers of the topics")
+    parser.add_argument("--registry", metavar="URL", help="with --debezium, the schema registry, if events are in Avro")
     parser.add_argument("--name", help="the name of the changelog; default: the name of the database")
     parser.add_argument("--tables", nargs="+", metavar="PATTERN", help="only tables that match, for example 'public.*'")
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
@@ -99,6 +121,8 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ChangelogError(Kind.USAGE, f"{path} already exists", hint="--force overwrites it")
     if (arguments.sink == "kafka") != (arguments.bootstrap_servers is not None):
         raise ChangelogError(Kind.USAGE, "--sink kafka and --bootstrap-servers go together", hint="give both")
+    if arguments.debezium:
+        return _from_topics(arguments, path)
     dsn = arguments.dsn or os.environ.get(DSN_VARIABLE)
     if dsn is None:
         raise ChangelogError(Kind.USAGE, "no database is named", hint=f"give --dsn, or set {DSN_VARIABLE}")
@@ -121,6 +145,40 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
+    """Writes a configuration that reads Debezium's topics, and the schema files beside it."""
+    if arguments.debezium_servers is None:
+        raise ChangelogError(Kind.USAGE, "--debezium needs the brokers", hint="give --debezium-servers HOST:PORT")
+    topics = TopicsConfig(
+        bootstrap_servers=arguments.debezium_servers,
+        include=tuple(arguments.debezium),
+        registry=arguments.registry,
+    )
+    source = debezium.candidate(topics)
+    patterns = arguments.tables or [source.usual_tables]
+    tables = source.tables(partial(matches, patterns=patterns))
+    if not tables:
+        raise ChangelogError(Kind.USAGE, f"no table matches {' '.join(patterns)}", hint="see --tables")
+    if arguments.grants:
+        print(source.grants({(table.schema, table.name) for table in tables}))
+        return 0
+    section = DEBEZIUM.format(
+        connector=_toml(source.connector),
+        servers=_toml(topics.bootstrap_servers),
+        include=_toml(list(topics.include)),
+    )
+    if topics.registry is not None:
+        section += f"\nregistry = {_toml(topics.registry)}"
+    name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", source.name().lower())
+    _write(path, _config_text(name, section, source.home, tables, arguments.bootstrap_servers))
+    _show(path, tables)
+    if any(table.usable_key() for table in tables):
+        outcomes = generate(config.load(path, os.environ), (), path.parent / FOLDER)
+        _show_schemas(path.parent / FOLDER, outcomes)
+    show.console().print(Text("next: `changelog check` and `changelog run`"))
+    return 0
+
+
 def _configured(path: Path, dsn: str, tables: Sequence[TableInfo]) -> list[TableInfo]:
     """Returns the tables that the configuration publishes. The roles need no rights on other tables."""
     settings = config.load(path, {**os.environ, DSN_VARIABLE: dsn})
@@ -135,9 +193,15 @@ def config_text(
 
     With this configuration, the service publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
     """
+    section = DSN.format(kind=_toml(source.kind), variable=DSN_VARIABLE)
+    return _config_text(name, section, source.home, tables, bootstrap_servers)
+
+
+def _config_text(name: str, source: str, home: str, tables: Sequence[TableInfo], bootstrap_servers: str | None) -> str:
+    """Returns a configuration whose section `[source]` has the text `source`."""
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
-    head = HEAD.format(name=_toml(name), kind=_toml(source.kind), variable=DSN_VARIABLE, sink=sink)
-    return "\n".join([head, *_entities(tables, source.home)])
+    head = HEAD.format(name=_toml(name), source=source, sink=sink)
+    return "\n".join([head, *_entities(tables, home)])
 
 
 def _entities(tables: Sequence[TableInfo], home: str) -> Iterator[str]:

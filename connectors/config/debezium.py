@@ -1,9 +1,10 @@
 """The section `[source]` with kind = "debezium", and the settings of entities that apply only to it."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from changelog.connectors.config.fields import Columns, Section, Text
 
@@ -25,6 +26,28 @@ Connector = Literal[
 ]
 
 _HOMES = {"cockroachdb": "public", "postgresql": "public", "sqlserver": "dbo"}
+
+
+IN_PROCESS = frozenset({"properties", "jars", "heap_mib"})
+"""Keys that apply only if the service runs Debezium itself."""
+
+FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
+"""Keys that apply only to topics."""
+
+
+def _flat(value: Any) -> Any:
+    """Joins the names of nested tables with dots, as TOML divides them: `database.port = 1` is a table."""
+    if not isinstance(value, dict):
+        return value
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            flat |= {f"{name}.{rest}": text for rest, text in _flat(inner).items()}
+        elif isinstance(inner, list):
+            flat[name] = ",".join(map(str, inner))
+        else:
+            flat[name] = str(inner).lower() if isinstance(inner, bool) else str(inner)
+    return flat
 
 
 class TopicsConfig(Section):
@@ -53,6 +76,9 @@ class DebeziumConfig(Section):
     ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
     that this transformation leaves only a message without value of a delete. `placeholder` is Debezium's setting
     `unavailable.value.placeholder`.
+
+    Events come from `topics`, or from a Debezium that the service runs: with `properties`, those of the connector, with
+    the jars in the folder `jars`, and a heap of `heap_mib`.
     """
 
     kind: Literal["debezium"]
@@ -61,7 +87,10 @@ class DebeziumConfig(Section):
     added_prefix: str = "__"
     tombstones_delete: bool = False
     placeholder: Text = "__debezium_unavailable_value"
-    topics: TopicsConfig
+    topics: TopicsConfig | None = None
+    properties: Annotated[dict[str, str], BeforeValidator(_flat)] = Field(default={}, repr=False)
+    jars: Path | None = None
+    heap_mib: int = Field(default=512, ge=64, le=65_536)
 
     @property
     def home(self) -> str:
@@ -74,9 +103,18 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
 
     A setting is given as its keys below `[source]`.
     """
-    for key in sorted({"registry_client", "registry_id_bytes"} & source.topics.model_fields_set):
-        if source.topics.registry is None:
-            yield ("topics", key), "applies only with a registry; name it, or leave this key out"
-    for key in sorted({"added_prefix", "tombstones_delete"} & source.model_fields_set):
+    given = source.model_fields_set
+    if source.topics is None and "properties" not in given:
+        yield (), "says not where events come from; add [source.topics], or [source.properties] for Debezium itself"
+    if source.topics is not None:
+        for key in sorted(IN_PROCESS & given):
+            yield (key,), "does not apply to topics; leave this key out, or leave out [source.topics]"
+        for key in sorted({"registry_client", "registry_id_bytes"} & source.topics.model_fields_set):
+            if source.topics.registry is None:
+                yield ("topics", key), "applies only with a registry; name it, or leave this key out"
+    else:
+        for key in sorted(FROM_TOPICS & given):
+            yield (key,), "applies only to topics; leave this key out"
+    for key in sorted({"added_prefix", "tombstones_delete"} & given):
         if not source.unwrapped:
             yield (key,), "applies only with unwrapped = true; set that, or leave this key out"

@@ -57,6 +57,8 @@ def _beside(folder: Path, config: Config) -> Config:
     if isinstance(source, MysqlConfig) and source.fence_folder is not None:
         # This path is made absolute, because Spark's executors have other working directories.
         source = source.model_copy(update={"fence_folder": (folder / source.fence_folder).absolute()})
+    if isinstance(source, DebeziumConfig) and source.jars is not None:
+        source = source.model_copy(update={"jars": folder / source.jars})
     return config.model_copy(update={"source": source, "sink": sink})
 
 

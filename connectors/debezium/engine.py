@@ -47,7 +47,7 @@ class DebeziumEngine:
         self._jars = None if jars is None else Path(jars)
         self._heap_mib = heap_mib
         self._in_flight_bytes = in_flight_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call `close` while this thread holds it
         self._runner: int | None = None
         self._process: EngineProcess | None = None
         self._closing = False
@@ -81,7 +81,7 @@ class DebeziumEngine:
     def close(self) -> None:
         """Ends the run after the current call of the handler, and waits for it. Any thread may call it.
 
-        In the handler itself, it does not wait.
+        In the thread of the run, that is in the handler or a signal handler, it does not wait.
         """
         with self._lock:
             self._closing = True

@@ -177,8 +177,8 @@ class TableInfo(Protocol):
 class Retained:
     """The log that the server keeps for us: how much, and why.
 
-    `nbytes` is the size of that log. `holder` names whatever makes the server keep it, as fields for our own log
-    events. `note` says until when the server keeps the log, and how a person can end that.
+    `nbytes` is the size of that log. `holder` names what makes the server keep it, as fields for our own log events.
+    `note` says until when the server keeps the log, and how a person can end that.
     """
 
     nbytes: int
@@ -215,8 +215,7 @@ class Hold:
 class Remnant:
     """One thing that the service creates in its database and leaves there, such as a slot or a publication.
 
-    `kind` is the word by which `changelog drop` names it. `nbytes` is how much log the server keeps because of it; None
-    if the server keeps no log because of it.
+    `kind` is the word by which `changelog drop` names it. `nbytes` is how much log the server keeps for it, or None.
     """
 
     kind: str
@@ -331,8 +330,7 @@ class Database(Protocol):
     def retained(self) -> Retained | None:
         """Returns how much log the server keeps for us, and why.
 
-        Returns None if the server keeps none, cannot be reached or does not answer soon. It is called when a process
-        ends, so it must not wait long. Raises nothing.
+        Returns None if it keeps none, or does not answer soon. It must not wait long. Raises nothing.
         """
 
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
@@ -391,8 +389,7 @@ class Database(Protocol):
         """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
         A heading is one word. If `stored` is not None, the first pair has an empty heading and says where that
-        checkpoint is in the log. The other pairs describe the database as it is now. Raises ChangelogError if the
-        database cannot be reached.
+        checkpoint is in the log. The others describe the database now. Raises ChangelogError if it cannot be reached.
         """
 
     def cross_gap(
@@ -443,7 +440,7 @@ class Database(Protocol):
     def remnants(self) -> Sequence[Remnant]:
         """Returns the things that the service creates in the database, including those that do not exist now.
 
-        They are in the order in which people are shown them. Raises ChangelogError if the database cannot be reached.
+        People are shown them in this order. Raises ChangelogError if the database cannot be reached.
         """
 
     def drop(self, kind: str) -> None:

@@ -1,21 +1,23 @@
-"""Opens the events of Debezium. `wiring.sources` imports this module only if needed: it needs the extra `kafka`."""
+"""Opens the events of Debezium, from topics or in process."""
 
+import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from changelog.connectors.config import Config, DebeziumConfig, EntityConfig, TopicsConfig
-from changelog.connectors.kafka.client import Client
-from changelog.connectors.kafka.registry import Registry
+from changelog.connectors.debezium.jars import CONNECTORS
+from changelog.connectors.extras import installation
 from changelog.connectors.sources import Database, TableName
+from changelog.connectors.sources.debezium.candidate import DebeziumCandidate
 from changelog.connectors.sources.debezium.database import DebeziumDatabase, Settings
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
-from changelog.connectors.sources.debezium.inputs.topics.origin import TopicsOrigin
-from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
+from changelog.connectors.sources.debezium.inputs import Origin
+from changelog.connectors.sources.debezium.inputs.engine.origin import EngineOrigin
+from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings, defaults, jar_name
 from changelog.connectors.sources.debezium.translation import translator
 from changelog.connectors.wiring.entities import parse_table
-
-SECTION = "[source.topics]"
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 def database(config: Config, source: DebeziumConfig) -> Database:
@@ -25,7 +27,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
         Settings(
             name=config.name,
             connector=source.connector,
-            origin=TopicsOrigin(topics_settings(config.name, source.topics)),
+            origin=_origin(config, source),
             translator=lambda: translator(translation),
             hmac_key=config.hmac_key,
             codec=config.codec,
@@ -34,14 +36,24 @@ def database(config: Config, source: DebeziumConfig) -> Database:
     )
 
 
-def topics_settings(name: str, topics: TopicsConfig) -> TopicsSettings:
-    """Returns the settings of the topics for the changelog `name`."""
-    return TopicsSettings(
-        client=Client(bootstrap_servers=topics.bootstrap_servers, options=topics.client, section=SECTION),
-        include=topics.include,
-        exclude=topics.exclude,
-        group=topics.group or name,
-    )
+def candidate(topics: TopicsConfig) -> DebeziumCandidate:
+    """Returns the tables whose events are in topics. It asks the brokers only when it is used."""
+    with kafka_needed():
+        from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
+    return debezium_topics.candidate(topics)
+
+
+def _origin(config: Config, source: DebeziumConfig) -> Origin:
+    if source.topics is not None:
+        with kafka_needed():
+            from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
+        return debezium_topics.origin(config.name, source.topics)
+    known = CONNECTORS.get(jar_name(source.connector))
+    java_class = None if known is None else known.java_class
+    tables = [table for table, _ in _tables(config, source)]
+    given = defaults(source.connector, java_class, config.name, tables)
+    settings = EngineSettings(properties={**given, **source.properties}, jars=source.jars, heap_mib=source.heap_mib)
+    return EngineOrigin(settings=settings, environment=os.environ)
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:
@@ -52,12 +64,27 @@ def translation_settings(config: Config, source: DebeziumConfig) -> TranslationS
         added_prefix=source.added_prefix,
         tombstones_delete=source.tombstones_delete,
         placeholder=source.placeholder,
-        id_bytes=source.topics.registry_id_bytes,
     )
-    if source.topics.registry is None:
+    topics = source.topics
+    if topics is None or topics.registry is None:
         return settings
-    registry = Registry(source.topics.registry, source.topics.registry_client, section=SECTION)
-    return replace(settings, schema_of=registry.schema)
+    with kafka_needed():
+        from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
+    schema_of = debezium_topics.schemas(topics.registry, topics.registry_client)
+    return replace(settings, schema_of=schema_of, id_bytes=topics.registry_id_bytes)
+
+
+@contextmanager
+def kafka_needed() -> Iterator[None]:
+    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "changelog":
+            raise
+        message = f"[source.topics] needs {missing}, which is not installed"
+        raise ChangelogError(Kind.USAGE, message, hint=installation("kafka")) from error
 
 
 def _columns(entity: EntityConfig) -> Iterator[str]:

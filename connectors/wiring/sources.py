@@ -11,6 +11,7 @@ from changelog.connectors.sources import Database
 from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.sources.postgres.candidate import PostgresCandidate
 from changelog.connectors.sources.postgres.database import PostgresDatabase, Settings
+from changelog.connectors.wiring import debezium
 from changelog.connectors.wiring.entities import resolve
 from changelog.connectors.wiring.sinks import open_log, read_versions
 from changelog.envelope.entity import Entity
@@ -30,8 +31,6 @@ def database(
     for this kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
-        with kafka_needed():
-            from changelog.connectors.wiring import debezium  # noqa: PLC0415, it needs optional packages
         return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):
         with client_needed():
@@ -111,19 +110,6 @@ def client_needed() -> Iterator[None]:
             raise
         message = "the database is MySQL or MariaDB, and pymysql is not installed"
         raise ChangelogError(Kind.USAGE, message, hint=installation("mysql")) from error
-
-
-@contextmanager
-def kafka_needed() -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "changelog":
-            raise
-        message = f"[source] kind is debezium, and {missing} is not installed"
-        raise ChangelogError(Kind.USAGE, message, hint=installation("kafka")) from error
 
 
 def read_entities(config: Config, of: Database) -> Sequence[Entity]:

@@ -287,7 +287,7 @@ def test_all_errors_at_once(file: Path) -> None:
 
 def test_an_unknown_kind_of_source(file: Path) -> None:
     file.write_text('name = "a"\nsource = { kind = "oracle", dsn = "x" }\nsink = { path = "log" }')
-    assert refusal(file, {}) == [f"{file}: source.kind: should be 'postgres' or 'mysql'"]
+    assert refusal(file, {}) == [f"{file}: source.kind: should be 'postgres' or 'mysql' or 'debezium'"]
 
 
 @pytest.mark.parametrize("dsn", ["mysql+pymysql://ada@db/app", "user=ada", "mysql//ada@db/app"])

@@ -35,7 +35,12 @@ def section(heading: str) -> dict[str, str]:
 
 
 SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
-    "`[source]`": [("", config.PostgresConfig), ("", config.MysqlConfig)],
+    "`[source]`": [
+        ("", config.PostgresConfig),
+        ("", config.MysqlConfig),
+        ("", config.DebeziumConfig),
+        ("", config.TopicsConfig),
+    ],
     "`[sink]`": [("", config.FilesConfig), ("", config.KafkaConfig)],
     "`[tables]`": [("", config.TablesConfig)],
     "`[entities.X]`": [("", config.EntityConfig)],

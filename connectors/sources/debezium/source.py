@@ -77,7 +77,7 @@ class DebeziumSource:
         self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
         self._stamps, self._others = Stamps(), OtherTables()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
-        self._hurried = False
+        self._hurried, self._first_place = False, self._assembler.place
 
     def _resumed(
         self, stored: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
@@ -146,7 +146,8 @@ class DebeziumSource:
             raise self._assembler.stop
         batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
         self._reach("debezium:read")
-        if not batch.placed and (batch.more or self._assembler.open_end is None):
+        is_new = self._input.identity != self._state.checkpoint.source.get("identity", {})
+        if not batch.placed and not is_new and (batch.more or self._assembler.open_end is None):
             return None
         items = self._translated(batch.placed)
         if not batch.in_order:
@@ -194,8 +195,9 @@ class DebeziumSource:
         if assembler.open_end is None:
             state.reach(commit_text(assembler.place))
         after = {item.placed.part: item.placed.after for item in items[:consumed]}
-        progress = {**state.checkpoint.source["progress"], **after}
+        progress = {**_progress(state.checkpoint), **after}
         state.remember("progress", progress)
+        state.remember("identity", self._input.identity)
         state.remember("place", assembler.place)
         state.remember("open", None if assembler.open_end is None else assembler.open_end.to_json())
         state.remember("whole", sorted(assembler.old_rows.whole))
@@ -212,12 +214,13 @@ class DebeziumSource:
     def end(self) -> str:
         """See `Source.end`."""
         self._hurried = True
-        return commit_text(self._assembler.place + self._input.left(self._state.checkpoint.source["progress"]))
+        self._input.settle()
+        return commit_text(self._assembler.place + self._input.left(_progress(self._state.checkpoint)))
 
     def end_of(self, through: str) -> str:
         """Returns where the input ends now, for a changelog that reaches `through`. Another thread may call this."""
-        source = self._state.checkpoint.source
-        return max(through, commit_text(int(source["place"]) + self._input.left(source["progress"])))
+        checkpoint = self._state.checkpoint
+        return max(through, commit_text(int(checkpoint.source["place"]) + self._input.left(_progress(checkpoint))))
 
     @property
     def message_bytes(self) -> int:
@@ -227,11 +230,17 @@ class DebeziumSource:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         self._state.confirm(checkpoint)
-        self._input.confirm(checkpoint.source["progress"])
+        self._input.confirm(_progress(checkpoint), int(checkpoint.source["place"]) - self._first_place)
 
     def close(self) -> None:
         """See `Source.close`."""
         self._input.close()
+
+
+def _progress(checkpoint: Checkpoint) -> Progress:
+    """Returns how far the input is read, which an empty input leaves out of the checkpoint."""
+    progress: Progress = checkpoint.source.get("progress", {})
+    return progress
 
 
 class MeanSize:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from changelog.connectors.sources import Trait
-from changelog.connectors.sources.debezium.decode.events import Changed, Event, Message, Table
+from changelog.connectors.sources.debezium.decode.events import Changed, Event, Facts, Message, Table
 from changelog.envelope.errors import ChangelogError
 
 Translate = Callable[[Sequence[Message]], Sequence[Event]]
@@ -24,7 +24,8 @@ class SampledTable:
     """A table; see `changelog.connectors.sources.TableInfo`.
 
     `rows_estimate` counts the messages of its topics. `partitions` is the highest number of partitions of its topics.
-    `described` is the last description in an event; None for a table that only the configuration names.
+    `described` is the last description in an event; None for a table that only the configuration names. `connector`
+    and `database` are those of its events.
     """
 
     schema: str
@@ -35,6 +36,8 @@ class SampledTable:
     trait: Trait
     partitions: int
     described: Table | None = field(repr=False)
+    connector: str = ""
+    database: str = ""
     nbytes: int = 0
 
     def key_problem(self, key: Sequence[str]) -> str | None:
@@ -69,6 +72,7 @@ class _Seen:
     """The sampled events of a table."""
 
     table: Table
+    facts: Facts
     topics: set[str] = field(default_factory=set)
     updates: int = 0
     with_before: int = 0
@@ -99,7 +103,7 @@ def sampled(
     for topic, topic_messages in messages.items():
         for event in _events(topic, topic_messages, translate, unreadable):
             if isinstance(event, Changed):
-                seen.setdefault(event.table.name, _Seen(event.table)).add(topic, event)
+                seen.setdefault(event.table.name, _Seen(event.table, event.facts)).add(topic, event)
     tables = [_table(name, facts, counts, partitions) for name, facts in seen.items()]
     tables += [_declared(name, columns) for name, columns in declared.items() if name not in seen]
     return Sampled(tables=sorted(tables, key=lambda table: (table.schema, table.name)), unreadable=unreadable)
@@ -134,6 +138,8 @@ def _table(
         trait=_trait(seen),
         partitions=max(partitions[topic] for topic in seen.topics),
         described=seen.table,
+        connector=seen.facts.connector,
+        database=seen.facts.database,
     )
 
 

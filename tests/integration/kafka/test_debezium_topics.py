@@ -341,3 +341,24 @@ def test_an_absent_broker_is_one_line(reader: Reader, monkeypatch: pytest.Monkey
     code, lines = reader.call("check")
     assert (code, len(lines)) == (3, 1)
     assert lines[0].startswith("changelog: asking Kafka for its topics: ")
+
+
+def test_init_writes_a_configuration_from_topics(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    reader.create("public.item", 2)
+    reader.create("public.keyless")
+    reader.produce(created(1), created(2))
+    reader.produce(event("c", ("public", "keyless"), None, {"id": 1, "status": "s"}, key=()))
+    reader.config.unlink()
+    command = ["init", "--config", str(reader.config), "--name", reader.name]
+    servers = ["--debezium-servers", reader.client.bootstrap_servers]
+    assert cli.main([*command, "--debezium", f"{reader.prefix}.*", *servers]) == 0
+    assert "1 of 2 tables" in capsys.readouterr().out
+    settings = config.load(reader.config, os.environ)
+    assert (settings.source.kind, [*settings.entities]) == ("debezium", ["item"])
+    assert (reader.folder / "schemas" / "item.avsc").exists()
+    text = reader.config.read_text("utf-8").replace("127.0.0.1:9464", "127.0.0.1:0")
+    reader.config.write_text(text.replace("data/changelog", "log"), "utf-8")
+    reader.publish(2)
+    assert reader.refused("init", "--force", "--debezium", "nothing", *servers, code=2) == (
+        "topics that match nothing have no event of a table; name other topics, or let Debezium publish an event"
+    )

@@ -46,6 +46,8 @@ def entity(name: str, **settings: Any) -> Entity:
 class Topics:
     """Parts with messages; see `Origin`. A reader receives them in random batches, or all `at_once`."""
 
+    samples = True
+
     def __init__(self, parts: Mapping[str, Sequence[Message]], random: Random, *, at_once: bool = False) -> None:
         self.parts = {part: list(messages) for part, messages in parts.items()}
         self.random, self.at_once = random, at_once
@@ -125,12 +127,16 @@ class TopicsReader:
         self._at[part] = at + 1
         return Placed(part=part, message=self._topics.parts[part][at], after=at + 1, steps=1)
 
+    def settle(self) -> None:
+        pass
+
     def left(self, progress: Progress) -> int:
         at = progress or self._at
         return sum(len(messages) - at[part] for part, messages in self._topics.parts.items())
 
-    def confirm(self, progress: Progress) -> None:
+    def confirm(self, progress: Progress, steps: int) -> None:
         self._topics.confirmed = progress
+        assert steps == sum(progress.values()) - sum(self.progress.values())
 
     def close(self) -> None:
         self.closed = True

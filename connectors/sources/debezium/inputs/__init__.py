@@ -44,7 +44,7 @@ class Batch:
     """Messages in the order in which they arrived.
 
     `more` says that further messages have arrived already, so that the last transaction may go on. `in_order` says that
-    the order of all messages is fixed, because an earlier opening has decided on it.
+    the order of all messages is fixed: that of the database, or one on which an earlier opening has decided.
     """
 
     placed: Sequence[Placed]
@@ -61,7 +61,10 @@ class Input(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the checkpoint stores beside the progress, so that the next opening finds the same input again."""
+        """What the checkpoint stores beside the progress, so that the next opening finds the same input again.
+
+        It may change at each `read`, and may be stored as soon as it does.
+        """
 
     @property
     def progress(self) -> Progress:
@@ -70,14 +73,20 @@ class Input(Protocol):
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
+    def settle(self) -> None:
+        """Waits until it is sure that the input continues where it was opened. Raises ChangelogError if it does not."""
+
     def left(self, progress: Progress) -> int:
         """Returns how many steps lie between `progress` and the present end of the input. Raises ChangelogError.
 
         An input that does not know its end returns the steps of the messages that it holds.
         """
 
-    def confirm(self, progress: Progress) -> None:
-        """Tells whoever wants to know that everything up to `progress` is durable. Never fails."""
+    def confirm(self, progress: Progress, steps: int) -> None:
+        """Tells whoever wants to know that everything up to `progress` is durable. Never fails.
+
+        `steps` is how many steps of this opening that is.
+        """
 
     def close(self) -> None:
         """Closes the connections."""
@@ -97,6 +106,10 @@ class AfterGap:
 
 class Origin(Protocol):
     """A configured input. It holds no connection: each call opens its own. Every method may raise ChangelogError."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether it can look at events without opening the input."""
 
     def open(self, stored: Checkpoint | None) -> Input:
         """Opens the input where the checkpoint ends. Raises GAP if it does not reach back to there."""

@@ -36,6 +36,8 @@ _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
 class TopicsOrigin:
     """The topics that `settings` name."""
 
+    samples = True
+
     def __init__(self, settings: TopicsSettings) -> None:
         self._settings = settings
 

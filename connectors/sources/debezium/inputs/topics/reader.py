@@ -68,6 +68,7 @@ class TopicsInput:
         kept = {name for name in identity or {} if settings.matches(name)}
         refuse(problems(identity, progress, topics, kept))
         self._states: Mapping[str, TopicState] = topics.states
+        self.identity: Mapping[str, Any] = {name: state.to_json() for name, state in topics.states.items()}
         self._begun = offsets(progress or {}, topics)
         self._reached = dict(self._begun)
         self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._begun]
@@ -83,11 +84,6 @@ class TopicsInput:
         with translated("reading topics"):
             self._consumer.assign([TopicPartition(*part, offset) for part, offset in self._begun.items()])
         _log.info("reading topics", topics=len(self._states), partitions=len(self._begun))
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """See `Input`: the topics."""
-        return {name: state.to_json() for name, state in self._states.items()}
 
     @property
     def progress(self) -> Progress:
@@ -187,12 +183,15 @@ class TopicsInput:
         if new:
             raise ChangelogError(Kind.ALTERED, f"there is a new topic {new[0]}")
 
+    def settle(self) -> None:
+        """See `Input`: the constructor has made sure."""
+
     def left(self, progress: Progress) -> int:
         """See `Input`. Topics that did not exist at this opening are not counted."""
         present = ends(self._admin, list(self._begun))
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._begun)
 
-    def confirm(self, progress: Progress) -> None:
+    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group has offsets
         """See `Input`: commits the offsets to the consumer group. If that is refused, warns once."""
         if not self._may_commit or not progress:
             return

@@ -1,0 +1,60 @@
+"""Implements `changelog.connectors.sources.candidates.Candidate`: Debezium's topics that have no configuration yet."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+
+from changelog.connectors.sources import TableName
+from changelog.connectors.sources.debezium.inputs import Origin
+from changelog.connectors.sources.debezium.tables import Sampled, SampledTable, Translate
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+class DebeziumCandidate:
+    """The tables whose events are in `origin`. `where` says in words which topics these are."""
+
+    kind = "debezium"
+    usual_tables = "*"
+
+    def __init__(self, origin: Origin, translate: Translate, where: str) -> None:
+        self._origin, self._translate, self._where = origin, translate, where
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """What the last messages tell. Raises ChangelogError if none can be read."""
+        sampled = self._origin.sampled(self._translate, {})
+        if not sampled.tables and sampled.unreadable:
+            raise next(iter(sampled.unreadable.values()))
+        if not sampled.tables:
+            hint = "name other topics, or let Debezium publish an event"
+            raise ChangelogError(Kind.USAGE, f"{self._where} have no event of a table", hint=hint)
+        return sampled
+
+    @property
+    def connector(self) -> str:
+        """Debezium's connector, of which most of the sampled events are."""
+        [(connector, _)] = Counter(table.connector for table in self.sampled.tables).most_common(1)
+        return connector
+
+    @property
+    def home(self) -> str:
+        """See `Candidate.home`: the schema of most tables."""
+        [(schema, _)] = Counter(table.schema for table in self.sampled.tables).most_common(1)
+        return schema
+
+    def name(self) -> str:
+        """See `Candidate.name`: the database in the events."""
+        [(database, _)] = Counter(table.database for table in self.sampled.tables).most_common(1)
+        return database or self.connector
+
+    def tables(self, includes: Callable[[TableName], bool]) -> Sequence[SampledTable]:
+        """See `Candidate.tables`."""
+        return [table for table in self.sampled.tables if includes((table.schema, table.name))]
+
+    def grants(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.grants`: refused, because rights on topics are not SQL."""
+        raise ChangelogError(
+            Kind.USAGE,
+            f"--grants prints SQL, and {len(tables)} tables are read from topics",
+            hint="docs/how-to/from-debezium.md says which rights on topics are needed",
+        )

@@ -1,0 +1,27 @@
+"""The history of schemas, as a checkpoint stores it: compressed, because a checkpoint is stored with each commit."""
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+
+from changelog.envelope.errors import ChangelogError, Kind
+
+BYTES_MAX = 512 << 10
+"""The most bytes of the history in a checkpoint. A message of Kafka has 1 MiB by default."""
+
+
+def packed(records: Sequence[bytes]) -> str:
+    """Returns the text that a checkpoint stores. Raises ChangelogError (LIMIT) if it is too long."""
+    text = b64encode(zlib.compress(b"\n".join(records))).decode() if records else ""
+    if len(text) > BYTES_MAX:
+        raise ChangelogError(
+            Kind.LIMIT,
+            f"Debezium's history of schemas takes up {len(text)} bytes, compressed; a checkpoint holds {BYTES_MAX}",
+            hint="publish fewer tables by one service, so that the history is about fewer tables",
+        )
+    return text
+
+
+def unpacked(text: str) -> list[bytes]:
+    """Returns the records from the result of `packed`. Each is JSON without a line break."""
+    return zlib.decompress(b64decode(text)).split(b"\n") if text else []

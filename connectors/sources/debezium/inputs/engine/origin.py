@@ -1,0 +1,99 @@
+"""Debezium in process, as a configuration describes it; see `changelog.connectors.sources.debezium.inputs.Origin`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from changelog.connectors.debezium import jars
+from changelog.connectors.debezium.launch import Launch
+from changelog.connectors.findings import Finding, fail, ok
+from changelog.connectors.java import find_java
+from changelog.connectors.sources import Hold, Remnant
+from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
+from changelog.connectors.sources.debezium.inputs.engine.reader import EngineInput
+from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings
+from changelog.connectors.sources.debezium.tables import Sampled, Translate, sampled
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOrigin:
+    """Debezium with these settings. `environment` says where installed jars are."""
+
+    settings: EngineSettings
+    environment: Mapping[str, str]
+
+    samples = False
+
+    def open(self, stored: Checkpoint | None) -> EngineInput:
+        """See `Origin.open`."""
+        source = {} if stored is None else stored.source
+        return EngineInput(self._launch(), source.get("identity"), source.get("progress"))
+
+    def _launch(self) -> Launch:
+        settings = self.settings
+        launch = Launch(properties=settings.properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
+        launch.configuration()  # reports a mistake in it before missing jars
+        folder = jars.find(settings.properties["connector.class"], settings.jars, self.environment)
+        return replace(launch, jars=folder)
+
+    def sampled(self, translate: Translate, declared: Declared) -> Sampled:
+        """See `Origin.sampled`: the tables that the configuration names."""
+        return sampled({}, translate, counts={}, partitions={}, declared=declared)
+
+    def left(self, stored: Checkpoint) -> int:  # noqa: ARG002 - only a running process knows
+        """See `Origin.left`: unknown."""
+        return 0
+
+    def is_lost(self, stored: Checkpoint) -> bool:  # noqa: ARG002
+        """See `Origin.is_lost`: only a start tells."""
+        return False
+
+    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:  # noqa: ARG002
+        """See `Origin.findings`."""
+        return [_tried("java", lambda: f"is {find_java()}"), _tried("debezium", self._described)]
+
+    def _described(self) -> str:
+        command = self._launch().command("java")
+        count = len(command[command.index("-cp") + 1].split(":"))
+        return f"has {count} jars, and Debezium checks the rest at its start"
+
+    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:  # noqa: ARG002
+        """See `Origin.after_gap`: without offsets, Debezium begins with a snapshot, as its snapshot.mode says."""
+        return AfterGap(identity={}, progress={})
+
+    def hold(self) -> Hold:
+        """See `Origin.hold`: what Debezium has created in the database, such as a replication slot."""
+        return Hold(
+            kind="debezium",
+            name=self.settings.properties["topic.prefix"],
+            reader=None,
+            condition="kept",
+            is_lost=False,
+            confirmed="",
+            nbytes=None,
+            xids=None,
+        )
+
+    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `Origin.facts`."""
+        facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it gets no offset")]
+        if stored is None:
+            return facts
+        return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]
+
+    def remnants(self) -> Sequence[Remnant]:
+        """See `Origin.remnants`: Debezium creates its own, such as a replication slot."""
+        return ()
+
+    def drop(self, kind: str) -> None:
+        """See `Origin.drop`."""
+        raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; Debezium's own are to be dropped by hand")
+
+
+def _tried(name: str, describe: Callable[[], str]) -> Finding:
+    try:
+        return ok(name, describe())
+    except ChangelogError as error:
+        return fail(name, error.message, error.hint or "see docs/how-to/debezium-engine.md")

@@ -1,0 +1,129 @@
+"""Reads the records of a Debezium process, from the offsets in a checkpoint."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from changelog.connectors.debezium.events import ChangeEvent, events
+from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, Schema
+from changelog.connectors.debezium.launch import Launch
+from changelog.connectors.debezium.process import EngineProcess
+from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress
+from changelog.connectors.sources.debezium.inputs.engine.history import packed, unpacked
+from changelog.envelope.errors import ChangelogError, Kind
+
+HISTORY = "history"
+"""The member of `identity` that has the history of schemas."""
+
+STARTED_S = 20.0
+"""How long the end of the input is unknown after the start, if nothing has arrived: the connector is still starting."""
+
+MESSAGES_MAX = 8192
+
+_HEADERS = msgspec.json.Decoder(list[tuple[str, int, msgspec.Raw]])
+"""The headers of a record: name, number of the schema, value."""
+
+_log = structlog.get_logger("debezium")
+
+
+class EngineInput:
+    """One opening of the input; see `changelog.connectors.sources.debezium.inputs.Input`.
+
+    The parts are the partitions of Debezium's source. Each record counts one step. The constructor starts the process.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        identity: Mapping[str, Any] | None,
+        progress: Progress | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity: Mapping[str, Any] = dict(identity or {})
+        self.progress: Progress = dict(progress or {})
+        self._history = unpacked(self.identity.get(HISTORY, ""))
+        offsets = {part.encode(): str(offset).encode() for part, offset in self.progress.items()}
+        self._held: deque[Placed] = deque()
+        self._has_started = False
+        self._clock, self._started_at = clock, clock()
+        self._process = EngineProcess(launch, offsets, self._history, _passed_on)
+        _log.info("debezium started", process=self._process.pid)
+
+    def read(self, timeout_s: float, gather_s: float) -> Batch:
+        """See `Input`. Debezium has put the records in order already."""
+        self._take(timeout_s)
+        deadline = self._clock() + gather_s
+        while self._held and len(self._held) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
+            pass
+        placed, self._held = list(self._held), deque()
+        return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
+
+    def _take(self, timeout_s: float) -> bool:
+        """Waits for the next frame, and holds its records. Returns whether there was one."""
+        received = self._process.read(timeout_s)
+        match received:
+            case None:
+                return False
+            case End():
+                raise ChangelogError(
+                    Kind.PRECONDITION,
+                    f"Debezium has ended by itself: {received.message or 'its connector has nothing more to do'}",
+                    hint="set a snapshot.mode that goes on with the log, such as initial",
+                )
+            case HistoryRecord():
+                self._history.append(received.content)
+                self.identity = {**self.identity, HISTORY: packed(self._history)}
+            case _:
+                self._held.extend(_placed(event, received.schemas) for event in events(received))
+        self._has_started = True
+        return True
+
+    def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
+        """See `Input`: the records that have arrived."""
+        return len(self._held)
+
+    def settle(self) -> None:
+        """See `Input`: waits for the connector's first answer, which may be that the database's log is gone."""
+        while not self._has_started and (left_s := self._started_at + STARTED_S - self._clock()) > 0:
+            self._take(left_s)
+
+    def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
+        """See `Input`: the database may forget its log up to there."""
+        if steps:
+            self._process.acknowledge(steps)
+
+    def close(self) -> None:
+        """See `Input`."""
+        self._process.close()
+
+
+def _placed(event: ChangeEvent, schemas: Mapping[int, Schema | None]) -> Placed:
+    message = Message(
+        topic=event.topic,
+        key=event.key_with_schema(),
+        value=event.value_with_schema(),
+        headers=_headers(event.headers_json, schemas) if event.headers_json else (),
+        timestamp_ms=event.timestamp_ms or 0,
+    )
+    return Placed(part=event.partition.decode(), message=message, after=event.offset_json.decode(), steps=1)
+
+
+def _headers(json: bytes, schemas: Mapping[int, Schema | None]) -> Sequence[tuple[str, bytes | None]]:
+    """Returns the headers as the JsonConverter with schemas writes them to Kafka."""
+    headers: list[tuple[str, bytes | None]] = []
+    for name, number, value in _HEADERS.decode(json):
+        schema = schemas[number]
+        content = None if schema is None else b'{"schema":%b,"payload":%b}' % (schema.content, value)
+        headers.append((name, content))
+    return headers
+
+
+def _passed_on(line: LogLine) -> None:
+    cause = {"cause": line.cause} if line.cause else {}
+    write = _log.warning if line.level in ("WARNING", "ERROR") else _log.debug
+    write("debezium says", logger=line.logger, said=line.message, **cause)

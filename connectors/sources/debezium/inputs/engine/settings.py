@@ -1,0 +1,62 @@
+"""The configuration of the input in process."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_NAMES: Mapping[str, str] = {"postgresql": "postgres"}
+"""The names of connectors as Debezium's jars spell them, where that is another name."""
+
+_TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserver", "informix", "ibmi", "cockroachdb"})
+"""The connectors that choose tables by `table.include.list`."""
+
+_WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracle", "sqlserver"})
+"""The connectors that keep a history of schemas."""
+
+
+def jar_name(connector: str) -> str:
+    """Returns the name of a connector in the names of its jars."""
+    return _NAMES.get(connector, connector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How Debezium runs.
+
+    `properties` are those of the connector, as Debezium documents them. `jars` is the folder with its jars; None means
+    that into which `changelog debezium install` put them. Java's heap has `heap_mib`.
+    """
+
+    properties: Mapping[str, str] = field(repr=False)
+    jars: Path | None = None
+    heap_mib: int = 512
+
+
+def defaults(
+    connector: str, java_class: str | None, name: str, tables: Collection[tuple[str, str]]
+) -> Mapping[str, str]:
+    """Returns the properties that a connector has if the configuration does not name them.
+
+    Only `tables` are read. Debezium sends heartbeats, so that the offset, and with it what the database may forget,
+    also advances while these tables do not change. `java_class` is the connector's class, if it is known.
+    """
+    properties = {
+        "topic.prefix": name,
+        "tombstones.on.delete": "false",
+        "heartbeat.interval.ms": "10000",
+        **({} if java_class is None else {"connector.class": java_class}),
+    }
+    if connector in _TABLES:
+        properties["table.include.list"] = ",".join(re.escape(".".join(table)) for table in sorted(tables))
+    if connector in _WITH_HISTORY:
+        properties["schema.history.internal.store.only.captured.tables.ddl"] = "true"
+    if connector == "postgresql":
+        own = re.sub(r"[^a-z0-9_]", "_", name)
+        properties |= {
+            "plugin.name": "pgoutput",
+            "slot.name": own,
+            "publication.name": own,
+            "publication.autocreate.mode": "filtered",
+        }
+    return properties

@@ -1,0 +1,42 @@
+"""Opens topics with events of Debezium. `wiring.debezium` imports this module only if needed, for its extra `kafka`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from changelog.connectors.config import TopicsConfig
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.kafka.registry import Registry
+from changelog.connectors.sources.debezium.candidate import DebeziumCandidate
+from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
+from changelog.connectors.sources.debezium.inputs.topics.origin import TopicsOrigin
+from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
+from changelog.connectors.sources.debezium.translation import translator
+
+SECTION = "[source.topics]"
+
+
+def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
+    """Returns the topics, for the changelog `name`."""
+    return TopicsOrigin(
+        TopicsSettings(
+            client=Client(bootstrap_servers=topics.bootstrap_servers, options=topics.client, section=SECTION),
+            include=topics.include,
+            exclude=topics.exclude,
+            group=topics.group or name,
+        )
+    )
+
+
+def candidate(topics: TopicsConfig) -> DebeziumCandidate:
+    """Returns the tables whose events are in these topics, for `changelog init`."""
+    settings = TranslationSettings()
+    if topics.registry is not None:
+        settings = replace(settings, schema_of=schemas(topics.registry, topics.registry_client))
+    where = f"topics that match {' '.join(topics.include)}"
+    return DebeziumCandidate(origin("changelog-init", topics), translator(settings), where)
+
+
+def schemas(registry: str, options: Mapping[str, Any]) -> Callable[[int], Any]:
+    """Returns a function that returns the schema with an id in the registry."""
+    return Registry(registry, options, section=SECTION).schema

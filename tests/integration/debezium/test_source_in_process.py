@@ -1,0 +1,130 @@
+"""The service reads a database through a Debezium that it runs itself, and continues exactly after restarts and kills.
+
+PostgreSQL has no history of schemas; MariaDB has one, which is in the checkpoint.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from changelog.connectors.servers.mysql import Server as MysqlServer
+from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
+from tests.integration.debezium.site import connector
+from tests.integration.site import Site
+from tests.servers import engine_jars
+from tests.servers.mysql import fresh_mysql_database
+
+ENTITY = '[entities.orders]\ntable = "{table}"\nkey = ["id"]\n'
+
+
+class InProcess(Site):
+    """A service that runs Debezium with these properties."""
+
+    def __init__(self, folder: Path, name: str, kind: str, properties: dict[str, str], jars: Path, table: str) -> None:
+        self.name, self.folder = name, folder
+        self.config, self.log = folder / "debezium.toml", folder / "log"
+        lines = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in properties.items())
+        self.config.write_text(
+            f'name = "{name}"\nservice = {{ listen = "127.0.0.1:0" }}\n'
+            f'sink = {{ path = "log", commit_seconds = 0.05 }}\n'
+            f'[source]\nkind = "debezium"\nconnector = "{kind}"\njars = {json.dumps(str(jars))}\nheap_mib = 256\n'
+            f"[source.properties]\n{lines}" + ENTITY.format(table=table),
+            "utf-8",
+        )
+
+    def publish(self, count: int) -> None:
+        """Runs the service until the changelog has so many messages."""
+        with self.running() as service:
+            service.until(lambda: len(self.messages("orders")) >= count)
+        assert len(self.messages("orders")) == count
+
+
+@pytest.fixture
+def postgres(database: str, tmp_path: Path) -> InProcess:
+    own = {"table.include.list", "publication.name", "publication.autocreate.mode", "plugin.name", "topic.prefix"}
+    properties = {key: value for key, value in connector(database).items() if key not in own}
+    properties["slot.drop.on.stop"] = "false"
+    site = InProcess(tmp_path, "app", "postgresql", properties, engine_jars("postgres"), "public.orders")
+    site.dsn = database
+    site.sql(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2))",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders SELECT n, 'NEW', n / 4.0 FROM generate_series(1, 40) n",
+    )
+    return site
+
+
+def test_postgresql_is_read_exactly_once_over_restarts(postgres: InProcess) -> None:
+    with postgres.running() as service:
+        service.until(lambda: len(postgres.messages("orders")) == 40)
+        postgres.sql("UPDATE orders SET status = 'PAID' WHERE id <= 10", "UPDATE orders SET id = 100 WHERE id = 1")
+        service.until(lambda: len(postgres.messages("orders")) == 52)
+    postgres.sql("DELETE FROM orders WHERE id = 2", "INSERT INTO orders VALUES (7777, 'é\"', NULL)")
+    postgres.publish(54)
+    ops = [op for op, _ in postgres.ops("orders")]
+    assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "delete", "create"]
+    moved = postgres.messages("orders")[50:52]
+    assert (moved[0]["movedTo"]["key"], moved[1]["movedFrom"]["key"]) == ("100", "1")
+    [rows] = postgres.sql("SELECT json_object_agg(id, to_json(orders) ORDER BY id) FROM orders")
+    state = postgres.state("orders")
+    for row in state.values():
+        row["amount"] = None if row["amount"] is None else float(row["amount"])
+    assert state == rows[0]
+    positions = [message["value"]["provenance"]["source"]["position"] for message in postgres.messages("orders")]
+    assert positions == sorted(set(positions))
+    assert postgres.call("check") == (0, [])
+    assert postgres.call("status") == (0, [])
+
+
+def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
+    postgres.publish(40)
+    postgres.sql(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    assert "Debezium" in postgres.refused()
+
+
+def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp_path: Path) -> None:
+    with fresh_mysql_database(mariadb) as database:
+        properties = {
+            "database.hostname": str(mariadb.host),
+            "database.port": str(mariadb.port),
+            "database.user": "root",
+            "database.password": "",
+            "database.server.id": "4712",
+            "database.ssl.mode": "disable",
+            "poll.interval.ms": "20",
+        }
+        site = InProcess(tmp_path, "app", "mariadb", properties, engine_jars("mariadb"), f"{database}.orders")
+
+        def execute(*statements: str) -> None:
+            with mariadb.connect(database) as connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+                connection.commit()
+
+        execute("CREATE TABLE orders (id int PRIMARY KEY, a int)", "INSERT INTO orders VALUES (1, 10)")
+        with site.running() as service:
+            service.until(lambda: len(site.messages("orders")) == 1)
+            execute("ALTER TABLE orders ADD b int", "INSERT INTO orders VALUES (2, 20, 200)")
+            service.until(lambda: len(site.messages("orders")) == 2)
+        execute("UPDATE orders SET b = 5 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+        site.publish(4)
+    assert site.ops("orders") == [("read", "1"), ("create", "2"), ("update", "1"), ("delete", "2")]
+    assert site.messages("orders")[-1]["value"]["original"] == {"id": 2, "a": 20, "b": 200}
+    history = [json.loads(record)["ddl"] for record in unpacked(site.checkpoint.source["identity"]["history"])]
+    assert any("ADD b int" in ddl for ddl in history)
+    assert [len(message["value"]["current"]["columns"]) for message in site.messages("schemas")] == [2, 3]
+
+
+def test_what_is_wrong_is_one_line(postgres: InProcess) -> None:
+    text = postgres.config.read_text("utf-8")
+    ours = text.replace("[source.properties]", '[source.properties]\n"offset.storage" = "x"')
+    postgres.config.write_text(ours, "utf-8")
+    assert postgres.refused("run", code=2).startswith("offset.storage is managed by the engine; remove it from")
+    postgres.config.write_text(text.replace("jars = ", 'jars = "nowhere" # '), "utf-8")
+    assert "Debezium's jars are not in " in postgres.refused()
+    postgres.config.write_text(text.replace('key = ["id"]', ""), "utf-8")
+    refusal = "configuration: entities.orders.table: there is no event of public.orders"
+    assert postgres.refused("run", code=2).startswith(refusal)
