@@ -263,7 +263,6 @@ FORMS: Mapping[str, Mapping[str, str]] = {
     "avro": {**AVRO, "provide.transaction.metadata": "true"},
     "avro8": {**AVRO, **_converters({".apicurio.registry.as-confluent": "false"})},
     "avroheaders": {**AVRO, **_converters({".apicurio.registry.headers.enabled": "true"})},
-    "micro": {**WITH_SCHEMA, "time.precision.mode": "microseconds"},
     "cloud": {
         **WITH_SCHEMA,
         "value.converter": "io.debezium.converters.CloudEventsConverter",

@@ -145,7 +145,17 @@ MYSQL_DIFFERENCES = {
     "c_time3": "the event does not have the number of digits",
     "c_year": "the year 0 is 2000",
 }
-ALWAYS = {"postgres": POSTGRES_DIFFERENCES, "mysql": MYSQL_DIFFERENCES, "mariadb": MYSQL_DIFFERENCES}
+MARIADB_DIFFERENCES = {column: why for column, why in MYSQL_DIFFERENCES.items() if column != "c_year"}
+ALWAYS = {"postgres": POSTGRES_DIFFERENCES, "mysql": MYSQL_DIFFERENCES, "mariadb": MARIADB_DIFFERENCES}
+
+_OTHER = {
+    "c_time": "a time of more than a day is null",
+    "c_datetime6": "milliseconds",
+    "c_binary": "hexadecimal text",
+    "c_varbinary": "hexadecimal text",
+}
+_ISO = {"c_decimal": "a float", "c_time": "a time of more than a day is null"}
+_JSON = {"c_json": "a text: for MariaDB, json is only another name of longtext"}
 
 ONLY: dict[str, dict[str, str]] = {
     "postgres.connect": {
@@ -156,13 +166,11 @@ ONLY: dict[str, dict[str, str]] = {
     },
     "postgres.iso": {"c_time": "24:00:00 is 00:00:00"},
     "postgres.nano": {"c_timestamp": "64 bits of nanoseconds do not reach the year"},
-    "mysql.other": {
-        "c_time": "a time of more than a day is null",
-        "c_datetime6": "milliseconds",
-        "c_binary": "hexadecimal text",
-        "c_varbinary": "hexadecimal text",
-    },
-    "mysql.iso": {"c_decimal": "a float", "c_time": "a time of more than a day is null"},
+    "mysql.other": _OTHER,
+    "mysql.iso": _ISO,
+    "mariadb.schema": _JSON,
+    "mariadb.other": {**_OTHER, **_JSON},
+    "mariadb.iso": {**_ISO, **_JSON},
 }
 """Further differences of one form."""
 
@@ -170,6 +178,7 @@ EQUAL = {
     "postgres.connect": {"c_interval"},
     "postgres.iso": {"c_numeric_any"},
     "mysql.other": {"c_bigint_unsigned"},
+    "mariadb.other": {"c_bigint_unsigned"},
 }
 """Columns that one form publishes as our reader does, although other forms do not."""
 
@@ -199,9 +208,9 @@ def different(name: str) -> set[str]:
 
 def same(type_: ColumnType, value: Value, own: str | None) -> bool:
     if value is None or own is None:
-        return value is own is None
+        return value is None and own is None
     if type_ is Primitive.JSON or own.startswith("{"):
-        return json.loads(token(value)) == json.loads(own)
+        return bool(json.loads(token(value)) == json.loads(own))
     return token(value) == own
 
 
@@ -227,7 +236,7 @@ def test_every_message_becomes_an_event(name: str) -> None:
         for of in events(name)
     )
     is_postgres = name.startswith("postgres")
-    flat = name.endswith(("rewrite", "headers"))
+    flat = name.endswith((".rewrite", ".headers"))
     assert counts["Changed r"] == (6 if is_postgres else 3)
     assert counts["Changed c"] == (6 if is_postgres else 4)
     assert counts["Changed u"] == (3 if is_postgres else 2)
@@ -262,15 +271,17 @@ def test_values_that_were_not_sent(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith((".schema", ".avro"))])
 def test_transactions(name: str) -> None:
-    """The end of a transaction tells how many events have its id. A truncate of MySQL is outside any transaction."""
+    """The end of a transaction tells how many events have its id. A truncate has no end, or not even a begin."""
     told = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
     begun = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
+    assert len(told) > 5
     counted = Counter(
         of.facts.transaction
         for of in events(name)
         if isinstance(of, Changed | Emitted) and getattr(of, "op", "") != "r" and of.facts.transaction
     )
-    assert told.keys() == set(begun)
+    assert told.keys() <= set(begun)
+    assert told.keys() >= counted.keys()
     assert counted.items() <= told.items()
 
 

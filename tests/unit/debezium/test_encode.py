@@ -200,6 +200,7 @@ def test_a_stop_is_at_the_same_row(seed: int) -> None:
     assert together.stop is not None
     assert single.stop is not None
     assert (together.stop.message, together.stop.position) == (single.stop.message, single.stop.position)
+    assert single.stop.position is not None
     before = [index for index, commit in enumerate(single.commits) if commit < single.stop.position.commit]
     assert together.rows.slice(0, len(before)).to_pylist() == single.rows.slice(0, len(before)).to_pylist()
 
@@ -212,7 +213,7 @@ def test_most_rows_are_encoded_together() -> None:
         PublishedRow(origin, binding, Op.UPDATE, Update(relid=1, old_kind="O", old=of, new=of))
         for of in (replace_doc(row(random, key, nulls=False)) for key in range(100))
     ]
-    with patch.object(encode.row_records, "records", side_effect=AssertionError):
+    with patch("changelog.connectors.capture.rows.row_records.records", side_effect=AssertionError):
         assert RowEncoder().encode(usual, spans(random, 100)).rows.num_rows > 0
 
 

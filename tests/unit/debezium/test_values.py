@@ -87,7 +87,7 @@ VALUES: list[tuple[Schema, Any, str, ColumnType]] = [
     (scalar("int32", f"{CONNECT}.Time"), 86400000, '"24:00:00"', Primitive.TIME),
     (scalar("int64", f"{CONNECT}.Timestamp"), 0, '"1970-01-01T00:00:00.000000"', Primitive.TIMESTAMP),
     (
-        scalar("bytes", DECIMAL, scale="2", **{"connect.decimal.precision": "12"}),
+        {**scalar("bytes", DECIMAL), "parameters": {"scale": "2", "connect.decimal.precision": "12"}},
         "+w==",
         '"-0.05"',
         Decimal(precision=12, scale=2),

@@ -60,7 +60,7 @@ class AvroReader:
         stream = BytesIO(content)
         stream.seek(self._start)
         try:
-            value = fastavro.schemaless_reader(stream, known.parsed, None)  # type: ignore[call-arg, arg-type]
+            value = fastavro.schemaless_reader(stream, known.parsed, None)
         except (EOFError, *UNFIT):
             raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
         if stream.tell() != len(content):

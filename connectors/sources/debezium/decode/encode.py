@@ -7,10 +7,10 @@ have, rows of which an operator has to decide, and the rows of small groups.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain
 from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Mask, Texts
 from changelog.connectors.capture.rows.render_rows import Meta, Span, render
-from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.envelope.columnar import batch
@@ -49,9 +49,11 @@ _QUOTED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRow:
-    """A row to publish. Its values are JSON. Of a truncate, `row` is None; of a row that was read, it is an insert."""
+class PublishedRow(NamedTuple):
+    """A row to publish. It is a named tuple because there is one for each event.
+
+    The values of `row` are JSON. Of a truncate, `row` is None; of a row that was read, it is an insert.
+    """
 
     origin: Origin
     binding: Binding
@@ -92,7 +94,7 @@ class RowEncoder:
             rendered += [] if of_origin is None else [of_origin]
         records, places, stop = _one_by_one(rows, np.flatnonzero(live & ~encoded).tolist(), meta)
         all_rows, at = _in_order([*rendered, (batch.from_records(records), np.array(places, np.int64))])
-        shapes = {row.binding.entity.name: row.binding.shape for row in rows}
+        shapes = {binding.entity.name: binding.shape for binding in _bindings(rows)}
         return EncodedRows(
             rows=batch.with_shapes(all_rows, shapes),
             commits=meta.commits[at],
@@ -109,7 +111,11 @@ class RowEncoder:
         parts: dict[int, tuple[Origin, list[Texts]]] = {}
         if not groups:
             return []
-        values = _Values([side for group in groups for side in (group.before, group.after)])
+        try:
+            values = _Values(groups)
+        except pa.ArrowException:  # some values were not sent
+            groups = [group for group in map(_without_unsent, groups) if group.places]
+            values = _Values(groups)
         for number, group in enumerate(groups):
             compiled, fast = self._compile(group.binding), np.ones(len(group.places), bool)
             before, after = (
@@ -130,13 +136,17 @@ class RowEncoder:
         return known
 
 
+def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
+    """Returns the bindings of the rows, in the order of their last rows."""
+    return {id(row.binding): row.binding for row in rows}.values()
+
+
 def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
     """Returns a mask of the rows on which no policy has to decide, and whose key is known."""
     usual = np.ones(len(rows), bool)
-    entities = {row.binding.entity.name: row.binding for row in rows}
     if all(
         binding.lost is None and not binding.entity.immutable and binding.entity.missing_stamp != "stop"
-        for binding in entities.values()
+        for binding in _bindings(rows)
     ):
         return usual
     for place, row in enumerate(rows):
@@ -172,19 +182,39 @@ def _groups(rows: Sequence[PublishedRow], chosen: Mask) -> Sequence[_Group]:
 
 
 def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | None, new: Row | None) -> bool:
-    """Returns whether the event has all values of both sides of a row, and thus also says where the row was before."""
-    if isinstance(change, Update) and old is None and binding.unlogged:
-        return False
-    if old is not None and (change.old_kind != "O" or len(old) != binding.width or UNCHANGED in old):
-        return False
-    return new is None or (len(new) == binding.width and UNCHANGED not in new)
+    """Returns whether the event has both sides of a row, and thus also says where the row was before."""
+    if not isinstance(change, Insert):
+        if old is None and binding.unlogged:
+            return False
+        if old is not None and (change.old_kind != "O" or len(old) != binding.width):
+            return False
+    return new is None or len(new) == binding.width
+
+
+def _without_unsent(group: _Group) -> _Group:
+    """Returns a group without the rows that have a value which was not sent."""
+    sides = [side for side in (group.before, group.after) if side]
+    kept = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
+    return _Group(
+        group.origin,
+        group.binding,
+        group.op,
+        places=[group.places[number] for number in kept],
+        before=[group.before[number] for number in kept] if group.before else [],
+        after=[group.after[number] for number in kept] if group.after else [],
+    )
 
 
 class _Values:
-    """All values of lists of rows, in one buffer, which ends with the padding that `splice` needs."""
+    """All values of groups of rows, in one buffer, which ends with the padding that `splice` needs.
 
-    def __init__(self, sides: Sequence[Sequence[Row]]) -> None:
-        flat: list[bytes | None] = list(chain.from_iterable(chain.from_iterable(sides)))
+    Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered: those before and after the
+    changes of the first group are 0 and 1, those of the second 2 and 3.
+    """
+
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        sides = [side for group in groups for side in (group.before, group.after)]
+        flat = list[Value](chain.from_iterable(chain.from_iterable(sides)))
         array = pa.array(flat, pa.binary())
         _, offsets, content = array.buffers()
         ends = np.frombuffer(offsets, np.int32, len(flat) + 1)

@@ -5,14 +5,14 @@ https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from changelog.connectors.sources.debezium.decode.events import Facts
 
 _POSTGRES_ID: Final = re.compile(r"([0-9]+):[0-9]+")
-_SNAPSHOTS: Final = {"last": "last", "incremental": "", "false": "", "": ""}
+_SNAPSHOTS: Final[dict[str, Literal["", "true", "last"]]] = {"last": "last", "incremental": "", "false": "", "": ""}
 
 Text = str | int | None
 """The JSON of an id. Connectors write some ids as numbers."""
@@ -99,7 +99,7 @@ def _microseconds(source: Source, timestamp_ms: int) -> int:
     return source.ts_ms if source.connector == "cassandra" else source.ts_ms * 1000
 
 
-def _snapshot(value: str | bool | None) -> str:  # the literals of Facts.snapshot
+def _snapshot(value: str | bool | None) -> Literal["", "true", "last"]:
     if isinstance(value, bool) or value is None:
         return "true" if value else ""
     return _SNAPSHOTS.get(value, "true")

@@ -5,7 +5,7 @@ with the same bytes as an earlier one of its topic, up to the payload; these byt
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -23,7 +23,10 @@ LAYOUTS_MAX: Final = 4096
 """How many schemas are remembered in all."""
 
 _BETWEEN: Final = b',"payload":'
-_MEMBER: Final = b'"payload"'
+MEMBER: Final = b'"payload"'
+
+
+T = TypeVar("T")
 
 
 class JsonSplitter:
@@ -34,9 +37,7 @@ class JsonSplitter:
         self._prefixes: dict[str, list[tuple[bytes, Layout]]] = {}
         self._layouts: dict[bytes, Layout] = {}
 
-    def split(
-        self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], object]
-    ) -> tuple[Layout, object]:
+    def split(self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]) -> tuple[Layout, T]:
         """Returns the layout of a message, and what `accept` makes of the message's payload.
 
         `accept` raises msgspec.DecodeError if the payload is no JSON. Raises ChangelogError (MALFORMED), or what
@@ -48,7 +49,7 @@ class JsonSplitter:
                     return layout, accept(memoryview(content)[len(prefix) : -1])
                 except msgspec.DecodeError:
                     break  # perhaps there are members after the payload
-        if _MEMBER not in content:
+        if MEMBER not in content:
             return self.plain, accept(content)
         outer = outers.decode(content)
         if isinstance(outer.schema, UnsetType) or isinstance(outer.payload, UnsetType):

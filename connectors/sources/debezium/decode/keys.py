@@ -9,7 +9,7 @@ from msgspec import Raw
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode.avro_messages import AvroReader, Headers
 from changelog.connectors.sources.debezium.decode.events import Row
-from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter, check_utf8
+from changelog.connectors.sources.debezium.decode.json_messages import MEMBER, JsonSplitter, check_utf8
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
 from changelog.connectors.sources.debezium.decode.tables import UNFIT, Rows, unfit
 
@@ -41,6 +41,11 @@ class Key:
         return tuple(values)
 
 
+def _is_plain(content: bytes) -> bool:
+    """Returns whether a content is certainly a JSON object without a schema."""
+    return content[:1] == b"{" and MEMBER not in content and content.isascii()
+
+
 NO_KEY: Final = Key((), {}, None)
 
 
@@ -55,6 +60,9 @@ class Keys:
         """Returns the key of a message with these headers. Keys that are no object have no names."""
         if not content:
             return NO_KEY
+        if _is_plain(content):
+            members = _members.decode(content)
+            return Key(tuple(members), members, None)
         if self._avro.has(content, headers, "key"):
             layout, payload = self._avro.read(content, headers, "key")
             is_record = isinstance(payload, dict)
@@ -65,7 +73,7 @@ class Keys:
         if not is_record:
             return NO_KEY
         if layout.schema is None:
-            members: dict[str, Raw] = _members.decode(payload)
+            members = _members.decode(payload)
             return Key(tuple(members), members, None)
         names, rows = self._reader(layout)
         return Key(names, payload, rows)

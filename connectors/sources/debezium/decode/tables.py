@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw
-from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
+from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
 from changelog.connectors.sources.debezium.decode.row_reader import compiled
-from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value
+from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value_converter
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.connectors.sources.debezium.values.semantics import Semantics
-from changelog.connectors.sources.debezium.values.tokens import Convert, token_converter
+from changelog.connectors.sources.debezium.values.tokens import Convert, ConvertValue, token_converter, value_converter
 from changelog.envelope.connect.schema import ConnectSchema
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.types import Primitive
@@ -48,7 +48,7 @@ class Rows:
     def __init__(self, columns: Sequence[ReadColumn], placeholders: Placeholders) -> None:
         self.columns = tuple(columns)
         self._placeholders = placeholders
-        self._unavailable = {column.name: placeholders.values(column.schema) for column in columns}
+        self._of_values = [(column.name, self._value_converter(column)) for column in columns]
         self.converters: dict[str, Convert] = {column.name: self._converter(column) for column in columns}
         self.exact = compiled(
             [*self.converters],
@@ -83,20 +83,23 @@ class Rows:
 
     def from_values(self, values: Mapping[str, Any]) -> Row:
         """Returns the row with these values, as a decoder of Avro returns them. Raises the error of `from_json`."""
-        row: list[Value] = []
-        for column in self.columns:
-            try:
-                row.append(self._rendered(column, values[column.name]))
-            except UNFIT:
-                raise unfit(column.name) from None
-        return tuple(row)
+        try:
+            return tuple([convert(values[name]) for name, convert in self._of_values])
+        except UNFIT:
+            raise unfit(self._wrong(values)) from None
 
-    def _rendered(self, column: ReadColumn, value: Any) -> Value:
-        if column.cell:
-            value = cell_value(value)
-        if value is None or value is UNCHANGED:
-            return value
-        return UNCHANGED if value in self._unavailable[column.name] else column.semantics.render(value)
+    def _wrong(self, values: Mapping[str, Any]) -> str:
+        """Returns the name of the first column whose value does not fit."""
+        for name, convert in self._of_values:
+            try:
+                convert(values[name])
+            except UNFIT:
+                return name
+        raise AssertionError("all values fit")
+
+    def _value_converter(self, column: ReadColumn) -> ConvertValue:
+        convert = value_converter(column.semantics, self._placeholders.values(column.schema))
+        return cell_value_converter(convert) if column.cell else convert
 
     def _converter(self, column: ReadColumn) -> Convert:
         convert = token_converter(column.semantics, self._placeholders.tokens(column.schema))

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
-from changelog.connectors.sources.debezium.values.tokens import Convert
+from changelog.connectors.sources.debezium.values.tokens import Convert, ConvertValue
 from changelog.envelope.connect.schema import ConnectSchema
 
 _NULL: Final = Raw(b"null")
@@ -43,6 +43,10 @@ def cell_converter(convert: Convert) -> Convert:
     return convert_cell
 
 
-def cell_value(cell: Any) -> Any:
-    """Returns the value in a cell, as a decoder of Avro returns it; `UNCHANGED` if there is none."""
-    return UNCHANGED if cell is None or cell.get("set") is False else cell.get("value")
+def cell_value_converter(convert: ConvertValue) -> ConvertValue:
+    """Returns the converter of cells as a decoder of Avro returns them, from that of the values in them."""
+
+    def convert_cell(cell: Any) -> Value:
+        return UNCHANGED if cell is None or cell.get("set") is False else convert(cell.get("value"))
+
+    return convert_cell

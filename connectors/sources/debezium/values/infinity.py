@@ -5,7 +5,7 @@ that a real Debezium writes; each lies outside PostgreSQL's range, or at the end
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 _LATE, _EARLY = b"infinity", b"-infinity"
 _DAYS: Final = {-622_191_234: _LATE, -625_821_272: _EARLY}
@@ -13,7 +13,7 @@ _MS: Final = {9_223_372_036_825_200: _LATE, -9_223_372_036_832_400: _EARLY}
 _US: Final = {9_223_372_036_825_200_000: _LATE, -9_223_372_036_832_400_000: _EARLY}
 _NS: Final = {(1 << 63) - 1: _LATE, -(1 << 63): _EARLY}
 
-INFINITE: Final[Mapping[str, Mapping[object, bytes]]] = {
+INFINITE: Final[Mapping[str, Mapping[Any, bytes]]] = {
     "io.debezium.time.Date": _DAYS,
     "io.debezium.time.Timestamp": _MS,
     "io.debezium.time.MicroTimestamp": _US,

@@ -154,7 +154,7 @@ def _unscaled(number: Number, scale: int) -> int:
     sign, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int) or exponent + scale < 0 or exponent > _BITS_MAX:
         raise ValueError("a number with more digits than its scale")
-    unscaled = int("".join(map(str, digits))) * 10 ** (exponent + scale)
+    unscaled: int = int("".join(map(str, digits))) * 10 ** (exponent + scale)
     return -unscaled if sign else unscaled
 
 

@@ -87,7 +87,7 @@ def semantics(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
     return known
 
 
-def _or_infinite(column: Semantics, infinite: Mapping[object, bytes]) -> Semantics:
+def _or_infinite(column: Semantics, infinite: Mapping[Any, bytes]) -> Semantics:
     """Returns the same semantics, except for PostgreSQL's infinite values."""
 
     def render(value: Any) -> bytes:
@@ -269,7 +269,7 @@ _SCALARS: Final[Mapping[str, Semantics]] = {
     "io.debezium.time.Interval": _of(Primitive.STRING, _spelled(temporal.from_iso_duration)),
     "io.debezium.data.Enum": _of(Primitive.STRING, text),
     "io.debezium.data.EnumSet": _of(Primitive.STRING, text),
-    "io.debezium.data.Json": _of(Primitive.JSON, embedded),
+    "io.debezium.data.Json": _of(Primitive.JSON, embedded, usual_tokens.document),
     "io.debezium.data.Xml": _of(Primitive.STRING, text),
     "io.debezium.data.Uuid": _of(Primitive.UUID, uuid),
     "io.debezium.data.Ltree": _of(Primitive.STRING, text),

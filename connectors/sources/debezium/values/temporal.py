@@ -11,8 +11,13 @@ from typing import Final
 
 from changelog.connectors.capture.rows.codec import plain
 
-DAY_S: Final = 86_400
 SECOND_NS: Final = 1_000_000_000
+
+_SECOND_US: Final = 1_000_000
+_MINUTE_US: Final = 60 * _SECOND_US
+_DAY_US: Final = 1440 * _MINUTE_US
+_MINUTES: Final = [b"%02d:%02d:" % divmod(minute, 60) for minute in range(1440)]
+_FINE, _FINE_UTC = b"%b%b%02d.%09d", b"%b%b%02d.%09dZ"
 
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _FIRST_DAY: Final = date(1, 1, 1).toordinal() - _EPOCH_DAY
@@ -53,13 +58,15 @@ def timestamp(nanoseconds: int, *, utc: bool = False) -> bytes:
     In the years 1 to 9999 that is ISO 8601 with six digits after the second, or with nine if the value is finer than a
     microsecond.
     """
-    seconds, fraction = divmod(nanoseconds, SECOND_NS)
-    prefix = _second(seconds)
+    microseconds, rest = divmod(nanoseconds, 1000)
+    days, in_day = divmod(microseconds, _DAY_US)
+    prefix = _usual_day(days)
     if prefix is None:
-        return _far(seconds, fraction, utc=utc)
-    microseconds, rest = divmod(fraction, 1000)
-    text = b"%b.%06d" % (prefix, microseconds) if rest == 0 else b"%b.%09d" % (prefix, fraction)
-    return text + b"Z" if utc else text
+        return _far(days, in_day * 1000 + rest, utc=utc)
+    minute, in_minute = divmod(in_day, _MINUTE_US)
+    second, fraction = divmod(in_minute, _SECOND_US)
+    form = (b"%b%b%02d.%06dZ" if utc else b"%b%b%02d.%06d") if not rest else (_FINE_UTC if utc else _FINE)
+    return form % (prefix, _MINUTES[minute], second, fraction if not rest else fraction * 1000 + rest)
 
 
 def from_iso_date(text: str) -> bytes:
@@ -152,19 +159,14 @@ def _day(days: int) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _second(seconds: int) -> bytes | None:
-    """Returns a second since 1970 as ISO 8601; many timestamps share one. None outside the years 1 to 9999."""
-    if not _FIRST_DAY * DAY_S <= seconds < (_LAST_DAY + 1) * DAY_S:
-        return None
-    days, second = divmod(seconds, DAY_S)
-    return f"{_day(days)[0]}T{clock(second * SECOND_NS).decode()}".encode()
+def _usual_day(days: int) -> bytes | None:
+    """Returns the beginning of a timestamp, `2026-11-21T`; None outside the years 1 to 9999."""
+    return f"{_day(days)[0]}T".encode() if _FIRST_DAY <= days <= _LAST_DAY else None
 
 
-def _far(seconds: int, fraction: int, *, utc: bool) -> bytes:
-    days, second = divmod(seconds, DAY_S)
+def _far(days: int, nanoseconds: int, *, utc: bool) -> bytes:
     text, era = _day(days)
-    time = clock(second * SECOND_NS + fraction).decode()
-    return f"{text} {time}{'+00' if utc else ''}{era}".encode()
+    return f"{text} {clock(nanoseconds).decode()}{'+00' if utc else ''}{era}".encode()
 
 
 def _days(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
 from changelog.connectors.sources.debezium.values.semantics import Semantics, parsed
@@ -10,6 +10,9 @@ from changelog.schemas.types import Decimal, Primitive
 
 Convert = Callable[[bytes], Value]
 """Converts a token, which may be `null`. Raises ValueError, TypeError, KeyError, OverflowError or RecursionError."""
+
+ConvertValue = Callable[[Any], Value]
+"""Converts a value, as a decoder of Avro returns it. Raises the same errors."""
 
 REMEMBERED: Final = 4096
 """How many tokens of a column are remembered. An update has most of its values twice: before and after it."""
@@ -31,20 +34,30 @@ _SHORT: Final = frozenset(
 def token_converter(column: Semantics, unavailable: Collection[bytes]) -> Convert:
     """Returns the converter of a column's tokens. The tokens in `unavailable` stand for a value that was not sent."""
     special: dict[bytes, Value] = {b"null": None, **dict.fromkeys(unavailable, UNCHANGED)}
-    convert_value = _value_converter(column)
+    of_token = column.of_token or (lambda token: column.render(parsed(token)))
 
     def convert(token: bytes) -> Value:
-        return special[token] if token in special else convert_value(token)
+        return special[token] if token in special else of_token(token)
 
-    return convert
+    return lru_cache(maxsize=REMEMBERED)(convert) if _is_short(column) else convert
 
 
-def _value_converter(column: Semantics) -> Callable[[bytes], bytes]:
-    render, of_token = column.render, column.of_token
+def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertValue:
+    """Returns the converter of a column's values, as a decoder of Avro returns them.
 
-    def convert(token: bytes) -> bytes:
-        return render(parsed(token))
+    The values in `unavailable` stand for a value that was not sent.
+    """
+    render = column.render
+    special = frozenset(value for value in unavailable if isinstance(value, str | bytes))
+    nested = [value for value in unavailable if isinstance(value, list | dict)]
 
-    chosen = convert if of_token is None else of_token
-    is_short = isinstance(column.column_type, Decimal) or column.column_type in _SHORT
-    return lru_cache(maxsize=REMEMBERED)(chosen) if is_short else chosen
+    def convert(value: Any) -> Value:
+        if value is None or (value in nested if isinstance(value, list | dict) else value in special):
+            return None if value is None else UNCHANGED
+        return render(value)
+
+    return lru_cache(maxsize=REMEMBERED, typed=True)(convert) if _is_short(column) else convert
+
+
+def _is_short(column: Semantics) -> bool:
+    return isinstance(column.column_type, Decimal) or column.column_type in _SHORT

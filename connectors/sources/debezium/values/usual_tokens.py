@@ -9,7 +9,11 @@ from binascii import a2b_base64
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from changelog.connectors.sources.debezium.values.scalars import Render, decimal_text
+
+_strings: Final = msgspec.json.Decoder(str)
 
 Parse = Callable[[bytes], Any]
 
@@ -63,5 +67,14 @@ def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes
             return render(parse(token))
         unscaled = int.from_bytes(a2b_base64(token[1:-1], strict_mode=True), "big", signed=True)
         return f'"{decimal_text(unscaled, scale)}"'.encode()
+
+    return convert
+
+
+def document(render: Render, _parse: Parse) -> Callable[[bytes], bytes]:
+    """JSON documents are strings."""
+
+    def convert(token: bytes) -> bytes:
+        return render(_strings.decode(token))
 
     return convert
