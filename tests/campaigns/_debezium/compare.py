@@ -127,11 +127,11 @@ class Comparison:
             self._row(own, other)
             if own.transaction != other.transaction:
                 self.verdict.fault("another transaction", (own, other.transaction))
-            if groups.setdefault(own.commit, other.commit) != other.commit:
-                self.verdict.fault("a transaction in two parts", (own, other))
-        self.verdict.transactions = len(groups)
-        if len(set(groups.values())) != len(groups):
-            self.verdict.fault("two transactions in one", len(groups))
+            if groups.setdefault(other.commit, own.commit) != own.commit:
+                self.verdict.fault("two transactions in one", (own, other))
+        self.verdict.transactions = len(set(groups.values()))
+        if further := len(groups) - self.verdict.transactions:
+            self.verdict.listed["a further part of a transaction"] += further
         if len(ours) != len(theirs):
             more = (ours if len(ours) > len(theirs) else theirs)[min(len(ours), len(theirs))]
             self.verdict.fault("one reader has more changes", (len(ours), len(theirs), more))
