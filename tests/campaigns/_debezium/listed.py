@@ -32,7 +32,7 @@ class Number(str):
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(self._value())
+        return hash(Decimal(str(self)))
 
     def _value(self) -> tuple[Decimal, bool]:
         number = Decimal(str(self))
