@@ -190,8 +190,7 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`. If the server keeps its log for a fixed time, whoever reads it,
-    the log itself counts as the hold.
+    `kind` says in one word what it is, such as `slot`. It is the log itself if the server keeps that for a fixed time.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that

@@ -23,6 +23,7 @@ _DONE: Mapping[str, str] = {
     "spoilt": "rows spoilt",
     "planted": "differences planted and found",
     "chunks": "chunks",
+    "listed": "values in a form of Debezium's own",
 }
 """The figures that count what a campaign did to the service, and how the table names them."""
 
@@ -72,4 +73,4 @@ def _rows(figures: Mapping[str, Any]) -> int:
 
 
 def _count(figure: Any) -> int:
-    return sum(figure.values()) if isinstance(figure, dict) else int(figure)
+    return sum(map(_count, figure.values())) if isinstance(figure, dict) else int(figure)

@@ -2,34 +2,30 @@
 
 A round is a new database on PostgreSQL, MySQL or MariaDB, in turn, with tables of random types, and several thousand
 random changes: multi-row statements, changes of keys, overlapping and rolled-back transactions, savepoints, TRUNCATE,
-and definitions that change in between. Our service reads it, and an embedded Debezium, whose events our source for
-Debezium translates. Both must have the same rows in the same order, with the same transactions, states and values,
-except for the differences in `_debezium.listed`, which are counted.
+and definitions that change in between. Two services read it: one with our own reader of the database, and one that runs
+Debezium and publishes its events. Both must have the same rows in the same order, with the same transactions, states
+and values, except for the differences in `_debezium.listed`, which are counted.
 """
 
 import contextlib
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from changelog.connectors.sinks.files.log import read_checkpoint, read_log
-from changelog.envelope.entity import Entity
-from changelog.envelope.model import Stamp
-from tests.campaigns._debezium.compare import Comparison, rows_of
+from changelog.connectors.sinks.files.log import counts, read_log
+from tests.campaigns._debezium.compare import Comparison, Row, rows_of
 from tests.campaigns._debezium.databases import DONE, Database, Opened, random_tables, running
-from tests.campaigns._debezium.shim import Shim
-from tests.campaigns._debezium.tables import Table
-from tests.campaigns._debezium.workload import Workload
+from tests.campaigns._debezium.workload import SESSIONS, Workload
 from tests.campaigns._pieces import Campaign, Figures, Piece
-from tests.campaigns._service import Service, is_read
+from tests.campaigns._service import Service
 from tests.servers import engine_jars
 
 DATABASES = ("postgres", "mariadb", "mysql")
-CHANGES = 7_000
+CHANGES = 12_000
 COLUMNS = 18
-ALTERATIONS = 10
+ALTERATIONS = 12
 ROWS = 90
 START_S = 180.0
 CATCH_UP_S = 300.0
@@ -63,7 +59,7 @@ class _Round:
         self._names = [table.name for table in self._tables]
 
     def run(self, changes: int) -> Figures:
-        with self._database.open([*self._names, DONE]) as opened:
+        with self._database.open() as opened:
             workload = Workload(self._rng, self._database, self._tables, opened.executes)
             for table in self._tables:
                 for statement in self._database.created(self._rng, table):
@@ -73,8 +69,8 @@ class _Round:
             own, other = self._read(opened, workload, changes)
         described = {name: kind.definition for name, kind in self._first.items()}
         described |= {(t.name, name): kind.definition for t in self._tables for name, kind in t.columns.items()}
-        rules = {(table.name, column): of for table in self._tables for column, of in table.rules.items()}
-        verdict = Comparison(rules, described).compare(list(own), list(other))
+        comparison = Comparison(self._tables, described, is_later=self._database.name != "postgres")
+        verdict = comparison.compare(own, other)
         verdict.check()
         name = self._database.name
         return {
@@ -89,52 +85,45 @@ class _Round:
             "different": 0,
         }
 
-    def _read(self, opened: Opened, workload: Workload, changes: int) -> tuple[object, object]:
-        config = self._folder / "changelog.toml"
-        config.write_text(opened.config([*self._names, DONE]), "utf-8")
-        log = self._folder / "log"
-        service = Service(config)
-        shim = Shim(
-            opened.properties, engine_jars(self._database.jars), self._folder / "debezium", DONE
-        )
+    def _read(self, opened: Opened, workload: Workload, changes: int) -> tuple[list[Row], list[Row]]:
+        """Lets both services read the database while it is written to. Returns what they published."""
+        keys = {table.name: [column.name for column in table.key] for table in self._tables} | {DONE: ["id"]}
+        own, other = (_Reader(self._folder / name) for name in ("own", "debezium"))
+        own.configure(opened.own(own.log, keys))
+        other.configure(opened.debezium(other.log, keys, engine_jars(self._database.jars)))
         with contextlib.ExitStack() as ends:
-            ends.callback(service.kill)
-            ends.callback(shim.close)
-            service.start()
-            shim.thread.start()
-            rows = len(self._tables) * (ROWS // 3 + 1) * 3
-            self._until(lambda: shim.reads >= rows and is_read(read_checkpoint(log)), shim, service, START_S)
+            for reader in (own, other):
+                ends.callback(reader.service.kill)
+                reader.service.start()
+            rows = len(self._tables) * (ROWS // SESSIONS + 1) * SESSIONS
+            for reader in (own, other):
+                reader.until(lambda counts: sum(ops.get("read", 0) for ops in counts.values()) >= rows, START_S)
             workload.run(changes, ALTERATIONS)
             opened.executes[0](f"INSERT INTO {DONE} VALUES (1)")
-            self._until(lambda: not shim.thread.is_alive(), shim, service, CATCH_UP_S)
-            self._until(lambda: any(read_log(log, entity=DONE)), shim, service, CATCH_UP_S)
-            service.stop()
-        entities = [self._entity(opened, table) for table in self._tables]
-        return (
-            list(rows_of(read_log(log), self._names)),
-            list(rows_of(shim.rows(opened.name, entities), self._names)),
-        )
+            for reader in (own, other):
+                reader.until(lambda counts: DONE in counts, CATCH_UP_S)
+                reader.service.stop()
+        published = [list(rows_of(read_log(reader.log), self._names)) for reader in (own, other)]
+        return published[0], published[1]
 
-    def _until(self, reached: Callable[[], bool], shim: Shim, service: Service, timeout_s: float) -> None:
+
+class _Reader:
+    """A service with a file log. `folder` does not exist yet."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.log = folder / "log"
+        self._config = folder / "changelog.toml"
+        self.service = Service(self._config)
+
+    def configure(self, config: str) -> None:
+        """Writes the configuration."""
+        self._config.write_text(config, "utf-8")
+
+    def until(self, reached: Callable[[Mapping[str, Mapping[str, int]]], bool], timeout_s: float) -> None:
+        """Waits until the numbers of published rows, by entity and op, are as they should be."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            is_reached = reached()
-            shim.check()
-            service.check()
-            if is_reached:
-                return
-            assert time.monotonic() < deadline, f"not read in time: {service.said()[-2000:]}"
-            time.sleep(0.2)
-
-    def _entity(self, opened: Opened, table: Table) -> Entity:
-        key = tuple(column.name for column in table.key)
-        return Entity(
-            name=table.name,
-            table=(opened.home, table.name),
-            key=key,
-            partition_by=key,
-            partitions=1,
-            masks={},
-            on_truncate="publish",
-            default_stamp=Stamp(api_version="", service_name="unknown", identifier=""),
-        )
+        while not ((self.log / "log").is_dir() and reached(counts(self.log))):
+            self.service.check()
+            assert time.monotonic() < deadline, f"not read in time: {self.service.said()[-2000:]}"
+            time.sleep(0.3)

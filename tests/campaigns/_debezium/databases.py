@@ -1,6 +1,7 @@
 """The three databases: how to write to them, and how both sides read them."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ import psycopg
 
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
-from tests.campaigns._debezium import listed, mysql_types, postgres_types
-from tests.campaigns._debezium.tables import Alteration, Kind, KeyColumn, Table
+from tests.campaigns._debezium import mysql_types, postgres_types
+from tests.campaigns._debezium.tables import Alteration, KeyColumn, Kind, Table
 from tests.campaigns._debezium.workload import SESSIONS, Execute
 from tests.servers import SETTINGS, fresh_database
 from tests.servers.mysql import fresh_mysql_database, mysql_server, version_of
@@ -23,10 +24,9 @@ DONE = "done"
 HEAD = """
 name = "{name}"
 [source]
-kind = "{kind}"
-dsn = "{dsn}"
+{source}
 [sink]
-path = "log"
+path = "{path}"
 commit_seconds = 0.2
 [service]
 listen = "127.0.0.1:0"
@@ -34,22 +34,43 @@ listen = "127.0.0.1:0"
 on_incompatible = "publish"
 on_restated = "ask"
 """
+ENTITY = """
+[entities.{name}]
+table = "{home}.{name}"
+key = {key}
+on_truncate = "publish"
+"""
+HEAP_MIB = 768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A fresh database. `executes` are sessions, and `properties` are those of Debezium's connector."""
+    """A fresh database. `executes` are sessions, and `source` is the section of our own reader. `connector` and
+    `properties` are Debezium's.
+    """
 
     name: str
     home: str
+    connector: str
     source: Mapping[str, str]
     executes: Sequence[Execute]
     properties: Mapping[str, str]
 
-    def config(self, tables: Sequence[str]) -> str:
-        """Returns the configuration of our own reader."""
-        entities = (f'[entities.{of}]\ntable = "{self.home}.{of}"\non_truncate = "publish"\n' for of in tables)
-        return HEAD.format(name=self.name, **self.source) + "".join(entities)
+    def own(self, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
+        """Returns the configuration of our own reader. `keys` has the key of each table."""
+        source = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items())
+        return self._config(source, path, keys)
+
+    def debezium(self, path: Path, keys: Mapping[str, Sequence[str]], jars: Path) -> str:
+        """Returns the configuration of the service that runs Debezium, from the jars in a folder."""
+        properties = {**self.properties, "skipped.operations": "none", "poll.interval.ms": "20"}
+        source = f'kind = "debezium"\nconnector = "{self.connector}"\njars = "{jars}"\nheap_mib = {HEAP_MIB}\n'
+        listed = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
+        return self._config(f"{source}[source.properties]\n{listed}", path, keys)
+
+    def _config(self, source: str, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
+        entities = (ENTITY.format(name=name, home=self.home, key=json.dumps([*key])) for name, key in keys.items())
+        return HEAD.format(name=self.name, source=source, path=path) + "".join(entities)
 
 
 class Database(Protocol):
@@ -57,14 +78,15 @@ class Database(Protocol):
 
     name: str
     begin: str
+    scans: bool
     jars: str
     key_kinds: Sequence[tuple[str, Callable[[int], str]]]
 
     def kinds(self) -> Sequence[Kind]:
         """Returns the types that columns can have."""
 
-    def open(self, tables: Sequence[str]) -> contextlib.AbstractContextManager[Opened]:
-        """Creates a fresh database for tables of these names."""
+    def open(self) -> contextlib.AbstractContextManager[Opened]:
+        """Creates a fresh database."""
 
     def created(self, random: Random, table: Table) -> Iterator[str]:
         """Yields the SQL that creates a table."""
@@ -76,7 +98,7 @@ class Database(Protocol):
 class Postgres:
     """PostgreSQL."""
 
-    name, begin, jars = "postgres", "BEGIN", "postgres"
+    name, begin, scans, jars = "postgres", "BEGIN", False, "postgres"
     key_kinds = postgres_types.KEYS
 
     def __init__(self, server: Server) -> None:
@@ -87,7 +109,7 @@ class Postgres:
         return postgres_types.KINDS
 
     @contextlib.contextmanager
-    def open(self, tables: Sequence[str]) -> Iterator[Opened]:
+    def open(self) -> Iterator[Opened]:
         """See `Database`."""
         with fresh_database(self._server) as dsn, contextlib.ExitStack() as stack:
             sessions = [stack.enter_context(psycopg.connect(dsn, autocommit=True)) for _ in range(SESSIONS)]
@@ -96,16 +118,13 @@ class Postgres:
             yield Opened(
                 name=name,
                 home="public",
+                connector="postgresql",
                 source={"kind": "postgres", "dsn": dsn},
                 executes=[_postgres(session) for session in sessions],
                 properties={
-                    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-                    "plugin.name": "pgoutput",
                     "publication.name": "debezium",
                     "publication.autocreate.mode": "filtered",
                     "slot.name": f"debezium_{name}",
-                    "slot.drop.on.stop": "false",
-                    "table.include.list": ",".join(f"public.{table}" for table in tables),
                     "database.hostname": "127.0.0.1",
                     "database.port": str(self._server.port),
                     "database.dbname": name,
@@ -139,7 +158,7 @@ def _postgres(session: psycopg.Connection) -> Execute:
 class Mysql:
     """MySQL or MariaDB."""
 
-    begin = "BEGIN"
+    begin, scans = "BEGIN", True
     key_kinds = mysql_types.KEYS
 
     def __init__(self, server: MysqlServer) -> None:
@@ -152,7 +171,7 @@ class Mysql:
         return self._kinds
 
     @contextlib.contextmanager
-    def open(self, tables: Sequence[str]) -> Iterator[Opened]:
+    def open(self) -> Iterator[Opened]:
         """See `Database`."""
         server = self._server
         with fresh_mysql_database(server) as name, contextlib.ExitStack() as stack:
@@ -166,11 +185,10 @@ class Mysql:
             yield Opened(
                 name=name,
                 home=name,
+                connector=server.flavour,
                 source={"kind": "mysql", "dsn": f"mysql://root@{server.host}:{server.port}/{name}"},
                 executes=executes,
                 properties={
-                    "connector.class": "io.debezium.connector."
-                    + ("mysql.MySqlConnector" if mysql else "mariadb.MariaDbConnector"),
                     "database.ssl.mode": "disabled" if mysql else "disable",
                     "database.hostname": server.host,
                     "database.port": str(server.port),
@@ -178,8 +196,8 @@ class Mysql:
                     "database.password": "",
                     "database.server.id": "7001",
                     "database.include.list": name,
-                    "table.include.list": ",".join(f"{name}.{table}" for table in tables),
                     "bigint.unsigned.handling.mode": "precise",
+                    "enable.time.adjuster": "false",
                 },
             )
 
@@ -229,9 +247,7 @@ def _create(table: Table, more: str) -> str:
     return f"CREATE TABLE {table.name} ({', '.join([*keys, *columns, key])}){more}"
 
 
-def _altered(
-    random: Random, table: Table, kinds: Sequence[Kind], wider: Mapping[str, str], modify: str
-) -> Alteration:
+def _altered(random: Random, table: Table, kinds: Sequence[Kind], wider: Mapping[str, str], modify: str) -> Alteration:
     columns = dict(table.columns)
     retyped = [name for name, kind in columns.items() if kind.definition in wider]
     choices = ["add", "rename"] + ["drop"] * (len(columns) > 3) + ["modify"] * bool(retyped)

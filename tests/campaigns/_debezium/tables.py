@@ -10,12 +10,13 @@ from tests.campaigns._debezium.listed import Rule, Rules
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A type as a column's definition names it, a function that draws the SQL of a value, and the listed differences of
-    its values.
+    its values. `listed_reads` are those of values that are read from tables, which the log does not have.
     """
 
     definition: str
     draw: Callable[[Random], str]
     listed: Rules = field(default_factory=dict)
+    listed_reads: Rules = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +32,21 @@ class KeyColumn:
 class Table:
     """A table. `columns` are those outside the key, by name; a change of the definition of the table changes them.
 
-    `rules` has the listed differences of each column that the table ever had.
+    `rules` has the listed differences of each column that the table ever had, and `read_rules` those of the rows that
+    were read.
     """
 
     name: str
     key: tuple[KeyColumn, ...]
     columns: dict[str, Kind]
     rules: dict[str, dict[str, Rule]] = field(default_factory=dict)
+    read_rules: dict[str, Rules] = field(default_factory=dict)
     added: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in self.columns.items():
             self.note(name, kind.listed)
+            self.read_rules[name] = {**kind.listed, **kind.listed_reads}
 
     def note(self, column: str, rules: Rules) -> None:
         """Adds the listed differences of a column."""

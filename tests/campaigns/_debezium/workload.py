@@ -20,9 +20,13 @@ Execute = Callable[[str], None]
 
 
 class Dialect(Protocol):
-    """What differs between the databases."""
+    """What differs between the databases.
+
+    `scans` says that a statement which changes several rows may wait for rows that it does not change.
+    """
 
     begin: str
+    scans: bool
 
     def alteration(self, random: Random, table: Table) -> Alteration:
         """Returns a random change of the table's definition."""
@@ -43,9 +47,7 @@ class _Session:
 class Workload:
     """Writes to tables. `counts` says what was done; `changes` counts rows that were changed, also in vain."""
 
-    def __init__(
-        self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]
-    ) -> None:
+    def __init__(self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]) -> None:
         self._random, self._dialect, self._tables = random, dialect, tables
         self._sessions = [
             _Session(number, execute, {table.name: set() for table in tables})
@@ -114,6 +116,10 @@ class Workload:
         rows = sorted(session.rows[table.name])
         many = self._random.randrange(2, ROWS_MAX) if self._random.random() < 0.3 else 1
         draw = self._random.random()
+        if many > 1 and self._dialect.scans:
+            for other in self._sessions:
+                if other is not session:
+                    self._end(other)
         if len(rows) < 5 or draw < 0.3:
             self._insert(session, table, [self._number(session, table) for _ in range(many)])
         elif draw < 0.7:

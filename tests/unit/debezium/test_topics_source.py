@@ -54,6 +54,19 @@ def commits(app: App) -> list[tuple[str, str]]:
     return [(source["transaction"], source["position"][9:].lstrip("0")) for source in sources]
 
 
+def test_a_delete_tells_of_a_dropped_column(tmp_path: Path) -> None:
+    """Its old row is whole without the column, so nothing is unavailable."""
+    wide = {"id": "int32", "status": "string", "note": "string"}
+    of_item = app(
+        tmp_path,
+        event("c", ITEM, None, {**A, "note": "n"}, columns=wide, connector="mysql"),
+        event("d", ITEM, A, None, connector="mysql"),
+    )
+    of_item.run()
+    assert published(of_item)[1] == ("delete", "1", None, A)
+    assert "unavailableOriginal" not in of_item.messages("item")[1]["value"]["provenance"]["source"]
+
+
 def test_each_kind_of_event(tmp_path: Path) -> None:
     of_item = app(
         tmp_path,

@@ -44,6 +44,7 @@ VALUES: list[tuple[Schema, Any, str, ColumnType]] = [
     (scalar("int64"), -(1 << 63), "-9223372036854775808", Primitive.LONG),
     (scalar("float"), 1.1, "1.1", Primitive.FLOAT),
     (scalar("float"), 16777216.0, "1.6777216e+07", Primitive.FLOAT),
+    (scalar("float"), 7.7894053e33, "7.7894053e+33", Primitive.FLOAT),
     (scalar("double"), 100.0, "100", Primitive.DOUBLE),
     (scalar("double"), -0.0, "-0", Primitive.DOUBLE),
     (scalar("double"), 1e-7, "1e-07", Primitive.DOUBLE),

@@ -290,12 +290,16 @@ class Assembler:
         block.take(PublishedRow(self._origin(event.facts), binding, Op.TRUNCATE, None))
 
     def _fitted(self, event: Changed) -> Changed:
-        """Returns a delete with the columns that the table had last, if its schema has only a part of them."""
+        """Returns a delete with the columns that the table had last, if the event has only those of the key.
+
+        A delete with more columns says which columns the table has: others were dropped.
+        """
         known = self._tables.get(self._entities[event.table.name].name)
         if known is None or len(event.table.columns) >= len(known.columns):
             return event
         names = {column.name for column in known.columns}
-        if not names.issuperset(column.name for column in event.table.columns):
+        own = {column.name for column in event.table.columns}
+        if not names.issuperset(own) or not own.issubset(event.table.key):
             return event
         before = event.before and fitted(event.before, event.table, known)
         key = event.key if known.key == event.table.key else None

@@ -13,6 +13,7 @@ from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, Sc
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.debezium.process import EngineProcess
 from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.translate import NEW_KEY
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress
 from changelog.connectors.sources.debezium.inputs.engine.history import packed, unpacked
 from changelog.envelope.errors import ChangelogError, Kind
@@ -24,6 +25,9 @@ STARTED_S = 20.0
 """How long the end of the input is unknown after the start, if nothing has arrived: the connector is still starting."""
 
 MESSAGES_MAX = 8192
+
+MOVE_S = 5.0
+"""How long a delete of a row whose key changed waits for the create, so that the two are published as one change."""
 
 _HEADERS = msgspec.json.Decoder(list[tuple[str, int, msgspec.Raw]])
 """The headers of a record: name, number of the schema, value."""
@@ -60,6 +64,9 @@ class EngineInput:
         deadline = self._clock() + gather_s
         while self._held and len(self._held) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
             pass
+        deadline = self._clock() + MOVE_S
+        while self._held and _moves(self._held[-1].message) and (left_s := deadline - self._clock()) > 0:
+            self._take(left_s)
         placed, self._held = list(self._held), deque()
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
@@ -100,6 +107,11 @@ class EngineInput:
     def close(self) -> None:
         """See `Input`."""
         self._process.close()
+
+
+def _moves(message: Message | None) -> bool:
+    """Returns whether the next message has the new key of this row."""
+    return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 
 def _placed(event: ChangeEvent, schemas: Mapping[int, Schema | None]) -> Placed:
