@@ -197,9 +197,9 @@ class Template:
         """Returns the texts of the rows that the mask `good` selects, except unusual rows.
 
         A row is unusual if it is large, lacks a value, moves to another key or partition, has a null in a column of its
-        key or partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the rows
-        that `good` does not select. `before` and `after` have the values of the old and of the new rows, None if the op
-        has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
+        key or partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the
+        rows that `good` does not select. `before` and `after` have the values of the old and of the new rows, None if
+        the op has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
         """
         binding = self._binding
         for side in (side for side in (before, after) if side is not None):
