@@ -443,9 +443,9 @@ def test_a_server_without_a_free_slot_is_refused() -> None:
 def test_a_state_makes_the_key_of_old_rows_enough(conn: Connection) -> None:
     table(conn, "CREATE TABLE t (id int PRIMARY KEY, guest int NOT NULL)")
     for keeps_state, statuses in ((False, ["warn"]), (True, [])):
-        for names, expected in (({}, statuses), ({"partition_by": ("guest",)}, ["fail"])):
+        for of, expected in ((entity(), statuses), (entity(partition_by=("guest",)), ["fail"])):
             requirements = Requirements(
-                slot="none", publication="p", failover=False, entities=[entity(**names)], keeps_state=keeps_state
+                slot="none", publication="p", failover=False, entities=[of], keeps_state=keeps_state
             )
             identity = [
                 finding

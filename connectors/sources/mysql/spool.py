@@ -1,6 +1,5 @@
 """Copies tables into files, encoded as messages are, so that other processes can read them after the snapshot."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,7 +54,7 @@ def _encoded(rows: ChunkRows, group: int) -> pa.RecordBatch:
     )
 
 
-def _one(rows: ChunkRows, values: Sequence[bytes | None]) -> tuple[str, str | None]:
+def _one(rows: ChunkRows, values: row_records.Tuple) -> tuple[str, str | None]:
     """Encodes an unusual row with `row_records`; returns its `current` and `json_null` (see `ROWS`)."""
     envelope = row_records.read(_ORIGIN, rows.bound.binding, values, _NOWHERE).envelope
     assert isinstance(envelope.current, msgspec.Raw)
