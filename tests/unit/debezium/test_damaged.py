@@ -15,6 +15,7 @@ from changelog.connectors.sources.debezium.decode.unwrapped import members_of
 from changelog.connectors.sources.debezium.values.declared_types import declared_type
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.unit.debezium import captured
 from tests.unit.debezium.messages import event, plain, scalar, text, typed
 
 COLUMNS = {
@@ -108,6 +109,37 @@ def test_damage_is_malformed(
         translator.translate([wrong])
     except ChangelogError as error:
         # A damaged name of a column or a table makes a column that has no declared type.
+        assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
+        assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
+
+
+AVRO = [of for of in captured.messages("postgres.avro") if of.value is not None]
+AVRO_SCHEMAS = captured.avro_schemas("postgres.avro")
+
+
+def avro_schema(number: int) -> Any:
+    """Returns a schema, or raises what a registry raises that does not have it."""
+    if number not in AVRO_SCHEMAS:
+        raise ChangelogError(Kind.PRECONDITION, "the registry has no such schema")
+    return AVRO_SCHEMAS[number]
+
+
+@settings(max_examples=300, deadline=None)
+@given(which=st.integers(0, len(AVRO) - 1), value=damage, key=st.none() | damage)
+def test_damage_in_avro_is_malformed(
+    which: int, value: list[tuple[float, str, int]], key: list[tuple[float, str, int]] | None
+) -> None:
+    message = AVRO[which]
+    assert message.value is not None
+    translator = Translator(TranslationSettings(schema_of=avro_schema, types=TYPES))
+    wrong = Message(
+        topic=message.topic,
+        key=message.key if key is None or message.key is None else damaged(message.key, key),
+        value=damaged(message.value, value),
+    )
+    try:
+        translator.translate([wrong])
+    except ChangelogError as error:
         assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
         assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
 
