@@ -46,6 +46,7 @@ def entity(name: str, **settings: Any) -> Entity:
 class Topics:
     """Parts with messages; see `Origin`. A reader receives them in random batches, or all `at_once`."""
 
+    name = "memory"
     samples = True
 
     def __init__(self, parts: Mapping[str, Sequence[Message]], random: Random, *, at_once: bool = False) -> None:
