@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 60.0
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
 """Hides pandas, which only Spark needs. Otherwise pyarrow imports pandas, which takes a quarter of a start's time."""
 
-IN_USE = ("is read by process", "reads the binary log for changelog")
+IN_USE = ("is read by process", "reads the binary log for changelog", "is active for PID")
 
 LOOP_FAIL_POINTS = ("loop:read", "loop:published", "loop:confirmed")
 
@@ -84,6 +84,12 @@ class Service:
                 )
         self.starts += 1
         self._started_with = fail_at, *arguments
+
+    @property
+    def pid(self) -> int:
+        """The id of the last process that was started."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:

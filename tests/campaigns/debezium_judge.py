@@ -17,6 +17,7 @@ from pathlib import Path
 from changelog.connectors.sinks.files.log import counts, read_log
 from tests.campaigns._debezium.compare import Comparison, Row, rows_of
 from tests.campaigns._debezium.databases import DONE, Database, Opened, random_tables, running
+from tests.campaigns._debezium.faults import Faults
 from tests.campaigns._debezium.workload import SESSIONS, Workload
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service
@@ -31,8 +32,8 @@ START_S = 180.0
 CATCH_UP_S = 300.0
 
 
-def campaign(changes: int = CHANGES, databases: tuple[str, ...] = DATABASES) -> Campaign:
-    """A round is a new database, and at least `changes` changed rows in it."""
+def campaign(changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0) -> Campaign:
+    """A round is a new database, about `changes` changed rows in it, and `kills` faults of the service of Debezium."""
 
     @contextlib.contextmanager
     def site() -> Iterator[Callable[[Piece], Figures]]:
@@ -44,7 +45,7 @@ def campaign(changes: int = CHANGES, databases: tuple[str, ...] = DATABASES) -> 
                 if name not in servers:
                     servers[name] = stack.enter_context(running(name))
                 with tempfile.TemporaryDirectory(prefix="changelog-judge-") as folder:
-                    return _Round(servers[name], Path(folder), random.Random(piece.seed)).run(changes)
+                    return _Round(servers[name], Path(folder), random.Random(piece.seed)).run(changes, kills)
 
             yield run_piece
 
@@ -58,7 +59,7 @@ class _Round:
         self._first = {(table.name, name): kind for table in self._tables for name, kind in table.columns.items()}
         self._names = [table.name for table in self._tables]
 
-    def run(self, changes: int) -> Figures:
+    def run(self, changes: int, kills: int) -> Figures:
         with self._database.open() as opened:
             workload = Workload(self._rng, self._database, self._tables, opened.executes)
             for table in self._tables:
@@ -66,7 +67,7 @@ class _Round:
                     opened.executes[0](statement)
             opened.executes[0](f"CREATE TABLE {DONE} (id INT PRIMARY KEY)")
             workload.fill(ROWS)
-            own, other = self._read(opened, workload, changes)
+            own, other, faults = self._read(opened, workload, changes, kills)
         described = {name: kind.definition for name, kind in self._first.items()}
         described |= {(t.name, name): kind.definition for t in self._tables for name, kind in t.columns.items()}
         comparison = Comparison(self._tables, described, is_later=self._database.name != "postgres")
@@ -83,10 +84,13 @@ class _Round:
             "done": dict(workload.counts),
             "listed": {name: dict(verdict.listed)},
             "different": 0,
+            **({"kills": dict(faults)} if kills else {}),
         }
 
-    def _read(self, opened: Opened, workload: Workload, changes: int) -> tuple[list[Row], list[Row]]:
-        """Lets both services read the database while it is written to. Returns what they published."""
+    def _read(
+        self, opened: Opened, workload: Workload, changes: int, kills: int
+    ) -> tuple[list[Row], list[Row], Mapping[str, int]]:
+        """Lets both services read the database while it is written to. Returns what they published, and the faults."""
         keys = {table.name: [column.name for column in table.key] for table in self._tables} | {DONE: ["id"]}
         own, other = (_Reader(self._folder / name) for name in ("own", "debezium"))
         own.configure(opened.own(own.log, keys))
@@ -98,13 +102,22 @@ class _Round:
             rows = len(self._tables) * (ROWS // SESSIONS + 1) * SESSIONS
             for reader in (own, other):
                 reader.until(lambda counts: sum(ops.get("read", 0) for ops in counts.values()) >= rows, START_S)
-            workload.run(changes, ALTERATIONS)
+            faults = Faults(self._rng, other.service, self._database.cut)
+            workload.run(changes // (kills + 1), ALTERATIONS // (kills + 1) + 1)
+            if kills:
+                # Until a change is published, Debezium would begin its snapshot again.
+                other.until(lambda counts: any(ops.keys() - {"read"} for ops in counts.values()), CATCH_UP_S)
+            for _ in range(kills):
+                faults.make()
+                workload.run(changes // (kills + 1), ALTERATIONS // (kills + 1) + 1)
+            if kills:
+                faults.end()
             opened.executes[0](f"INSERT INTO {DONE} VALUES (1)")
             for reader in (own, other):
                 reader.until(lambda counts: DONE in counts, CATCH_UP_S)
                 reader.service.stop()
         published = [list(rows_of(read_log(reader.log), self._names)) for reader in (own, other)]
-        return published[0], published[1]
+        return published[0], published[1], faults.counts
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Protocol
 
 import psycopg
+import pymysql
 
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
@@ -88,6 +89,9 @@ class Database(Protocol):
     def open(self) -> contextlib.AbstractContextManager[Opened]:
         """Creates a fresh database."""
 
+    def cut(self) -> None:
+        """Ends the sessions that read the server's log."""
+
     def created(self, random: Random, table: Table) -> Iterator[str]:
         """Yields the SQL that creates a table."""
 
@@ -125,6 +129,7 @@ class Postgres:
                     "publication.name": "debezium",
                     "publication.autocreate.mode": "filtered",
                     "slot.name": f"debezium_{name}",
+                    "slot.retry.delay.ms": "500",  # after a kill, the server may need a moment to free the slot
                     "database.hostname": "127.0.0.1",
                     "database.port": str(self._server.port),
                     "database.dbname": name,
@@ -133,6 +138,11 @@ class Postgres:
                     "hstore.handling.mode": "map",
                 },
             )
+
+    def cut(self) -> None:
+        """See `Database`."""
+        with psycopg.connect(self._server.dsn(), autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
 
     def created(self, random: Random, table: Table) -> Iterator[str]:
         """See `Database`."""
@@ -200,6 +210,14 @@ class Mysql:
                     "enable.time.adjuster": "false",
                 },
             )
+
+    def cut(self) -> None:
+        """See `Database`."""
+        with self._server.connect() as connection, connection.cursor() as admin:
+            admin.execute("SELECT id FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'")
+            for (session,) in admin.fetchall():
+                with contextlib.suppress(pymysql.OperationalError):  # it has ended by itself
+                    admin.execute(f"KILL {session}")
 
     def created(self, random: Random, table: Table) -> Iterator[str]:
         """See `Database`."""

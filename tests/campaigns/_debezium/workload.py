@@ -66,11 +66,12 @@ class Workload:
         self.changes = 0
 
     def run(self, changes: int, alterations: int) -> None:
-        """Makes so many changes of rows, and so many changes of definitions between them."""
-        every = changes // (alterations + 1)
-        while self.changes < changes:
-            if self.changes >= every * (self.counts["alterations"] + self.counts["truncates"] + 1):
+        """Makes so many more changes of rows, and so many changes of definitions between them."""
+        every, before, altered = changes // (alterations + 1), self.changes, 0
+        while self.changes < before + changes:
+            if self.changes >= before + every * (altered + 1):
                 self._alter()
+                altered += 1
             self._step(self._random.choice(self._sessions))
         for session in self._sessions:
             self._end(session)

@@ -1,0 +1,15 @@
+"""The campaign `debezium_judge`, while Java, the service that runs it, and its connections are killed again and again.
+
+The changelog of the service must have the same rows as that of our own reader, each exactly once.
+"""
+
+from tests.campaigns import debezium_judge
+from tests.campaigns._pieces import Campaign
+
+CHANGES = 3_000
+KILLS = 10
+
+
+def campaign() -> Campaign:
+    """A round is a new database, and ten faults while it is written to."""
+    return debezium_judge.campaign(CHANGES, kills=KILLS)
