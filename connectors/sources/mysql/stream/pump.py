@@ -15,7 +15,7 @@ from changelog.connectors.sources.mysql.session.connection import Connection, se
 from changelog.connectors.sources.mysql.session.packets import Packets
 from changelog.envelope.errors import ChangelogError, Kind
 
-QUEUE_BYTES_MAX = 16 << 20
+QUEUE_BYTES_MAX = 8 << 20
 
 _OK = 0
 _ERROR = 0xFF
