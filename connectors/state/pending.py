@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from changelog.connectors.state.changes import Changes, Store
 from changelog.connectors.state.columns import Columns, PlacedVersion
+from changelog.connectors.state.recent import ABSENT, RecentRows
 
 FILLED_BYTES_MAX: Final = 256 << 20
 """The most bytes that are filled into the rows of one piece. The log of an update can be tiny although its row is
@@ -38,6 +39,7 @@ class Pending:
         self.budget = FILLED_BYTES_MAX
         self._staged, self._added, self._committed = Changes(), Changes(), Changes()
         self._fetched: dict[bytes, bytes | None] = {}
+        self._recent = RecentRows()
         self._masks = {name[len(_MASK) :]: fact for name, fact in facts.items() if name.startswith(_MASK)}
         self._settings: Mapping[str, Any] = {}
         self._tracked: frozenset[str] = frozenset()
@@ -95,7 +97,7 @@ class Pending:
         if value is not _UNCHANGED:
             return value
         if key not in self._fetched:
-            [self._fetched[key]] = self._store.get([key])
+            [self._fetched[key]] = self._stored([key])
         return self._fetched[key]
 
     def _changed(self, layers: Iterable[Changes], entity: str, key: bytes) -> bytes | None:
@@ -110,10 +112,10 @@ class Pending:
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns the values that the store has. It finds sorted keys faster."""
-        if not keys:
-            return []
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        values: list[bytes | None] = [None] * len(keys)
+        values = [self._recent.get(key) for key in keys]
+        order = sorted((number for number, value in enumerate(values) if value is ABSENT), key=keys.__getitem__)
+        if not order:
+            return values
         for number, value in zip(order, self._store.get([keys[number] for number in order]), strict=True):
             values[number] = value
         return values
@@ -149,13 +151,19 @@ class Pending:
         self._staged = Changes()
 
     def commit(self, facts: Mapping[str, bytes]) -> Changes:
-        """Returns the added changes, with further facts, to be written to the store. They count as committed."""
+        """Returns the added changes, with further facts, to be written to the store. They count as committed.
+
+        Call `written` before the next `commit`.
+        """
         self._committed, self._added = self._added, Changes()
         self._committed.facts.update(facts)
         return self._committed
 
     def written(self) -> None:
         """Records that the committed changes are in the store."""
+        for entity in self._committed.forgotten:
+            self._recent.forget(entity)
+        self._recent.add(self._committed.rows)
         self._committed = Changes()
 
     def _layers(self) -> tuple[Changes, Changes, Changes]:

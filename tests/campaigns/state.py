@@ -27,7 +27,7 @@ from tests.campaigns._service import FAIL_POINTS, STATE_FAIL_POINTS, Service, is
 
 SETTINGS = {"fsync": "off", "max_wal_size": "4GB", "shared_buffers": "128MB"}
 SCALE = Scale(universe=8_000, big=800, big_every=200, pause_s=0.002)
-CATCH_UP_S = 300.0
+CATCH_UP_S = 900.0
 
 NAME = "state"
 CONFIG = """

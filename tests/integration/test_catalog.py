@@ -438,19 +438,3 @@ def test_a_server_without_a_free_slot_is_refused() -> None:
         replication.close()
         assert raised.value.kind is Kind.PRECONDITION
         assert "max_replication_slots" in str(raised.value)
-
-
-def test_a_state_makes_the_key_of_old_rows_enough(conn: Connection) -> None:
-    table(conn, "CREATE TABLE t (id int PRIMARY KEY, guest int NOT NULL)")
-    for keeps_state, statuses in ((False, ["warn"]), (True, [])):
-        for of, expected in ((entity(), statuses), (entity(partition_by=("guest",)), ["fail"])):
-            requirements = Requirements(
-                slot="none", publication="p", failover=False, entities=[of], keeps_state=keeps_state
-            )
-            identity = [
-                finding
-                for finding in findings(conn, requirements, read_tables(conn))
-                if "replica identity" in finding.message or "old rows" in finding.message
-            ]
-            assert [finding.status for finding in identity] == expected
-            assert all("[state] path" in str(finding.hint) for finding in identity if finding.status == "warn")

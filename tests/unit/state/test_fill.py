@@ -37,6 +37,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
+            pending.written()  # perhaps long after the write
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()

@@ -1,0 +1,43 @@
+"""The rows that were written to the store last, in memory, so that frequent keys need no lookup in the store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+NBYTES_MAX: Final = 64 << 20
+"""About how many bytes of keys and rows are in memory."""
+
+_OVERHEAD: Final = 150
+"""About how many bytes Python takes for a key and a row besides their own bytes."""
+
+ABSENT: Final = b"absent"
+"""Stands for a key that is not in memory; it is told from other values by its identity."""
+
+
+@dataclass(slots=True)
+class RecentRows:
+    """Rows in two generations. When the younger one has half of `nbytes_max`, it takes the place of the older one."""
+
+    nbytes_max: int = NBYTES_MAX
+    _young: dict[bytes, bytes | None] = field(default_factory=dict)
+    _old: dict[bytes, bytes | None] = field(default_factory=dict)
+    _nbytes: int = 0
+
+    def add(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Adds rows that were written to the store; None stands for a row that was deleted there."""
+        self._young.update(rows)
+        self._nbytes += sum(len(key) + len(row or b"") + _OVERHEAD for key, row in rows.items())
+        if self._nbytes >= self.nbytes_max // 2:
+            self._old, self._young, self._nbytes = self._young, {}, 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """Returns the row of a key of the store, None if it was deleted, ABSENT if it is not in memory."""
+        row = self._young.get(key, ABSENT)
+        return self._old.get(key, ABSENT) if row is ABSENT else row
+
+    def forget(self, entity: str) -> None:
+        """Removes the rows of an entity, which were deleted from the store."""
+        prefix = entity.encode() + b"\0"
+        self._young, self._old = (
+            {key: row for key, row in rows.items() if not key.startswith(prefix)} for rows in (self._young, self._old)
+        )

@@ -1,0 +1,29 @@
+"""The rows that stay in memory."""
+
+from random import Random
+
+from changelog.connectors.state.recent import ABSENT, RecentRows
+
+
+def test_it_has_the_last_rows_and_never_an_older_one() -> None:
+    random = Random(1)
+    recent, written = RecentRows(nbytes_max=20_000), dict[bytes, bytes | None]()
+    hits = 0
+    for _ in range(300):
+        rows = {
+            b"%b\0%d" % (random.choice([b"a", b"b"]), random.randrange(200)): random.choice([None, b"%d" % number])
+            for number in range(random.randrange(20))
+        }
+        recent.add(rows)
+        written |= rows
+        if random.random() < 0.02:
+            recent.forget("a")
+            written = {key: row for key, row in written.items() if not key.startswith(b"a\0")}
+        for key, row in written.items():
+            found = recent.get(key)
+            assert found is ABSENT or found == row
+            hits += found is not ABSENT
+        assert recent.get(b"a\0unknown") is ABSENT
+        assert all(recent.get(key) == row for key, row in rows.items() if key in written)
+        assert len(recent._young) + len(recent._old) < 20_000 / 150 + 40
+    assert hits > 1000
