@@ -4,13 +4,14 @@ PostgreSQL has no history of schemas; MariaDB has one, which is in the checkpoin
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
-from tests.integration.debezium.site import connector
+from tests.integration.debezium.site import connector, java_of, kill
 from tests.integration.site import Site
 from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
@@ -55,15 +56,21 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
     return site
 
 
-def test_postgresql_is_read_exactly_once_over_restarts(postgres: InProcess) -> None:
+def test_postgresql_is_read_exactly_once_over_restarts_and_kills(postgres: InProcess) -> None:
     with postgres.running() as service:
         service.until(lambda: len(postgres.messages("orders")) == 40)
         postgres.sql("UPDATE orders SET status = 'PAID' WHERE id <= 10", "UPDATE orders SET id = 100 WHERE id = 1")
         service.until(lambda: len(postgres.messages("orders")) == 52)
+        process = java_of(os.getpid())
+        assert process is not None
+        kill(process)
+        postgres.sql("UPDATE orders SET status = 'SENT' WHERE id = 40")
+        service.until(lambda: len(postgres.messages("orders")) == 53)
+        assert service.said("connection lost")
     postgres.sql("DELETE FROM orders WHERE id = 2", "INSERT INTO orders VALUES (7777, 'é\"', NULL)")
-    postgres.publish(54)
+    postgres.publish(55)
     ops = [op for op, _ in postgres.ops("orders")]
-    assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "delete", "create"]
+    assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "update", "delete", "create"]
     moved = postgres.messages("orders")[50:52]
     assert (moved[0]["movedTo"]["key"], moved[1]["movedFrom"]["key"]) == ("100", "1")
     [rows] = postgres.sql("SELECT json_object_agg(id, to_json(orders) ORDER BY id) FROM orders")
