@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from changelog.connectors import config, gaps
+from changelog.connectors.failpoints import nowhere
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
 from tests.integration.debezium.site import connector, java_of, kill
@@ -78,10 +80,13 @@ def test_postgresql_is_read_exactly_once_over_restarts_and_kills(postgres: InPro
     for row in state.values():
         row["amount"] = None if row["amount"] is None else float(row["amount"])
     assert state == rows[0]
-    positions = [message["value"]["provenance"]["source"]["position"] for message in postgres.messages("orders")]
-    assert positions == sorted(set(positions))
+    assert positions(postgres) == sorted(set(positions(postgres)))
     assert postgres.call("check") == (0, [])
     assert postgres.call("status") == (0, [])
+
+
+def positions(site: InProcess) -> list[str]:
+    return [message["value"]["provenance"]["source"]["position"] for message in site.messages("orders")]
 
 
 def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
@@ -89,7 +94,14 @@ def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
     postgres.sql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
     )
-    assert "Debezium" in postgres.refused()
+    settings = config.load(postgres.config, os.environ)
+    gap = gaps.find(settings, accept_settings=False, reach=nowhere)
+    assert gap is not None
+    assert gap.error.message.startswith("Debezium: ")
+    gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
+    postgres.publish(80)
+    assert {position[:9] for position in positions(postgres)[40:]} == {"00000002/"}
+    assert [message["entity"] for message in postgres.messages("gaps")] == ["gaps"]
 
 
 def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp_path: Path) -> None:
