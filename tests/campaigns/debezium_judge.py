@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from changelog.connectors.servers.kafka import Broker, temporary_broker
+from changelog.connectors.servers.unprivileged import give_away, temporary_folder
 from changelog.connectors.sinks.files.log import counts, read_log
 from tests.campaigns._debezium.compare import Comparison, Row, rows_of
 from tests.campaigns._debezium.databases import DONE, Database, Opened, random_tables, running
@@ -21,31 +23,40 @@ from tests.campaigns._debezium.faults import Faults
 from tests.campaigns._debezium.workload import SESSIONS, Workload
 from tests.campaigns._pieces import Campaign, Figures, Piece
 from tests.campaigns._service import Service
-from tests.servers import engine_jars
+from tests.servers import engine_jars, fetched, kafka_lib
+from tests.servers.connect import temporary_connect
 
 DATABASES = ("postgres", "mariadb", "mysql")
 CHANGES = 12_000
 COLUMNS = 18
 ALTERATIONS = 12
 ROWS = 90
+CONNECT_JARS = {"postgres": "debezium", "mysql": "debezium-mysql", "mariadb": "debezium-mariadb"}
 START_S = 180.0
 CATCH_UP_S = 300.0
 
 
-def campaign(changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0) -> Campaign:
-    """A round is a new database, about `changes` changed rows in it, and `kills` faults of the service of Debezium."""
+def campaign(
+    changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0, *, topics: bool = False
+) -> Campaign:
+    """A round is a new database, about `changes` changed rows in it, and `kills` faults of the service of Debezium.
+
+    With `topics`, Debezium runs in Kafka Connect, and its service reads the topics.
+    """
 
     @contextlib.contextmanager
     def site() -> Iterator[Callable[[Piece], Figures]]:
         with contextlib.ExitStack() as stack:
             servers: dict[str, Database] = {}
+            broker = stack.enter_context(temporary_broker(kafka_lib())) if topics else None
 
             def run_piece(piece: Piece) -> Figures:
                 name = databases[piece.first % len(databases)]
                 if name not in servers:
                     servers[name] = stack.enter_context(running(name))
                 with tempfile.TemporaryDirectory(prefix="changelog-judge-") as folder:
-                    return _Round(servers[name], Path(folder), random.Random(piece.seed)).run(changes, kills)
+                    of_round = _Round(servers[name], Path(folder), random.Random(piece.seed), broker)
+                    return of_round.run(changes, kills)
 
             yield run_piece
 
@@ -53,8 +64,8 @@ def campaign(changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kil
 
 
 class _Round:
-    def __init__(self, database: Database, folder: Path, rng: random.Random) -> None:
-        self._database, self._folder, self._rng = database, folder, rng
+    def __init__(self, database: Database, folder: Path, rng: random.Random, broker: Broker | None) -> None:
+        self._database, self._folder, self._rng, self._broker = database, folder, rng, broker
         self._tables = random_tables(rng, database, COLUMNS)
         self._first = {(table.name, name): kind for table in self._tables for name, kind in table.columns.items()}
         self._names = [table.name for table in self._tables]
@@ -70,7 +81,12 @@ class _Round:
             own, other, faults = self._read(opened, workload, changes, kills)
         described = {name: kind.definition for name, kind in self._first.items()}
         described |= {(t.name, name): kind.definition for t in self._tables for name, kind in t.columns.items()}
-        comparison = Comparison(self._tables, described, is_later=self._database.name != "postgres")
+        comparison = Comparison(
+            self._tables,
+            described,
+            is_later=self._database.name != "postgres",
+            in_parts=self._broker is not None,
+        )
         verdict = comparison.compare(own, other)
         verdict.check()
         name = self._database.name
@@ -94,8 +110,16 @@ class _Round:
         keys = {table.name: [column.name for column in table.key] for table in self._tables} | {DONE: ["id"]}
         own, other = (_Reader(self._folder / name) for name in ("own", "debezium"))
         own.configure(opened.own(own.log, keys))
-        other.configure(opened.debezium(other.log, keys, engine_jars(self._database.jars)))
         with contextlib.ExitStack() as ends:
+            if self._broker is None:
+                other.configure(opened.debezium(other.log, keys, engine_jars(self._database.jars)))
+            else:
+                other.configure(opened.topics(other.log, keys, self._broker.bootstrap_servers))
+                history = ends.enter_context(temporary_folder("changelog-history-"))
+                give_away(history)
+                connectors = {opened.name: opened.in_connect(keys, history)}
+                home = fetched(CONNECT_JARS[self._database.name]) / "lib"
+                ends.enter_context(temporary_connect(home, self._broker.bootstrap_servers, connectors))
             for reader in (own, other):
                 ends.callback(reader.service.kill)
                 reader.service.start()

@@ -115,6 +115,7 @@ def test_a_listed_difference_is_counted_where_it_is_listed() -> None:
         (listed.six_digits, "5.8330067e+32", "5.83301e+32", "5.83302e+32"),
         (listed.as_text, "[1,null]", '"[1, null]"', '"[1, 0]"'),
         (listed.no_character, '"a?b"', '"a\ufffd"', '"\ufffdb"'),
+        (listed.no_character, '"a??b"', '"a\U000d02d0b"', '"a?\U000d02d0b"'),
         (listed.no_character, '"a\x81b"', '"a\ufffdb"', '"a\ufffd"'),
         (listed.same_json, '[1, 1e2, {"a": 1, "b": 2}]', '[1,100,{"b":2,"a":1}]', '[1,101,{"b":2,"a":1}]'),
     ],

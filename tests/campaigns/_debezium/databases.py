@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -43,6 +43,13 @@ on_truncate = "publish"
 """
 HEAP_MIB = 768
 
+CLASSES = {
+    "postgresql": "io.debezium.connector.postgresql.PostgresConnector",
+    "mysql": "io.debezium.connector.mysql.MySqlConnector",
+    "mariadb": "io.debezium.connector.mariadb.MariaDbConnector",
+}
+HISTORY = {"schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
@@ -68,6 +75,29 @@ class Opened:
         source = f'kind = "debezium"\nconnector = "{self.connector}"\njars = "{jars}"\nheap_mib = {HEAP_MIB}\n'
         listed = "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
         return self._config(f"{source}[source.properties]\n{listed}", path, keys)
+
+    def topics(self, path: Path, keys: Mapping[str, Sequence[str]], bootstrap_servers: str) -> str:
+        """Returns the configuration of the service that reads the topics of Debezium in Kafka Connect."""
+        topics = f'bootstrap_servers = "{bootstrap_servers}"\ninclude = ["{self.name}.*"]\n'
+        source = f'kind = "debezium"\nconnector = "{self.connector}"\n[source.topics]\n{topics}'
+        return self._config(source, path, keys)
+
+    def in_connect(self, tables: Iterable[str], folder: Path) -> Mapping[str, str]:
+        """Returns the properties of the connector in Kafka Connect, which stores its history of schemas in a folder."""
+        return {
+            **self.properties,
+            "connector.class": CLASSES[self.connector],
+            "tasks.max": "1",
+            "topic.prefix": self.name,
+            "skipped.operations": "none",
+            "poll.interval.ms": "20",
+            "header.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "topic.creation.default.partitions": "1",
+            "topic.creation.default.replication.factor": "1",
+            "table.include.list": ",".join(f"{self.home}.{table}" for table in tables),
+            **({"plugin.name": "pgoutput"} if self.connector == "postgresql" else HISTORY),
+            "schema.history.internal.file.filename": str(folder / "history"),
+        }
 
     def _config(self, source: str, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
         entities = (ENTITY.format(name=name, home=self.home, key=json.dumps([*key])) for name, key in keys.items())

@@ -190,11 +190,16 @@ def as_text(ours: Any, theirs: Any) -> bool:
 
 
 def no_character(ours: Any, theirs: Any) -> bool:
-    """Debezium has U+FFFD for half of a surrogate pair and the character after it, where we publish `?` as the server
-    does, and for bytes of latin1 that Java does not know.
+    """We publish `?` for each half of a surrogate pair in a column that has no pairs, as the server does.
+
+    Debezium has U+FFFD for a half and the character after it, and one character for two halves. It also has U+FFFD for
+    bytes of latin1 that Java does not know.
     """
-    pattern = re.escape(theirs).replace("\ufffd", r"(\?.?|[\x80-\x9f])")
-    return "\ufffd" in theirs and bool(re.fullmatch(pattern, ours, re.DOTALL))
+    pattern = "".join(
+        r"(\?.?|[\x80-\x9f])" if of == "\ufffd" else rf"({of}|\?\?)" if of > "\uffff" else re.escape(of)
+        for of in theirs
+    )
+    return bool(re.fullmatch(pattern, ours, re.DOTALL))
 
 
 def same_json(ours: Any, theirs: Any) -> bool:
