@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ STATE = '[state]\npath = "state"\n'
 
 
 @pytest.fixture
-def site(database: str, tmp_path: Path) -> Iterator[Site]:
+def site(database: str, tmp_path: Path) -> Site:
     site = Site(database, tmp_path)
     site.sql(TABLE)
     site.configure(ENTITY + STATE)
