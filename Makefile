@@ -49,6 +49,7 @@ CONNECTORS := postgres mysql mariadb
 SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
+BENCH_SERVERS_debezium := engine-postgres
 
 help:
 	@echo 'make demo    runs the demo: a booking database, its changelog, and the history of one order'
@@ -140,7 +141,7 @@ format: .venv/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev $(foreach name,$(if $(filter *,$(NAME)),kafka mysql,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
+bench: .venv/.dev $(if $(filter * debezium,$(NAME)),$(ENGINE)) $(foreach name,$(if $(filter *,$(NAME)),kafka mysql debezium,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev

@@ -30,7 +30,7 @@ class DebeziumEngine:
     `config` has the connector's properties, as Debezium documents them. `store` keeps where the connector continues.
     `jars` is a folder with Debezium's jars, by default the one into which `changelog debezium install` put them. Java's
     heap has `heap_mib`. While the handler works, at most `in_flight_bytes` of further events are on their way.
-    Debezium's log goes to the logger `changelog.debezium`.
+    Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError (USAGE) if a property has no value.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DebeziumEngine:
         heap_mib: int = 512,
         in_flight_bytes: int = 16 << 20,
     ) -> None:
-        self._properties = {name: _property(value) for name, value in config.items()}
+        self._properties = {name: _property(name, value) for name, value in config.items()}
         self._store = store
         self._jars = None if jars is None else Path(jars)
         self._heap_mib = heap_mib
@@ -137,7 +137,9 @@ class DebeziumEngine:
         return replace(launch, jars=sets.find(self._properties["connector.class"], self._jars, os.environ))
 
 
-def _property(value: Value) -> str:
+def _property(name: str, value: Value) -> str:
+    if not isinstance(value, str | int | float):
+        raise ChangelogError(Kind.USAGE, f"{name} is neither a text nor a number nor true or false")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -46,7 +46,9 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
 )
 """The kind of an error with one of these patterns in its causes (the first that matches), and a hint."""
 
-_WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event producer|Error while)")
+_WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event)")
+"""Messages that say no more than that something failed."""
+
 _GENERAL = ("Error occurred during init", "Error: Could not create the Java", "Error: A fatal exception")
 """The beginnings of lines by which Java says that it did not start; the next line says why."""
 
@@ -117,11 +119,10 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 
 def _message(causes: Sequence[Cause]) -> str:
-    """Returns the message of the root cause, and before it that of the first exception, if it says more."""
-    first, root = (_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in (causes[0], causes[-1]))
-    root = root or causes[-1].name.rpartition(".")[2]
-    if root in first:
-        return first
-    if not first or _WRAPPER.match(first):
+    """Returns the message of the root cause, and before it that of the exception around it, if it says something."""
+    messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
+    root = messages.pop() or causes[-1].name.rpartition(".")[2]
+    outer = [message.rstrip(":") for message in messages if message and not _WRAPPER.match(message)]
+    if not outer:
         return root
-    return f"{first.rstrip(':')}: {root}"
+    return outer[-1] if root in outer[-1] else f"{outer[-1]}: {root}"

@@ -20,10 +20,11 @@ the snapshot again, and connectors that Debezium calls *at least once* may begin
 `Launch.in_flight_bytes` are sent and not acknowledged; then it waits.
 
 **End.** `stop` asks the engine to end. The caller should acknowledge first what it has stored. `read` then returns what
-was on its way, which can be thrown away, and finally `End`. `close` does all of this, and kills the process if it takes
-too long. If this program ends, in whatever way, the process ends as well, within about a second. If the engine fails,
-or its process is killed, `read` raises ChangelogError, once everything that was sent before has been read. A connector
-that loses its database fails, too. The way to connect again is another process, with the offsets that are stored.
+was on its way, which can be thrown away, and finally `End`, also if the engine fails meanwhile. `close` does all of
+this, and kills the process if it takes too long. If this program ends, in whatever way, the process ends as well,
+within about a second. If the engine fails, or its process is killed, `read` raises ChangelogError, once everything that
+was sent before has been read. A connector that loses its database fails, too. The way to connect again is another
+process, with the offsets that are stored.
 """
 
 import contextlib
@@ -52,9 +53,6 @@ GRACE_S = 5.0
 
 STDERR_LINES = 50
 LOGGED_CAUSES = 5
-
-STOP_TIMED_OUT = 4
-"""The exit code of a process that ended itself because its engine did not stop in time."""
 
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARN|ERROR)\b")
 
@@ -109,8 +107,12 @@ class EngineProcess:
         self._poll.register(self._wake_out, select.POLLIN)
         self._stderr_reader = threading.Thread(target=self._read_stderr, name="debezium-stderr", daemon=True)
         self._stderr_reader.start()
-        for command in commands:
-            self._send(command)
+        try:
+            for command in commands:
+                self._send(command)
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:
@@ -205,15 +207,12 @@ class EngineProcess:
 
     def _end(self, end: End | None) -> None:
         """Takes note that the engine has ended, or its process without saying so. `read` tells it after the records."""
-        if end is not None and end.success:
-            self._received.append(end)
+        if (end is not None and end.success) or self._stopping:
+            self._received.append(End(success=True, message=end.message if end else "the process was ended"))
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
         code = self._process.poll()
-        if self._stopping and code == STOP_TIMED_OUT:
-            self._received.append(End(success=True, message="the engine did not stop in time and was ended"))
-            return
         if code is not None:
             self._stderr_reader.join()
         self._failure = failures.failure(self._launch, end, code, list(self._errors), list(self._logged))

@@ -69,7 +69,7 @@ def test_a_complete_file(file: Path) -> None:
     loaded = config.load(file, ENVIRON)
     source = postgres_settings(loaded)
     assert source.slot == source.publication == "booking_eu"
-    assert loaded.source.dsn == "postgresql://ada:opensesame@db/app"
+    assert source.dsn == "postgresql://ada:opensesame@db/app"
     assert isinstance(loaded.sink, FilesConfig)
     assert loaded.sink.commit_seconds == 1
     assert loaded.sink.path == file.parent / "data/changelog"
@@ -109,7 +109,7 @@ def test_the_environment_overrides(file: Path) -> None:
 
 def test_a_variable_may_refer_to_another(file: Path) -> None:
     loaded = config.load(file, {"CHANGELOG__SOURCE__DSN": "env:OTHER", "OTHER": "dbname=app"})
-    assert loaded.source.dsn == "dbname=app"
+    assert postgres_settings(loaded).dsn == "dbname=app"
 
 
 KAFKA = """

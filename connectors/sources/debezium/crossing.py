@@ -41,8 +41,9 @@ def crossing(
     end = take_over()
     reach("gap:taken-over")
     before = end.checkpoint
-    after = settings.origin.after_gap(before, again=bool(end.lost))
-    place = FIRST_PLACE if before is None else int(before.source["place"])
+    same_input = before is not None and before.source.get("input") == settings.origin.name
+    after = settings.origin.after_gap(before if same_input else None, again=bool(end.lost))
+    place = FIRST_PLACE if before is None else int(before.source.get("place", FIRST_PLACE))
     position = Position(end.epoch + 1, place, 0)
     checkpoint = Checkpoint(
         position=position,
@@ -53,6 +54,7 @@ def crossing(
         accepted={} if before is None else before.accepted,
         source={
             "connector": settings.connector,
+            "input": settings.origin.name,
             "identity": dict(after.identity),
             "progress": dict(after.progress),
             "place": place + 1,

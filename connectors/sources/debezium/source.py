@@ -24,7 +24,7 @@ from changelog.connectors.sources.debezium.settings import Settings
 from changelog.connectors.sources.debezium.tables import Translate
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import ChangelogError
+from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.versions import Version, Versions
 
@@ -45,9 +45,9 @@ class DebeziumSource:
     It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
     is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`.
 
-    The checkpoint's `source` has: `progress` and `identity`, see `Input`; `place`, the count of what was read; `open`,
-    the transaction that may go on; `ahead`, the order of the messages that a stop has taken back; `whole`, see
-    `OldRows`; and `message_bytes`, the mean size of messages.
+    The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
+    count of what was read; `open`, the transaction that may go on; `ahead`, the order of the messages that a stop has
+    taken back; `whole`, see `OldRows`; and `message_bytes`, the mean size of messages.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """
@@ -66,6 +66,7 @@ class DebeziumSource:
         stored = recover()
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         check_settings(stored, shapes, accept=settings.accept_settings)
+        refuse_other_input(stored, settings.origin.name)
         self._input = settings.origin.open(stored)
         try:
             self._state = self._resumed(stored, entities, shapes)
@@ -97,6 +98,7 @@ class DebeziumSource:
                 "place": FIRST_PLACE,
                 **members,
                 "connector": self._settings.connector,
+                "input": self._settings.origin.name,
                 "progress": dict(self._input.progress),
                 "identity": dict(self._input.identity),
             },
@@ -241,6 +243,14 @@ def _progress(checkpoint: Checkpoint) -> Progress:
     """Returns how far the input is read, which an empty input leaves out of the checkpoint."""
     progress: Progress = checkpoint.source.get("progress", {})
     return progress
+
+
+def refuse_other_input(stored: Checkpoint | None, name: str) -> None:
+    """Raises ChangelogError (GAP) if the changelog was made from something else than the input `name`."""
+    made_from = name if stored is None else stored.source.get("input", "another kind of source")
+    if made_from != name:
+        message = f"the changelog was made from {made_from}, and is configured to be made from {name}"
+        raise ChangelogError(Kind.GAP, message, hint=OVER_GAP)
 
 
 class MeanSize:

@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pytest
 from changelog.connectors.debezium.frames import End, LogLine, RecordBatch
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.debezium.process import EngineProcess
+from changelog.connectors.java import find_java
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.debezium.site import connector, create_table, gone, java_of, kill, program
@@ -143,6 +145,17 @@ def test_only_so_many_bytes_are_in_flight_and_a_transaction_continues_after_any_
     finally:
         resumed.close()
         resumed.close()
+
+
+def test_the_process_ends_with_its_parent_although_its_input_stays_open(jars: Path) -> None:
+    """A child of the parent may have inherited the other end of the pipe; this test holds it."""
+    command = Launch(properties={}, jars=jars).command(find_java())
+    parent = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & exec sleep 1000', "sh", *command]
+    with subprocess.Popen(parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.read(8)[4:5] == b"H"
+        process.kill()
+        process.stdout.read()  # until Java has ended
 
 
 ROUNDS = 4

@@ -4,13 +4,16 @@ PostgreSQL has no history of schemas; MariaDB has one, which is in the checkpoin
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from changelog.connectors import config, gaps
+from changelog.connectors.failpoints import nowhere
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
-from tests.integration.debezium.site import connector
+from tests.integration.debezium.site import connector, java_of, kill
 from tests.integration.site import Site
 from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
@@ -55,15 +58,21 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
     return site
 
 
-def test_postgresql_is_read_exactly_once_over_restarts(postgres: InProcess) -> None:
+def test_postgresql_is_read_exactly_once_over_restarts_and_kills(postgres: InProcess) -> None:
     with postgres.running() as service:
         service.until(lambda: len(postgres.messages("orders")) == 40)
         postgres.sql("UPDATE orders SET status = 'PAID' WHERE id <= 10", "UPDATE orders SET id = 100 WHERE id = 1")
         service.until(lambda: len(postgres.messages("orders")) == 52)
+        process = java_of(os.getpid())
+        assert process is not None
+        kill(process)
+        postgres.sql("UPDATE orders SET status = 'SENT' WHERE id = 40")
+        service.until(lambda: len(postgres.messages("orders")) == 53)
+        assert service.said("connection lost")
     postgres.sql("DELETE FROM orders WHERE id = 2", "INSERT INTO orders VALUES (7777, 'é\"', NULL)")
-    postgres.publish(54)
+    postgres.publish(55)
     ops = [op for op, _ in postgres.ops("orders")]
-    assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "delete", "create"]
+    assert ops == ["read"] * 40 + ["update"] * 10 + ["delete", "create", "update", "delete", "create"]
     moved = postgres.messages("orders")[50:52]
     assert (moved[0]["movedTo"]["key"], moved[1]["movedFrom"]["key"]) == ("100", "1")
     [rows] = postgres.sql("SELECT json_object_agg(id, to_json(orders) ORDER BY id) FROM orders")
@@ -71,10 +80,13 @@ def test_postgresql_is_read_exactly_once_over_restarts(postgres: InProcess) -> N
     for row in state.values():
         row["amount"] = None if row["amount"] is None else float(row["amount"])
     assert state == rows[0]
-    positions = [message["value"]["provenance"]["source"]["position"] for message in postgres.messages("orders")]
-    assert positions == sorted(set(positions))
+    assert positions(postgres) == sorted(set(positions(postgres)))
     assert postgres.call("check") == (0, [])
     assert postgres.call("status") == (0, [])
+
+
+def positions(site: InProcess) -> list[str]:
+    return [message["value"]["provenance"]["source"]["position"] for message in site.messages("orders")]
 
 
 def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
@@ -82,7 +94,14 @@ def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
     postgres.sql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
     )
-    assert "Debezium" in postgres.refused()
+    settings = config.load(postgres.config, os.environ)
+    gap = gaps.find(settings, accept_settings=False, reach=nowhere)
+    assert gap is not None
+    assert gap.error.message.startswith("Debezium: ")
+    gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
+    postgres.publish(80)
+    assert {position[:9] for position in positions(postgres)[40:]} == {"00000002/"}
+    assert [message["entity"] for message in postgres.messages("gaps")] == ["gaps"]
 
 
 def test_mariadb_continues_with_its_history_of_schemas(mariadb: MysqlServer, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
-from tests.campaigns import audit_kafka, kafka
+from tests.campaigns import audit_kafka, debezium_topics, kafka
 from tests.campaigns._judge import Verdict, judge_rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
 from tests.campaigns._oracle import Oracle
@@ -113,3 +113,12 @@ def test_campaign_audit_kafka(seed: int) -> None:
     figures = run(audit_kafka.campaign(), 1, seed)
     assert figures["faults"]
     assert figures["changes"]
+
+
+@pytest.mark.usefixtures("starts_servers")
+@pytest.mark.xdist_group("kafka")
+def test_campaign_debezium_topics(seed: int) -> None:
+    kafka_lib()
+    figures = run(debezium_topics.campaign(), 2, seed)
+    assert sum(figures["faults"].values()) >= 2
+    assert figures["aborted"]

@@ -46,6 +46,7 @@ def entity(name: str, **settings: Any) -> Entity:
 class Topics:
     """Parts with messages; see `Origin`. A reader receives them in random batches, or all `at_once`."""
 
+    name = "memory"
     samples = True
 
     def __init__(self, parts: Mapping[str, Sequence[Message]], random: Random, *, at_once: bool = False) -> None:
@@ -67,7 +68,8 @@ class Topics:
         )
 
     def left(self, stored: Checkpoint) -> int:
-        return sum(len(self.parts[part]) - at for part, at in stored.source["progress"].items())
+        progress: dict[str, int] = stored.source.get("progress", {})
+        return sum(len(self.parts[part]) - at for part, at in progress.items())
 
     def is_lost(self, stored: Checkpoint) -> bool:
         return False
@@ -120,7 +122,8 @@ class TopicsReader:
         return Batch(placed=placed, more=random.random() < 0.5 and self.left({}) > 0)
 
     def _left(self, part: str) -> int:
-        return len(self._topics.parts[part]) - self._at[part]
+        at: int = self._at[part]
+        return len(self._topics.parts[part]) - at
 
     def _take(self, part: str) -> Placed:
         at = self._at[part]

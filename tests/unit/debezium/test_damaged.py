@@ -15,6 +15,7 @@ from changelog.connectors.sources.debezium.decode.unwrapped import members_of
 from changelog.connectors.sources.debezium.values.declared_types import declared_type
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.unit.debezium import captured
 from tests.unit.debezium.messages import event, plain, scalar, text, typed
 
 COLUMNS = {
@@ -112,6 +113,37 @@ def test_damage_is_malformed(
         assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
 
 
+AVRO = [of for of in captured.messages("postgres.avro") if of.value is not None]
+AVRO_SCHEMAS = captured.avro_schemas("postgres.avro")
+
+
+def avro_schema(number: int) -> Any:
+    """Returns a schema, or raises what a registry raises that does not have it."""
+    if number not in AVRO_SCHEMAS:
+        raise ChangelogError(Kind.PRECONDITION, "the registry has no such schema")
+    return AVRO_SCHEMAS[number]
+
+
+@settings(max_examples=300, deadline=None)
+@given(which=st.integers(0, len(AVRO) - 1), value=damage, key=st.none() | damage)
+def test_damage_in_avro_is_malformed(
+    which: int, value: list[tuple[float, str, int]], key: list[tuple[float, str, int]] | None
+) -> None:
+    message = AVRO[which]
+    assert message.value is not None
+    translator = Translator(TranslationSettings(schema_of=avro_schema, types=TYPES))
+    wrong = Message(
+        topic=message.topic,
+        key=message.key if key is None or message.key is None else damaged(message.key, key),
+        value=damaged(message.value, value),
+    )
+    try:
+        translator.translate([wrong])
+    except ChangelogError as error:
+        assert error.kind in (Kind.MALFORMED, Kind.PRECONDITION)  # noqa: PT017
+        assert error.kind is Kind.PRECONDITION or message.topic in error.message  # noqa: PT017
+
+
 TOKENS = st.one_of(
     st.none(),
     st.booleans(),
@@ -149,14 +181,43 @@ def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any]
     except ChangelogError:
         expected = None
     try:
-        read: Any = ROWS.exact(content.encode())
+        read: Any = ROWS.exact.row(content.encode())
     except UNFIT:
         read = None
     assert read == expected
 
 
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
+    """Values that both rows have are converted once."""
+
+    def row() -> bytes:
+        return text({name: data.draw(st.just(ROW[name]) | OTHERS[name]) for name in COLUMNS})
+
+    before, after = row(), row()
+    try:
+        expected: Any = ROWS.exact.row(before), ROWS.exact.row(after)
+    except UNFIT:
+        expected = None
+    try:
+        read: Any = ROWS.exact.change(before, after)
+    except UNFIT:
+        read = None
+    assert read == expected
+
+
+OTHERS = {
+    **dict.fromkeys(COLUMNS, st.none()),
+    "n": st.integers(-(1 << 31), 1 << 31),
+    "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    "at": st.integers(-(1 << 62), 1 << 62),
+    "ok": st.booleans() | st.just("x"),
+}
+
+
 def test_a_usual_row() -> None:
-    assert ROWS.exact(text(ROW)) == (
+    assert ROWS.exact.row(text(ROW)) == (
         b"12345678901",
         b"-7",
         b"true",
@@ -175,4 +236,4 @@ def test_a_usual_row() -> None:
 @pytest.mark.parametrize("row", [{**ROW, "other": 1}, {name: value for name, value in ROW.items() if name != "n"}])
 def test_a_row_with_other_columns_is_not_read(row: dict[str, Any]) -> None:
     with pytest.raises(UNFIT):
-        ROWS.exact(text(row))
+        ROWS.exact.row(text(row))

@@ -37,6 +37,11 @@ UNLOADED = "java.lang.ClassNotFoundException"
             Kind.CONNECTION,
             "Debezium: EOFException",
         ),
+        (
+            [(WRAPPER, "x"), ("y.PSQLException", "Writing to the server failed"), ("y.SocketException", "Broken pipe")],
+            Kind.CONNECTION,
+            "Debezium: Writing to the server failed: Broken pipe",
+        ),
         ([(WRAPPER, "The log is no longer available on the server.")], Kind.GAP, "so the tables have to be read again"),
         (
             [(WRAPPER, "x"), (UNLOADED, "io.debezium.Nothing")],

@@ -4,6 +4,7 @@ import json
 import stat
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,12 @@ def test_what_is_missing_to_run_is_named(tmp_path: Path, monkeypatch: pytest.Mon
 def test_properties_that_are_ours_are_refused(tmp_path: Path, properties: Properties, text: str) -> None:
     error = failed(tmp_path, properties)
     assert (error.kind, text in error.message) == (Kind.USAGE, True)
+
+
+def test_a_property_without_a_value_is_refused(tmp_path: Path) -> None:
+    missing: Any = None
+    with pytest.raises(ChangelogError, match=r"database\.password is neither a text nor a number"):
+        DebeziumEngine({"database.password": missing}, store=FileStore(tmp_path))
 
 
 def test_a_class_path_has_one_binding_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

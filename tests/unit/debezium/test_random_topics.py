@@ -3,12 +3,10 @@
 The oracle is the parts themselves: each event exactly once, those of a part in their order.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -17,84 +15,16 @@ from changelog.connectors.sources.debezium.decode.events import Message
 from changelog.connectors.sources.debezium.source import FAIL_POINTS
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.position import Position
-from tests.unit.debezium.change_events import event, key_header, stamp, tombstone
+from tests.unit.debezium.change_events import event, stamp
 from tests.unit.debezium.memory import App, Topics, entity
+from tests.unit.debezium.writer import TABLES, Expected, Writer, changes
 
-TABLES = ("item", "sale")
-PARTITIONS = 3
-KEYS = 20
 CRASHES = 0.03
-
-Expected = tuple[str, str, str, Any, Any]
-"""The part of a change, its op, its key, and the states after and before it."""
-
-
-class Writer:
-    """Writes random transactions, as Debezium does: an event for each row, in the partition of its key."""
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self._rows: dict[tuple[str, int], dict[str, Any]] = {}
-        self._number = 0
-        self.parts: dict[str, list[Message]] = {
-            f"app.public.{table}/{number}": [] for table in TABLES for number in range(PARTITIONS)
-        }
-        self.expected: dict[str, list[Expected]] = {part: [] for part in self.parts}
-        self.transactions: dict[tuple[str, str], list[str]] = {}
-
-    def write(self, transactions: int) -> None:
-        for _ in range(transactions):
-            self._number += 1
-            for _ in range(self._random.choice([1, 1, 2, 6])):
-                self._change(self._number)
-
-    def _change(self, transaction: int) -> None:
-        random, table, key = self._random, self._random.choice(TABLES), self._random.randrange(KEYS)
-        before = self._rows.get((table, key))
-        self._value = f'{transaction} "\\é{random.randrange(99)}'
-        if before is None:
-            self._put(transaction, "c", table, None, {"id": key, "status": self._value})
-        elif random.random() < 0.25:
-            self._put(transaction, "d", table, before, None)
-        elif random.random() < 0.2 and (table, key + 100) not in self._rows:
-            self._move(transaction, table, before, {"id": key + 100, "status": self._value})
-        else:
-            self._put(transaction, "u", table, before, {"id": key, "status": self._value})
-
-    def _move(self, transaction: int, table: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-        old, new = {"id": before["id"]}, {"id": after["id"]}
-        self._put(transaction, "d", table, before, None, headers=[key_header("newkey", new)])
-        self._put(transaction, "c", table, None, after, headers=[key_header("oldkey", old)])
-
-    def _put(self, transaction: int, op: str, table: str, before: Any, after: Any, **more: Any) -> None:
-        row = after or before
-        part = f"app.public.{table}/{row['id'] % PARTITIONS}"
-        name = ("public", table)
-        self.parts[part].append(event(op, name, before, after, transaction=transaction, at=transaction, **more))
-        if op == "d":
-            self.parts[part].append(tombstone(name, {"id": row["id"]}))
-            del self._rows[table, row["id"]]
-        else:
-            self._rows[table, row["id"]] = row
-        words = {"c": "create", "u": "update", "d": "delete"}
-        self.expected[part].append((part, words[op], str(row["id"]), after, before if op == "u" else None))
-
-
-def changes(app: App) -> Iterator[Expected]:
-    """Yields the published changes in their order. Originals of deletes are left out, because they may be unknown."""
-    for message in app.messages():
-        entity_name = message["value"]["provenance"]["source"]["table"].partition(".")[2]
-        if message["entity"] == "schemas":
-            continue
-        op, key = message["value"]["provenance"]["source"]["op"], message["key"]
-        original = message["value"].get("original") if op == "update" else None
-        part = f"app.public.{entity_name}/{int(key) % PARTITIONS}"
-        yield part, op, key, message["value"]["current"], original
 
 
 def check(app: App, writer: Writer) -> None:
     published: dict[str, list[Expected]] = {part: [] for part in writer.parts}
-    for change in changes(app):
+    for change in changes(app.messages()):
         published[change[0]].append(change)
     assert published == writer.expected
     positions = [message["value"]["provenance"]["source"]["position"] for message in app.messages()]
@@ -106,7 +36,7 @@ def check(app: App, writer: Writer) -> None:
     assert app.checkpoint.source["progress"] == {part: len(messages) for part, messages in writer.parts.items()}
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_each_event_is_published_once_and_in_order(seed: int, number: int, tmp_path: Path) -> None:
     random = Random(seed + number)
     writer = Writer(random)
@@ -117,7 +47,7 @@ def test_each_event_is_published_once_and_in_order(seed: int, number: int, tmp_p
     assert app.topics.confirmed == app.checkpoint.source["progress"]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(5))
 def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_path: Path) -> None:
     random = Random(seed + number)
     writer = Writer(random)
@@ -131,7 +61,7 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_pat
     assert min(app.passed[name] for name in FAIL_POINTS) > 0
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(2))
 def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
     """Some messages are no events. Each is skipped by a decision, which is for the position of the stop."""
     random = Random(seed + number)

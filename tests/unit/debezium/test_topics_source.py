@@ -12,8 +12,10 @@ import structlog
 
 from changelog.connectors.findings import Finding
 from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sources import ChangelogEnd
 from changelog.connectors.sources.debezium.decode.events import Message
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
+from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Signal
@@ -340,6 +342,26 @@ def test_settings_may_not_change_silently(tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match="the configuration no longer fits the changelog") as caught:
         changed.run()
     assert caught.value.kind is Kind.SETTINGS
+
+
+def test_another_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
+    of_item = app(tmp_path, event("c", ITEM, None, A))
+    of_item.run()
+    edit(of_item, source={**of_item.checkpoint.source, "input": "topics"})
+    with pytest.raises(ChangelogError, match="made from topics, and is configured to be made from memory") as caught:
+        of_item.run()
+    assert caught.value.kind is Kind.GAP
+    sink = FileSink(of_item.path, over_gap=True)
+    end = ChangelogEnd(checkpoint=sink.recover(), epoch=1, committed_at=None, lost=())
+    with of_item.database.cross_gap(
+        of_item.entities, end.checkpoint, lambda: end, reason="x", keep_hold=False, accept_settings=False
+    ) as crossed:
+        sink.add([batch.from_records(crossed.records)])
+        sink.commit(crossed.checkpoint)
+    sink.close()
+    of_item.run()
+    assert published(of_item) == [("create", "1", A, "unknown")] * 2
+    assert of_item.messages("item")[-1]["value"]["provenance"]["source"]["position"].startswith("00000002/")
 
 
 def test_an_entity_that_is_partitioned_by_other_columns_needs_old_rows(tmp_path: Path) -> None:

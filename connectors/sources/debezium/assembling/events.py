@@ -22,6 +22,8 @@ class OldRows:
 
     def __init__(self, whole: Iterable[str]) -> None:
         self.whole = set(whole)
+        self._of_tables: dict[int, tuple[str, tuple[int, ...]]] = {}
+        """The name of each table as `whole` has it, and the places of its key, by the number of the table."""
 
     def insert(self, event: Changed) -> Insert:
         """Returns the row of a create or a read."""
@@ -35,12 +37,12 @@ class OldRows:
         index, and does not count.
         """
         assert event.after is not None
-        before = event.before
-        if before is not None and _key(event.table, before) != _key(event.table, event.after):
+        before, after = event.before, event.after
+        name, places = self._of(event.table)
+        if before is not None and any(before[place] != after[place] for place in places):
             before = None
-        name = ".".join(event.table.name)
         (self.whole.discard if before is None else self.whole.add)(name)
-        return Update(relid=RELATION, old_kind=None if before is None else "O", old=before, new=event.after)
+        return Update(relid=RELATION, old_kind=None if before is None else "O", old=before, new=after)
 
     def delete(self, event: Changed) -> Delete:
         """Returns the row of a delete. If it is unknown whether the old row is complete, only the key counts."""
@@ -55,11 +57,14 @@ class OldRows:
         return Update(relid=RELATION, old_kind=delete.old_kind, old=delete.old, new=created.after)
 
     def _is_whole(self, event: Changed) -> bool:
-        return event.facts.connector not in _PARTLY or ".".join(event.table.name) in self.whole
+        return event.facts.connector not in _PARTLY or self._of(event.table)[0] in self.whole
 
-
-def _key(table: Table, row: Row) -> Row:
-    return tuple(value for column, value in zip(table.columns, row, strict=True) if column.name in table.key)
+    def _of(self, table: Table) -> tuple[str, tuple[int, ...]]:
+        known = self._of_tables.get(table.number)
+        if known is None:
+            places = tuple(place for place, column in enumerate(table.columns) if column.name in table.key)
+            known = self._of_tables[table.number] = ".".join(table.name), places
+        return known
 
 
 def _key_row(event: Changed) -> Row:

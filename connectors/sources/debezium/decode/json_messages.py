@@ -16,7 +16,7 @@ from changelog.connectors.sources.debezium.decode.payloads import outers
 from changelog.connectors.sources.debezium.decode.tables import UNFIT
 from changelog.envelope.errors import ChangelogError, Kind
 
-PREFIXES_MAX: Final = 8
+PREFIXES_MAX: Final = 4
 """How many schemas are remembered for a topic."""
 
 LAYOUTS_MAX: Final = 4096

@@ -1,4 +1,4 @@
-"""Compiles the reader of one table's rows in JSON.
+"""Compiles the readers of one table's rows in JSON.
 
 A row is decoded to the raw tokens of its columns, in compiled code. A generated function then looks at each token: most
 are published as they are, and the function says so in one expression for each column, without a call. All other tokens
@@ -6,7 +6,8 @@ go through the column's converter, which defines the result (`values.tokens`). `
 the converters alone, and tests compare the two.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +16,6 @@ from msgspec import Raw
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.connectors.sources.debezium.values.tokens import Convert
 from changelog.schemas.types import Primitive
-
-Reader = Callable[[Any], Row]
-"""Reads a row from JSON. Raises msgspec.ValidationError if it has not exactly the columns of the table."""
 
 _QUOTE: Final = ord('"')
 
@@ -34,13 +32,24 @@ A string must have no escapes."""
 _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readers:
+    """The readers of a table: of a row, and of the rows before and after a change, most of whose values are the same.
+
+    Both raise msgspec.ValidationError if a row has not exactly the columns of the table, and the errors of converters.
+    """
+
+    row: Callable[[Raw | bytes], Row]
+    change: Callable[[Raw | bytes, Raw | bytes], tuple[Row, Row]]
+
+
 def compiled(
     names: Sequence[str],
     passing: Sequence[Primitive | None],
     converters: Sequence[Convert],
     unavailable: Collection[bytes],
-) -> Reader:
-    """Returns the reader of rows with these columns.
+) -> Readers:
+    """Returns the readers of rows with these columns.
 
     `passing` has the type of each column whose tokens may be published as they are, None for other columns.
     `unavailable` are the strings that stand for a value which was not sent.
@@ -50,37 +59,48 @@ def compiled(
         "Row", fields, rename={f"c{number}": name for number, name in enumerate(names)}, forbid_unknown_fields=True
     )
     decode, as_tuple = msgspec.json.Decoder(struct).decode, msgspec.structs.astuple
-    fast = _function(passing, converters, unavailable)
-    careful = _function(passing, converters, unavailable, escapes=True)
+    row, change = _functions(passing, converters, unavailable, _PASSES)
+    passes = {**_PASSES, Primitive.STRING: _PASSES[Primitive.STRING].replace(" if ", _NO_ESCAPE, 1)}
+    careful_row, careful_change = _functions(passing, converters, unavailable, passes)
 
-    def read(row: Raw | bytes) -> Row:
-        text = bytes(row)
+    def read_row(content: Raw | bytes) -> Row:
+        text = bytes(content)
         tokens = map(bytes, as_tuple(decode(text)))
-        return careful(*tokens) if b"\\" in text else fast(*tokens)
+        return careful_row(*tokens) if b"\\" in text else row(*tokens)  # type: ignore[no-any-return]
 
-    return read
+    def read_change(before: Raw | bytes, after: Raw | bytes) -> tuple[Row, Row]:
+        old, new = bytes(before), bytes(after)
+        tokens = map(bytes, as_tuple(decode(old)) + as_tuple(decode(new)))
+        usual = b"\\" not in old and b"\\" not in new
+        return change(*tokens) if usual else careful_change(*tokens)  # type: ignore[no-any-return]
+
+    return Readers(row=read_row, change=read_change)
 
 
-def _function(
+def _functions(
     passing: Sequence[Primitive | None],
     converters: Sequence[Convert],
     unavailable: Collection[bytes],
-    *,
-    escapes: bool = False,
-) -> Callable[..., Row]:
-    """Generates a function that takes the tokens of a row, and returns the row.
+    passes: Mapping[Primitive, str],
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Generates two functions: from the tokens of a row to the row, and from those of two rows to the two rows."""
 
-    With `escapes`, strings may have escapes.
-    """
-    passes = {**_PASSES, Primitive.STRING: _PASSES[Primitive.STRING].replace(" if ", _NO_ESCAPE, 1)}
-    expressions = passes if escapes else _PASSES
-    tokens = [f"t{number}" for number in range(len(converters))]
-    parts = [
-        f"{token}c({token})" if type_ is None else expressions[type_].format(t=token, c=f"{token}c")
-        for token, type_ in zip(tokens, passing, strict=True)
-    ]
-    source = f"def read({', '.join(tokens)}):\n    return ({''.join(f'{part}, ' for part in parts)})\n"
-    scope: dict[str, Any] = {f"{token}c": convert for token, convert in zip(tokens, converters, strict=True)}
+    def value(token: str, number: int) -> str:
+        type_ = passing[number]
+        converter = f"c{number}"
+        return f"{converter}({token})" if type_ is None else passes[type_].format(t=token, c=converter)
+
+    numbers = range(len(converters))
+    old, new = ([f"{side}{number}" for number in numbers] for side in ("old", "new"))
+    source = [f"def row({', '.join(old)}):", f"    return ({''.join(f'{value(old[n], n)}, ' for n in numbers)})"]
+    source.append(f"def change({', '.join(old + new)}):")
+    for number in numbers:
+        token, before, after = f"old{number}", f"before{number}", f"after{number}"
+        source.append(f"    {before} = {value(token, number)}")
+        source.append(f"    {after} = {before} if new{number} == {token} else {value(f'new{number}', number)}")
+    rows = ("".join(f"{side}{number}, " for number in numbers) for side in ("before", "after"))
+    source.append(f"    return {', '.join(f'({row})' for row in rows)}")
+    scope: dict[str, Any] = {f"c{number}": convert for number, convert in enumerate(converters)}
     scope["special"] = frozenset(unavailable)
-    exec(compile(source, "<row reader>", "exec"), scope)
-    return scope["read"]  # type: ignore[no-any-return]
+    exec(compile("\n".join(source), "<row reader>", "exec"), scope)
+    return scope["row"], scope["change"]

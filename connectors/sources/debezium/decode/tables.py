@@ -11,6 +11,7 @@ from msgspec import Raw
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
+from changelog.connectors.sources.debezium.decode.payloads import NULL
 from changelog.connectors.sources.debezium.decode.row_reader import compiled
 from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value_converter
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
@@ -41,8 +42,8 @@ class ReadColumn:
 class Rows:
     """Reads rows with these columns.
 
-    `converters` has the converter of each column's JSON tokens. `exact` reads a row in JSON that has exactly these
-    columns; for another row, and for values that do not fit, it raises one of `UNFIT`.
+    `converters` has the converter of each column's JSON tokens. `exact` reads rows in JSON that have exactly these
+    columns; for other rows, and for values that do not fit, it raises one of `UNFIT`.
     """
 
     def __init__(self, columns: Sequence[ReadColumn], placeholders: Placeholders) -> None:
@@ -50,21 +51,32 @@ class Rows:
         self._placeholders = placeholders
         self._of_values = [(column.name, self._value_converter(column)) for column in columns]
         self.converters: dict[str, Convert] = {column.name: self._converter(column) for column in columns}
-        self.exact = compiled(
-            [*self.converters],
-            [_passing(column) for column in columns],
-            [*self.converters.values()],
-            placeholders.texts,
-        )
+        passing = [_passing(column) for column in columns]
+        self.exact = compiled([*self.converters], passing, [*self.converters.values()], placeholders.texts)
 
     def read(self, row: Any) -> Row:
         """Returns a row, which is JSON, or a dict from a decoder of Avro. Raises the error of `from_json`."""
         return self.from_values(row) if isinstance(row, dict) else self.from_json(row)
 
+    def read_change(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
+        """Returns the rows before and after a change, None for one that is `NULL`. Raises the error of `from_json`."""
+        if type(before) is type(after) is Raw:
+            try:
+                return self.exact_change(before, after)
+            except UNFIT:
+                pass
+        return None if before == NULL else self.read(before), None if after == NULL else self.read(after)
+
+    def exact_change(self, before: Raw, after: Raw) -> tuple[Row | None, Row | None]:
+        """Returns the same for rows in JSON, as `exact` reads them, or raises one of `UNFIT`."""
+        if before == NULL or after == NULL:
+            return None if before == NULL else self.exact.row(before), None if after == NULL else self.exact.row(after)
+        return self.exact.change(before, after)
+
     def from_json(self, text: Raw | bytes) -> Row:
         """Returns the row in a JSON object. Raises ChangelogError (MALFORMED), with the name of the column."""
         try:
-            return self.exact(text)
+            return self.exact.row(text)
         except UNFIT:  # also msgspec.ValidationError, if the row lacks a column
             return self.from_members(_members.decode(text))
 

@@ -143,7 +143,7 @@ class Translator:
         else:
             row = layout.row
             rows = self._layouts.rows(layout, name, key.names, source.connector, (), lambda: row.fields)
-            before, after = (None if side == NULL else rows.rows.read(side) for side in _sides(payload))
+            before, after = rows.rows.read_change(payload.before, payload.after)
         return self._event_of(message, rows, op, before, after, key, facts)
 
     def _event_of(
@@ -179,16 +179,13 @@ class Translator:
         last = layout.tables.get((name, key.names, connector, ()))
         if last is not None:
             try:
-                before, after = (None if side == NULL else last.rows.exact(side) for side in sides)
+                return last, *last.rows.exact_change(*sides)
             except UNFIT:
                 pass
-            else:
-                return last, before, after
         names = tuple(_members.decode(sides[0] if sides[1] == NULL else sides[1]))
         rows = self._layouts.rows(layout, name, key.names, connector, names, lambda: [(of, None) for of in names])
         layout.tables[name, key.names, connector, ()] = rows
-        before, after = (None if side == NULL else rows.rows.read(side) for side in sides)
-        return rows, before, after
+        return rows, *rows.rows.read_change(*sides)
 
     def _emitted(self, layout: Layout, payload: Payload, facts: Facts) -> Emitted:
         """Returns a logical message. Its content is bytes, or text, as `binary.handling.mode` says."""

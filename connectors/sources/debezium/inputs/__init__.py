@@ -108,6 +108,10 @@ class Origin(Protocol):
     """A configured input. It holds no connection: each call opens its own. Every method may raise ChangelogError."""
 
     @property
+    def name(self) -> str:
+        """What the changelog is made from, in a word; the progress of another input means nothing here."""
+
+    @property
     def samples(self) -> bool:
         """Whether it can look at events without opening the input."""
 

@@ -14,8 +14,8 @@ Convert = Callable[[bytes], Value]
 ConvertValue = Callable[[Any], Value]
 """Converts a value, as a decoder of Avro returns it. Raises the same errors."""
 
-REMEMBERED: Final = 4096
-"""How many tokens of a column are remembered. An update has most of its values twice: before and after it."""
+REMEMBERED: Final = 64
+"""How many values of a column are remembered. Many columns have few values, or the same ones in consecutive rows."""
 
 _SHORT: Final = frozenset(
     {

@@ -24,6 +24,7 @@ class EngineOrigin:
     settings: EngineSettings
     environment: Mapping[str, str]
 
+    name = "debezium"
     samples = False
 
     def open(self, stored: Checkpoint | None) -> EngineInput:

@@ -36,6 +36,7 @@ _ABSENT = {KafkaError.GROUP_ID_NOT_FOUND}
 class TopicsOrigin:
     """The topics that `settings` name."""
 
+    name = "topics"
     samples = True
 
     def __init__(self, settings: TopicsSettings) -> None:

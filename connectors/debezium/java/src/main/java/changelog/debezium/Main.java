@@ -35,6 +35,7 @@ public final class Main {
     }
 
     private void run() throws IOException, InterruptedException {
+        Thread.setDefaultUncaughtExceptionHandler(this::died);
         frames.add(Frames.HELLO, Commands.JSON.writeValueAsBytes(hello()));
         Commands commands = new Commands(System.in);
         JsonNode config = commands.readStart();
@@ -54,6 +55,21 @@ public final class Main {
         }
         frames.close();
         Watchdog.halt(failed ? Watchdog.FAILED : Watchdog.STOPPED);
+    }
+
+    /** Ends the process if a thread of ours has died. Other threads belong to Debezium, which notices by itself. */
+    private void died(Thread thread, Throwable error) {
+        if (!thread.getName().startsWith("changelog-")) {
+            System.err.println(thread.getName() + " has died: " + Logs.describe(error));
+            return;
+        }
+        end(false, error.getMessage(), error);
+        try {
+            frames.close();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+        Watchdog.halt(Watchdog.FAILED);
     }
 
     private static ObjectNode hello() {

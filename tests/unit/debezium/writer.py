@@ -1,0 +1,79 @@
+"""Writes random transactions as Debezium does, and says what they must become."""
+
+from collections.abc import Iterable, Iterator
+from random import Random
+from typing import Any
+
+from changelog.connectors.sources.debezium.decode.events import Message
+from tests.unit.debezium.change_events import event, key_header, tombstone
+
+TABLES = ("item", "sale")
+PARTITIONS = 3
+KEYS = 20
+
+Expected = tuple[str, str, str, Any, Any]
+"""The part of a change, its op, its key, and the states after and before it."""
+
+
+class Writer:
+    """Writes random transactions, as Debezium does: an event for each row, in the partition of its key.
+
+    The first transaction is `begun_ms` after the start of all events.
+    """
+
+    def __init__(self, random: Random, begun_ms: int = 0) -> None:
+        self._random, self._begun_ms = random, begun_ms
+        self._rows: dict[tuple[str, int], dict[str, Any]] = {}
+        self._number = 0
+        self.parts: dict[str, list[Message]] = {
+            f"app.public.{table}/{number}": [] for table in TABLES for number in range(PARTITIONS)
+        }
+        self.expected: dict[str, list[Expected]] = {part: [] for part in self.parts}
+        self.transactions: dict[tuple[str, str], list[str]] = {}
+
+    def write(self, transactions: int) -> None:
+        for _ in range(transactions):
+            self._number += 1
+            for _ in range(self._random.choice([1, 1, 2, 6])):
+                self._change(self._number)
+
+    def _change(self, transaction: int) -> None:
+        random, table, key = self._random, self._random.choice(TABLES), self._random.randrange(KEYS)
+        before = self._rows.get((table, key))
+        self._value = f'{transaction} "\\é{random.randrange(99)}'
+        if before is None:
+            self._put(transaction, "c", table, None, {"id": key, "status": self._value})
+        elif random.random() < 0.25:
+            self._put(transaction, "d", table, before, None)
+        elif random.random() < 0.2 and (table, key + 100) not in self._rows:
+            self._move(transaction, table, before, {"id": key + 100, "status": self._value})
+        else:
+            self._put(transaction, "u", table, before, {"id": key, "status": self._value})
+
+    def _move(self, transaction: int, table: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+        old, new = {"id": before["id"]}, {"id": after["id"]}
+        self._put(transaction, "d", table, before, None, headers=[key_header("newkey", new)])
+        self._put(transaction, "c", table, None, after, headers=[key_header("oldkey", old)])
+
+    def _put(self, transaction: int, op: str, table: str, before: Any, after: Any, **more: Any) -> None:
+        row = after or before
+        part = f"app.public.{table}/{row['id'] % PARTITIONS}"
+        name, at = ("public", table), self._begun_ms + transaction
+        self.parts[part].append(event(op, name, before, after, transaction=transaction, at=at, **more))
+        if op == "d":
+            self.parts[part].append(tombstone(name, {"id": row["id"]}))
+            del self._rows[table, row["id"]]
+        else:
+            self._rows[table, row["id"]] = row
+        words = {"c": "create", "u": "update", "d": "delete"}
+        self.expected[part].append((part, words[op], str(row["id"]), after, before if op == "u" else None))
+
+
+def changes(messages: Iterable[dict[str, Any]]) -> Iterator[Expected]:
+    """Yields the changes in messages, in their order. Originals of deletes are left out, as they may be unknown."""
+    for message in messages:
+        if message["entity"] in TABLES:
+            source, key = message["value"]["provenance"]["source"], message["key"]
+            original = message["value"].get("original") if source["op"] == "update" else None
+            part = f"app.{source['table']}/{int(key) % PARTITIONS}"
+            yield part, source["op"], key, message["value"]["current"], original
