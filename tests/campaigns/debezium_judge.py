@@ -77,6 +77,8 @@ class _Round:
                 for statement in self._database.created(self._rng, table):
                     opened.executes[0](statement)
             opened.executes[0](f"CREATE TABLE {DONE} (id INT PRIMARY KEY)")
+            for statement in self._database.last([*self._names, DONE]):
+                opened.executes[0](statement)
             workload.fill(ROWS)
             own, other, faults = self._read(opened, workload, changes, kills)
         described = {name: kind.definition for name, kind in self._first.items()}

@@ -119,6 +119,9 @@ class Database(Protocol):
     def open(self) -> contextlib.AbstractContextManager[Opened]:
         """Creates a fresh database."""
 
+    def last(self, tables: Sequence[str]) -> Iterator[str]:
+        """Yields what Debezium needs once the tables exist."""
+
     def cut(self) -> None:
         """Ends the sessions that read the server's log."""
 
@@ -157,7 +160,7 @@ class Postgres:
                 executes=[_postgres(session) for session in sessions],
                 properties={
                     "publication.name": "debezium",
-                    "publication.autocreate.mode": "filtered",
+                    "publication.autocreate.mode": "disabled",  # see `continued` in sources/debezium
                     "slot.name": f"debezium_{name}",
                     "slot.retry.delay.ms": "500",  # after a kill, the server may need a moment to free the slot
                     "database.hostname": "127.0.0.1",
@@ -168,6 +171,10 @@ class Postgres:
                     "hstore.handling.mode": "map",
                 },
             )
+
+    def last(self, tables: Sequence[str]) -> Iterator[str]:
+        """See `Database`."""
+        yield f"CREATE PUBLICATION debezium FOR TABLE {', '.join(tables)}"
 
     def cut(self) -> None:
         """See `Database`."""
@@ -240,6 +247,10 @@ class Mysql:
                     "enable.time.adjuster": "false",
                 },
             )
+
+    def last(self, tables: Sequence[str]) -> Iterator[str]:
+        """See `Database`."""
+        yield from ()
 
     def cut(self) -> None:
         """See `Database`."""

@@ -32,7 +32,7 @@ class InProcess(Site):
             f'name = "{name}"\nservice = {{ listen = "127.0.0.1:0" }}\n'
             f'sink = {{ path = "log", commit_seconds = 0.05 }}\n'
             f'[source]\nkind = "debezium"\nconnector = "{kind}"\njars = {json.dumps(str(jars))}\nheap_mib = 256\n'
-            f"[source.properties]\n{lines}" + ENTITY.format(table=table),
+            f'[source.properties]\n{lines}[schemas]\non_incompatible = "publish"\n' + ENTITY.format(table=table),
             "utf-8",
         )
 
@@ -56,6 +56,25 @@ def postgres(database: str, tmp_path: Path) -> InProcess:
         "INSERT INTO orders SELECT n, 'NEW', n / 4.0 FROM generate_series(1, 40) n",
     )
     return site
+
+
+def test_changes_before_an_altered_column_are_read_after_it(postgres: InProcess) -> None:
+    """PostgreSQL 18.6 crashes here if the session that reads the log has looked at the table before."""
+    postgres.publish(40)
+    postgres.sql(
+        "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",
+        "ALTER TABLE orders ALTER amount TYPE text",
+        "UPDATE orders SET amount = 'much' WHERE id <= 10",
+        "ALTER TABLE orders DROP COLUMN status",
+        "UPDATE orders SET amount = 'little' WHERE id <= 10",
+    )
+    postgres.publish(70)
+    states = [message["value"]["current"] for message in postgres.messages("orders")[40::10]]
+    assert states == [
+        {"id": 1, "status": "x" * 50, "amount": "0.25"},
+        {"id": 1, "status": "x" * 50, "amount": "much"},
+        {"id": 1, "amount": "little"},
+    ]
 
 
 def test_postgresql_is_read_exactly_once_over_restarts_and_kills(postgres: InProcess) -> None:

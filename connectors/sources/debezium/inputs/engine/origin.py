@@ -11,7 +11,7 @@ from changelog.connectors.java import find_java
 from changelog.connectors.sources import Hold, Remnant
 from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
 from changelog.connectors.sources.debezium.inputs.engine.reader import EngineInput
-from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings
+from changelog.connectors.sources.debezium.inputs.engine.settings import TABLES, EngineSettings, continued
 from changelog.connectors.sources.debezium.tables import Sampled, Translate, sampled
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
@@ -30,11 +30,13 @@ class EngineOrigin:
     def open(self, stored: Checkpoint | None) -> EngineInput:
         """See `Origin.open`."""
         source = {} if stored is None else stored.source
-        return EngineInput(self._launch(), source.get("identity"), source.get("progress"))
+        identity, progress = source.get("identity") or {}, source.get("progress")
+        properties = continued(self.settings.properties, identity.get(TABLES)) if progress else self.settings.properties
+        return EngineInput(self._launch(properties), {**identity, TABLES: properties.get(TABLES)}, progress)
 
-    def _launch(self) -> Launch:
+    def _launch(self, properties: Mapping[str, str]) -> Launch:
         settings = self.settings
-        launch = Launch(properties=settings.properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
+        launch = Launch(properties=properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
         launch.configuration()  # reports a mistake in it before missing jars
         folder = jars.find(settings.properties["connector.class"], settings.jars, self.environment)
         return replace(launch, jars=folder)
@@ -56,7 +58,7 @@ class EngineOrigin:
         return [_tried("java", lambda: f"is {find_java()}"), _tried("debezium", self._described)]
 
     def _described(self) -> str:
-        command = self._launch().command("java")
+        command = self._launch(self.settings.properties).command("java")
         count = len(command[command.index("-cp") + 1].split(":"))
         return f"has {count} jars, and Debezium checks the rest at its start"
 

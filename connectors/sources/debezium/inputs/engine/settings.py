@@ -15,6 +15,12 @@ _WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracl
 """The connectors that keep a history of schemas."""
 
 
+TABLES = "table.include.list"
+"""The property that names the tables. The checkpoint has it, too."""
+
+_PUBLICATION = "publication.autocreate.mode"
+
+
 def jar_name(connector: str) -> str:
     """Returns the name of a connector in the names of its jars."""
     return _NAMES.get(connector, connector)
@@ -48,7 +54,7 @@ def defaults(
         **({} if java_class is None else {"connector.class": java_class}),
     }
     if connector in _TABLES:
-        properties["table.include.list"] = ",".join(re.escape(".".join(table)) for table in sorted(tables))
+        properties[TABLES] = ",".join(re.escape(".".join(table)) for table in sorted(tables))
     if connector in _WITH_HISTORY:
         properties["schema.history.internal.store.only.captured.tables.ddl"] = "true"
     if connector == "postgresql":
@@ -60,3 +66,15 @@ def defaults(
             "publication.autocreate.mode": "filtered",
         }
     return properties
+
+
+def continued(properties: Mapping[str, str], tables: object) -> Mapping[str, str]:
+    """Returns the properties with which a connector continues that read `tables` before.
+
+    With `filtered`, Debezium alters the publication at each start, in the session that reads the log. PostgreSQL then
+    decodes older rows with the present columns of their tables, and crashes if they had others: seen with 18.6. So the
+    publication is altered only if the tables are others.
+    """
+    if properties.get(_PUBLICATION) != "filtered" or properties.get(TABLES) != tables:
+        return properties
+    return {**properties, _PUBLICATION: "disabled"}
