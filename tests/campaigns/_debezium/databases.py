@@ -107,11 +107,17 @@ class Opened:
 class Database(Protocol):
     """One of the three servers."""
 
-    name: str
     begin: str
     scans: bool
-    jars: str
     key_kinds: Sequence[tuple[str, Callable[[int], str]]]
+
+    @property
+    def name(self) -> str:
+        """The name by which tests start the server."""
+
+    @property
+    def jars(self) -> str:
+        """The name of Debezium's connector."""
 
     def kinds(self) -> Sequence[Kind]:
         """Returns the types that columns can have."""
@@ -341,6 +347,7 @@ def random_tables(random: Random, database: Database, columns: int) -> list[Tabl
     tables = []
     for number in range(3):
         chosen = [kinds[place % len(kinds)] for place in range(number * columns, (number + 1) * columns)]
+        keys: list[tuple[str, Callable[[int], str]]]
         keys = [("INT", str)] if number == 0 else random.sample(database.key_kinds, random.randrange(1, 3))
         tables.append(
             Table(
