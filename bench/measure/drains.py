@@ -119,9 +119,10 @@ def drain(
     started_at = time.perf_counter()
     publish(open_source, sink, stop=stop, state=state, observer=observer, cadence=Cadence(idle_seconds=0.01))
     sink.close()
+    seconds = time.perf_counter() - started_at
     if state is not None:
         state.close()
-    print(json.dumps({"seconds": time.perf_counter() - started_at, "rows": observer.rows}))
+    print(json.dumps({"seconds": seconds, "rows": observer.rows}))
 
 
 def profiled(file: str | None, call: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from changelog.connectors.state.columns import UNKNOWN
 from changelog.connectors.state.fill_row import Row
-from changelog.connectors.state.fill_rows import LACKING, fill_one, fill_rows, replaced
+from changelog.connectors.state.fill_rows import Mask, fill_one, fill_rows, may_lack, replaced
 from changelog.connectors.state.pending import Pending
 from changelog.connectors.state.stored_row import HEADER, usual_prefix
 from changelog.envelope.columnar import batch
@@ -22,7 +22,6 @@ from changelog.envelope.entity import GAPS, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.model import Op
 
 Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 FEW_ROWS = 8
 """Up to this number of rows, `fill_rows` is faster."""
@@ -57,10 +56,8 @@ class _Fast:
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.changed: dict[int, Row] = {}
         self._rows = rows
-        provenance = rows.column("provenance")
-        odd = pc.or_(*(pc.match_substring(provenance, text) for text in LACKING))
         deleted = pc.and_(pc.equal(rows.column("op"), Op.DELETE.value), pc.is_null(rows.column("original")))
-        self._odd = _mask(pc.or_(pc.or_(odd, pc.is_valid(rows.column("moved"))), deleted))
+        self._odd = may_lack(rows.column("provenance")) | _mask(pc.or_(pc.is_valid(rows.column("moved")), deleted))
         updated = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_null(rows.column("original")))
         self._lacks = _mask(updated)
         self._keys: Sequence[bytes] = rows.column("key").cast(pa.binary()).to_pylist()

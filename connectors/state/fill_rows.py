@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import json
@@ -17,8 +18,24 @@ from changelog.envelope.gap import Gap
 from changelog.envelope.model import Op
 from changelog.envelope.versions import Version
 
+Mask = npt.NDArray[np.bool_]
+
 LACKING = ('"unavailable', '"jsonNull')
 """If none of these texts is in a provenance, the row's states lack no value and have no JSON null."""
+
+_WHOLE = 'Z"}}'
+"""The end of a provenance whose last member is the time of the commit. What the states lack would come after it."""
+
+
+def may_lack(provenances: pa.StringArray) -> Mask:
+    """Returns a mask of the rows of which the provenance has one of the texts of LACKING."""
+    others = pc.invert(pc.ends_with(provenances, _WHOLE))  # looking at the ends takes much less time
+    mask: Mask = others.to_numpy(zero_copy_only=False).copy()
+    if mask.any():
+        texts = provenances.filter(others)
+        found = pc.or_(*(pc.match_substring(texts, text) for text in LACKING))
+        mask[mask] = found.to_numpy(zero_copy_only=False)
+    return mask
 
 
 def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ class RecentRows:
     def add(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Adds rows that were written to the store; None stands for a row that was deleted there."""
         self._young.update(rows)
-        self._nbytes += sum(len(key) + len(row or b"") + _OVERHEAD for key, row in rows.items())
+        self._nbytes += sum(map(len, rows)) + sum(map(len, filter(None, rows.values()))) + _OVERHEAD * len(rows)
         if self._nbytes >= self.nbytes_max // 2:
             self._old, self._young, self._nbytes = self._young, {}, 0
 

@@ -12,7 +12,7 @@ from changelog.connectors.sinks import Log
 from changelog.connectors.state.changes import Changes, Store
 from changelog.connectors.state.columns import UNKNOWN, Columns, PlacedVersion
 from changelog.connectors.state.fill_row import Row, fill, known
-from changelog.connectors.state.fill_rows import LACKING
+from changelog.connectors.state.fill_rows import may_lack
 from changelog.connectors.state.stored_row import StoredRow, position_of, row_key, usual_prefix
 from changelog.envelope.entity import GAPS, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
@@ -135,12 +135,12 @@ class _Restoring:
 
     def _take(self, entity: str, rows: pa.RecordBatch) -> None:
         provenances = rows.column("provenance")
-        may_lack = pc.or_(*(pc.match_substring(provenances, text) for text in LACKING)).to_pylist()
+        lacking = may_lack(provenances).tolist()
         keys = [row_key(entity, key) for key in rows.column("key").to_pylist()]
         positions: list[str] = rows.column("position").to_pylist()
         in_order = min(positions) > self._newest.get(entity, self._reading.after)
         self._newest[entity] = max(self._newest.get(entity, ""), *positions)
-        needed = {key for key, is_lacking in zip(keys, may_lack, strict=True) if is_lacking or not in_order}
+        needed = {key for key, is_lacking in zip(keys, lacking, strict=True) if is_lacking or not in_order}
         stored = self._stored(needed)
         states = rows.column("current").cast(pa.binary()).to_pylist()
         moved = rows.column("moved").to_pylist()
@@ -159,7 +159,7 @@ class _Restoring:
                 self._untidy = True
                 self._put(key, StoredRow(version=UNKNOWN, position=position, state=_NOTHING).encode())
             else:
-                provenance = provenances[number].as_py() if may_lack[number] else None
+                provenance = provenances[number].as_py() if lacking[number] else None
                 self._put(key, self._value(entity, position, state, provenance, before))
 
     def _value(
