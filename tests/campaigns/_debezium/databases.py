@@ -10,6 +10,7 @@ from typing import Protocol
 
 import psycopg
 import pymysql
+from pymysql.cursors import Cursor
 
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.servers.postgres import Server, temporary_server
@@ -216,7 +217,8 @@ class Mysql:
 
     def __init__(self, server: MysqlServer) -> None:
         self._server = server
-        self.name = self.jars = server.flavour
+        self.name: str = server.flavour
+        self.jars: str = server.flavour
         self._kinds = mysql_types.kinds(server.flavour, version_of(server))
 
     def kinds(self) -> Sequence[Kind]:
@@ -275,9 +277,9 @@ class Mysql:
         return _altered(random, table, self._kinds, MYSQL_WIDER, "MODIFY {name} {definition}")
 
 
-def _mysql(cursor: object) -> Execute:
+def _mysql(cursor: Cursor) -> Execute:
     def execute(sql: str) -> None:
-        cursor.execute(sql)  # type: ignore[attr-defined]
+        cursor.execute(sql)
 
     return execute
 
@@ -347,8 +349,8 @@ def random_tables(random: Random, database: Database, columns: int) -> list[Tabl
     tables = []
     for number in range(3):
         chosen = [kinds[place % len(kinds)] for place in range(number * columns, (number + 1) * columns)]
-        keys: list[tuple[str, Callable[[int], str]]]
-        keys = [("INT", str)] if number == 0 else random.sample(database.key_kinds, random.randrange(1, 3))
+        # The key of the first table is always an integer, the first of the types.
+        keys = database.key_kinds[:1] if number == 0 else random.sample(database.key_kinds, random.randrange(1, 3))
         tables.append(
             Table(
                 name=f"t{number}",

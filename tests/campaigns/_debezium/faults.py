@@ -2,8 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
+from changelog.connectors.debezium.launch import MAIN
 from changelog.connectors.sources.debezium.source import FAIL_POINTS as SOURCE_FAIL_POINTS
 from tests.campaigns._service import FAIL_POINTS, Service
 from tests.integration.debezium.site import java_of, kill
@@ -46,7 +49,14 @@ class Faults:
         self.counts[choice] += 1
 
     def _java(self) -> int | None:
-        return java_of(self._service.pid)
+        """Returns the id of the Debezium process; None if none runs, also while Java is only asked for its version."""
+        java = java_of(self._service.pid)
+        if java is None:
+            return None
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if MAIN.encode() in Path(f"/proc/{java}/cmdline").read_bytes().split(b"\0"):
+                return java
+        return None
 
     def end(self) -> None:
         """Lets the service run without faults from now on."""
