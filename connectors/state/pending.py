@@ -1,6 +1,6 @@
 """The rows of the store, together with the changes that are not in the store yet."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from changelog.connectors.state.changes import Changes, Store
@@ -81,10 +81,16 @@ class Pending:
 
         A row is None if it is unknown.
         """
-        layers = [changes for changes in self._layers() if changes.rows or changes.forgotten]
-        if not layers:
-            return self._stored(keys)
-        values = [self._changed(layers, entity, key) for key in keys]
+        values: list[bytes | None] = [_UNCHANGED] * len(keys)
+        for changes in self._layers():
+            if changes.rows:
+                changed = changes.rows.get
+                values = [
+                    changed(key, _UNCHANGED) if value is _UNCHANGED else value
+                    for key, value in zip(keys, values, strict=True)
+                ]
+            if entity in changes.forgotten:
+                return [None if value is _UNCHANGED else value for value in values]
         unchanged = [number for number, value in enumerate(values) if value is _UNCHANGED]
         stored = self._stored([keys[number] for number in unchanged])
         for number, value in zip(unchanged, stored, strict=True):
@@ -93,26 +99,19 @@ class Pending:
 
     def get(self, entity: str, key: bytes) -> bytes | None:
         """Returns the same as `lookup`, for one key."""
-        value = self._changed(self._layers(), entity, key)
-        if value is not _UNCHANGED:
-            return value
+        for changes in self._layers():
+            value = changes.rows.get(key, _UNCHANGED)
+            if value is not _UNCHANGED:
+                return value
+            if entity in changes.forgotten:
+                return None
         if key not in self._fetched:
             [self._fetched[key]] = self._stored([key])
         return self._fetched[key]
 
-    def _changed(self, layers: Iterable[Changes], entity: str, key: bytes) -> bytes | None:
-        """Returns the row of a key if there is a change of it, which may be that there is no row; else _UNCHANGED."""
-        for changes in layers:
-            value = changes.rows.get(key, _UNCHANGED)
-            if value is not _UNCHANGED:
-                return value
-            if changes.forgotten and entity in changes.forgotten:
-                return None
-        return _UNCHANGED
-
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns the values that the store has. It finds sorted keys faster."""
-        values = [self._recent.get(key) for key in keys]
+        values = self._recent.get(keys)
         order = sorted((number for number, value in enumerate(values) if value is ABSENT), key=keys.__getitem__)
         if not order:
             return values

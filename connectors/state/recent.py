@@ -1,6 +1,6 @@
 """The rows that were written to the store last, in memory, so that frequent keys need no lookup in the store."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,10 +30,13 @@ class RecentRows:
         if self._nbytes >= self.nbytes_max // 2:
             self._old, self._young, self._nbytes = self._young, {}, 0
 
-    def get(self, key: bytes) -> bytes | None:
-        """Returns the row of a key of the store, None if it was deleted, ABSENT if it is not in memory."""
-        row = self._young.get(key, ABSENT)
-        return self._old.get(key, ABSENT) if row is ABSENT else row
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Returns the rows of keys of the store: None if a row was deleted, ABSENT if it is not in memory."""
+        young, old = self._young.get, self._old.get
+        rows = [young(key, ABSENT) for key in keys]
+        if self._old:
+            rows = [old(key, ABSENT) if row is ABSENT else row for key, row in zip(keys, rows, strict=True)]
+        return rows
 
     def forget(self, entity: str) -> None:
         """Removes the rows of an entity, which were deleted from the store."""
