@@ -35,6 +35,7 @@ is put before the first row with the new columns, in a batch of its own (`announ
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -393,7 +394,7 @@ class AssemblyRun:
             late += 1
         if late:
             before, [late_span] = parted([span], late)
-            self._spans[-1:] = [*before, replace(late_span, stamp=parsed.stamp)]
+            self._spans[-1:] = [*before, msgspec.structs.replace(late_span, stamp=parsed.stamp)]
 
     def _signal(self, content: bytes, change: Change, settle: Callable[[], None], number: int | None = None) -> None:
         """Records a signal to the service. If the content is the nonce of a table read, publishes its rows instead."""

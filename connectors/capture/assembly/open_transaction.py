@@ -1,6 +1,6 @@
 """Defines the state of the transaction that the assembly is delivering."""
 
-from dataclasses import dataclass
+import msgspec
 
 from changelog.connectors.capture.rows.row_records import Transaction
 from changelog.envelope.errors import ChangelogError, Kind
@@ -10,8 +10,7 @@ ORDINALS_MAX = 1 << 31
 """The most rows and messages of one transaction, because a position has 32 bits for twice the ordinal."""
 
 
-@dataclass(slots=True)
-class OpenTransaction:
+class OpenTransaction(msgspec.Struct, gc=False):
     """The transaction that is being delivered.
 
     `stamp` is the stamp in the transaction's last stamp message. `fallback` is the stamp that applies if there was no

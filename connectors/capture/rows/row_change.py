@@ -1,12 +1,13 @@
 """Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values.
 
 A value is the server's text, None for NULL, or `UNCHANGED` if the database's log lacks the value because it did not
-change.
+change. There is one result for each row, so it is a struct of msgspec, which is made in a tenth of a dataclass's time.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
+
+import msgspec
 
 
 class Unchanged(Enum):
@@ -32,16 +33,14 @@ Value = bytes | memoryview | None | Unchanged
 """The value of a column: the server's text, None for NULL, or `UNCHANGED`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
+class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A new row."""
 
     relid: int
     new: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A changed row.
 
     `old_kind` is O if `old` is the complete old row, and K if `old` has only the columns of the replica identity. Both
@@ -54,8 +53,7 @@ class Update:
     new: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A deleted row; `old_kind` is O or K, as for `Update`."""
 
     relid: int

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -283,7 +284,7 @@ def test_a_message_that_is_no_event_can_be_skipped(tmp_path: Path) -> None:
 def test_json_without_a_schema_needs_types(tmp_path: Path) -> None:
     [plain] = [event("c", ITEM, None, A)]
     value, key = (json.loads(part or b"")["payload"] for part in (plain.value, plain.key))
-    message = replace(plain, value=json.dumps(value).encode(), key=json.dumps(key).encode())
+    message = msgspec.structs.replace(plain, value=json.dumps(value).encode(), key=json.dumps(key).encode())
     of_item = app(tmp_path, event("c", ITEM, None, {"id": 5, "status": "s"}), message)
     with pytest.raises(ChangelogError) as caught:
         of_item.run()

@@ -15,7 +15,9 @@ arrives later, it is published as another transaction with the same id.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from changelog.connectors.capture.assembly.assembled import Assembled, ColumnChanges, EncodedRows
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
@@ -305,7 +307,7 @@ class Assembler:
         key = event.key if known.key == event.table.key else None
         if key is None:
             return event
-        return replace(event, table=known, before=None if before is None else before)
+        return msgspec.structs.replace(event, table=known, before=None if before is None else before)
 
     def _bound(self, block: "_Block", table: Table) -> Binding:
         """Returns the binding of a table. If its columns have changed, announces that before the next row."""

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Event, Truncated
 from changelog.connectors.sources.debezium.inputs import Placed
 from changelog.envelope.errors import ChangelogError
@@ -31,8 +33,7 @@ Read = Event | Unreadable | None
 """What a message says; None if there is no message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, gc=False):
     """A message in its place, and what it says."""
 
     placed: Placed

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import fastavro
 import msgspec
 
+from changelog.connectors.sources.debezium.decode.avro_reader import UNUSUAL, event_reader, values_reader
 from changelog.connectors.sources.debezium.decode.avro_schemas import from_avro
 from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
 from changelog.connectors.sources.debezium.decode.layouts import Layout
@@ -33,6 +34,8 @@ SCHEMAS_MAX: Final = 4096
 class _Known:
     layout: Layout
     parsed: Any
+    values: Callable[[bytes, int], Any] | None
+    event: Callable[[bytes, int], Payload] | None
 
 
 class AvroReader:
@@ -55,8 +58,29 @@ class AvroReader:
 
         Raises ChangelogError (MALFORMED), or what `schema_of` raises.
         """
-        number = content[1 : self._start] if self._start else _id_in(headers, part) or b""
-        known = self._schema(number)
+        known = self._known_of(content, headers, part)
+        if known.values is not None:
+            try:
+                return known.layout, known.values(content, self._start)
+            except UNUSUAL:
+                pass  # fastavro defines what the content says, or that it is malformed
+        return known.layout, self._plain(known, content)
+
+    def event(self, content: bytes, headers: Headers) -> tuple[Layout, Payload]:
+        """Returns the layout of a value, and the members of the event, or of another message.
+
+        The rows of the event are dicts by column, or tuples with the values of the columns. Raises ChangelogError
+        (MALFORMED), msgspec.ValidationError, or what `schema_of` raises.
+        """
+        known = self._known_of(content, headers, "value")
+        if known.event is not None:
+            try:
+                return known.layout, known.event(content, self._start)
+            except UNUSUAL:
+                pass
+        return known.layout, payload_of(self._plain(known, content))
+
+    def _plain(self, known: _Known, content: bytes) -> Any:
         stream = BytesIO(content)
         stream.seek(self._start)
         try:
@@ -65,7 +89,10 @@ class AvroReader:
             raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
         if stream.tell() != len(content):
             raise ChangelogError(Kind.MALFORMED, "it has bytes after its value in Avro")
-        return known.layout, value
+        return value
+
+    def _known_of(self, content: bytes, headers: Headers, part: Part) -> _Known:
+        return self._schema(content[1 : self._start] if self._start else _id_in(headers, part) or b"")
 
     def _schema(self, number: bytes) -> _Known:
         known = self._known.get(number)
@@ -74,8 +101,8 @@ class AvroReader:
                 raise ChangelogError(Kind.MALFORMED, "it ends inside the id of its schema")
             schema = self._schema_of(int.from_bytes(number))
             try:
-                layout = Layout.of(from_avro(schema))
-                known = _Known(layout, fastavro.parse_schema(without_logical_types(schema)))
+                layout, plain = Layout.of(from_avro(schema)), without_logical_types(schema)
+                known = _Known(layout, fastavro.parse_schema(plain), values_reader(plain), event_reader(plain))
             except (fastavro.schema.SchemaParseException, *UNFIT):
                 raise ChangelogError(Kind.MALFORMED, "its schema is not one of Kafka Connect") from None
             if len(self._known) >= SCHEMAS_MAX:

@@ -6,6 +6,8 @@ the service. `changelog.connectors.sources.debezium.decode.translate` turns it i
 A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
 token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
 
+What is made for each message is a struct of msgspec and no dataclass, because it is made in a tenth of the time.
+
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
@@ -13,14 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from changelog.connectors.capture.rows.codec import Codec
 from changelog.connectors.capture.rows.row_change import Value
 
 Row = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
     `key` and `value` are the bytes of the record, None for a null. `timestamp_ms` is the record's own time, in
@@ -57,8 +60,7 @@ class Table:
     key: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the event says of its source.
 
     `transaction` identifies the transaction that made the change, as the connector prints it; it is empty if the
@@ -73,8 +75,7 @@ class Facts:
     snapshot: Literal["", "true", "last"] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
     `before` is None if the event has no old row, although an update or a delete has one in the database. `key` has the
@@ -93,16 +94,14 @@ class Changed:
     other_key: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated:
+class Truncated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All rows of a table were deleted at once: Debezium's `t`."""
 
     name: tuple[str, str]
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
+class Emitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A logical message that an application wrote into the log (Debezium's `m`), such as a stamp."""
 
     prefix: str
@@ -110,8 +109,7 @@ class Emitted:
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A transaction begins, or ends and had so many `events` (Debezium's setting `provide.transaction.metadata`)."""
 
     transaction: str
@@ -119,8 +117,7 @@ class Boundary:
     events: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ignored:
+class Ignored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record that changes no row, with the reason: `tombstone`, `heartbeat`, `schema change` or `other table`."""
 
     reason: Literal["tombstone", "heartbeat", "schema change", "other table"]

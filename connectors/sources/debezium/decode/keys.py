@@ -1,6 +1,5 @@
 """Reads the keys of messages."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +16,7 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _raws: Final = msgspec.json.Decoder(Raw)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True, gc=False):
     """The key of a message: the names of its fields, and their values as they arrived.
 
     `own` reads the values, if the key carries its own schema. Else they have the types of the table's columns.

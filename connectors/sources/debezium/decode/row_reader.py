@@ -1,9 +1,12 @@
-"""Compiles the readers of one table's rows in JSON.
+"""Compiles the readers of one table's rows, in JSON or from a decoder of Avro.
 
-A row is decoded to the raw tokens of its columns, in compiled code. A generated function then looks at each token: most
-are published as they are, and the function says so in one expression for each column, without a call. All other tokens
-go through the column's converter, which defines the result (`values.tokens`). `Rows.from_members` does the same with
-the converters alone, and tests compare the two.
+A row in JSON is decoded to the raw tokens of its columns, in compiled code. A generated function then looks at each
+token: most are published as they are, and the function says so in one expression for each column, without a call. All
+other tokens go through the column's converter, which defines the result (`values.tokens`). `Rows.from_members` does the
+same with the converters alone, and tests compare the two.
+
+For values from a decoder of Avro, a generated function prints the usual ones itself. `Rows.from_values` does the same
+with the converters alone.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,8 +16,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode.events import Row
-from changelog.connectors.sources.debezium.values.tokens import Convert
+from changelog.connectors.sources.debezium.values.tokens import Convert, ConvertValue
 from changelog.schemas.types import Primitive
 
 _QUOTE: Final = ord('"')
@@ -29,7 +33,29 @@ _PASSES: Final = {
 
 A string must have no escapes."""
 
+_PRINTS: Final = {
+    Primitive.STRING: "encode({t}) if type({t}) is str and {t} not in special else {c}({t})",
+    Primitive.INT: "b'%d' % {t} if type({t}) is int and -{limit} <= {t} < {limit} else {c}({t})",
+    Primitive.LONG: "b'%d' % {t} if type({t}) is int and -{limit} <= {t} < {limit} else {c}({t})",
+    Primitive.BOOLEAN: "b'true' if {t} is True else b'false' if {t} is False else {c}({t})",
+}
+"""For the same types: the expression of a value `t` from a decoder of Avro, which is not null."""
+
+_LIMITS: Final = {"int8": 1 << 7, "int16": 1 << 15, "int32": 1 << 31, "int64": 1 << 63}
+
 _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueReaders:
+    """The readers of a table's rows as values from a decoder of Avro, each of which is an argument.
+
+    `row` takes the values of one row, and `change` those of the row before and of the row after a change. Both raise
+    the errors of converters.
+    """
+
+    row: Callable[..., Row]
+    change: Callable[..., tuple[Row, Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +85,16 @@ def compiled(
         "Row", fields, rename={f"c{number}": name for number, name in enumerate(names)}, forbid_unknown_fields=True
     )
     decode, as_tuple = msgspec.json.Decoder(struct).decode, msgspec.structs.astuple
-    row, change = _functions(passing, converters, unavailable, _PASSES)
-    passes = {**_PASSES, Primitive.STRING: _PASSES[Primitive.STRING].replace(" if ", _NO_ESCAPE, 1)}
-    careful_row, careful_change = _functions(passing, converters, unavailable, passes)
+    scope = {"special": frozenset(unavailable)}
+    same = ["=="] * len(names)
+
+    def functions(passes: Mapping[Primitive, str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        expressions = ["{c}({t})" if type_ is None else passes[type_] for type_ in passing]
+        return _functions(expressions, converters, same, scope)
+
+    row, change = functions(_PASSES)
+    careful = {**_PASSES, Primitive.STRING: _PASSES[Primitive.STRING].replace(" if ", _NO_ESCAPE, 1)}
+    careful_row, careful_change = functions(careful)
 
     def read_row(content: Raw | bytes) -> Row:
         text = bytes(content)
@@ -77,18 +110,53 @@ def compiled(
     return Readers(row=read_row, change=read_change)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueColumn:
+    """A column of values from a decoder of Avro, and their converter, which defines the result.
+
+    `type` is the base type in Kafka Connect. `passing` is as for `compiled`. `in_cell` says that the values are cells,
+    which are never null.
+    """
+
+    convert: ConvertValue
+    type: str
+    passing: Primitive | None
+    in_cell: bool
+
+
+def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
+    """Returns the readers of rows with these columns. `unavailable` stand for a value that was not sent."""
+    scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
+    # Equal floats may be printed differently (0 and -0), so other values are only shared if they are the same object.
+    same = ["is" if column.passing is None else "==" for column in columns]
+    row, change = _functions(
+        [_expression(column) for column in columns], [column.convert for column in columns], same, scope
+    )
+    return ValueReaders(row=row, change=change)
+
+
+def _expression(column: ValueColumn) -> str:
+    if column.in_cell:
+        return "{c}({t})"
+    printed = "{c}({t})" if column.passing is None else _PRINTS[column.passing]
+    limit = min(_LIMITS.get(column.type, 1 << 31), 1 << (63 if column.passing is Primitive.LONG else 31))
+    return f"None if {{t}} is None else {printed.replace('{limit}', str(limit))}"
+
+
 def _functions(
-    passing: Sequence[Primitive | None],
-    converters: Sequence[Convert],
-    unavailable: Collection[bytes],
-    passes: Mapping[Primitive, str],
+    expressions: Sequence[str],
+    converters: Sequence[Callable[[Any], Value]],
+    same: Sequence[str],
+    scope: Mapping[str, Any],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Generates two functions: from the tokens of a row to the row, and from those of two rows to the two rows."""
+    """Generates two functions: from the tokens of a row to the row, and from those of two rows to the two rows.
+
+    `expressions` has that of each column, in which `{t}` is a token and `{c}` its converter. `same` has the operator
+    that says that two tokens of a column are the same.
+    """
 
     def value(token: str, number: int) -> str:
-        type_ = passing[number]
-        converter = f"c{number}"
-        return f"{converter}({token})" if type_ is None else passes[type_].format(t=token, c=converter)
+        return expressions[number].format(t=token, c=f"c{number}")
 
     numbers = range(len(converters))
     old, new = ([f"{side}{number}" for number in numbers] for side in ("old", "new"))
@@ -97,10 +165,11 @@ def _functions(
     for number in numbers:
         token, before, after = f"old{number}", f"before{number}", f"after{number}"
         source.append(f"    {before} = {value(token, number)}")
-        source.append(f"    {after} = {before} if new{number} == {token} else {value(f'new{number}', number)}")
+        source.append(
+            f"    {after} = {before} if new{number} {same[number]} {token} else {value(f'new{number}', number)}"
+        )
     rows = ("".join(f"{side}{number}, " for number in numbers) for side in ("before", "after"))
     source.append(f"    return {', '.join(f'({row})' for row in rows)}")
-    scope: dict[str, Any] = {f"c{number}": convert for number, convert in enumerate(converters)}
-    scope["special"] = frozenset(unavailable)
-    exec(compile("\n".join(source), "<row reader>", "exec"), scope)
-    return scope["row"], scope["change"]
+    names = {**scope, **{f"c{number}": convert for number, convert in enumerate(converters)}}
+    exec(compile("\n".join(source), "<row reader>", "exec"), names)
+    return names["row"], names["change"]

@@ -12,7 +12,7 @@ from changelog.connectors.capture.rows.codec import Codec, Shape, raw
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
 from changelog.connectors.sources.debezium.decode.payloads import NULL
-from changelog.connectors.sources.debezium.decode.row_reader import compiled
+from changelog.connectors.sources.debezium.decode.row_reader import ValueColumn, compiled, compiled_for_values
 from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value_converter
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
 from changelog.connectors.sources.debezium.values.semantics import Semantics
@@ -24,6 +24,8 @@ from changelog.schemas.types import Primitive
 _numbers = count(1)
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
+
+_TEXT: Final = ConnectSchema(type="string")
 
 UNFIT: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 """What converters raise for values that do not fit."""
@@ -53,18 +55,32 @@ class Rows:
         self.converters: dict[str, Convert] = {column.name: self._converter(column) for column in columns}
         passing = [_passing(column) for column in columns]
         self.exact = compiled([*self.converters], passing, [*self.converters.values()], placeholders.texts)
+        self._values = compiled_for_values(
+            [
+                ValueColumn(convert=convert, type=column.schema.type, passing=_passing(column), in_cell=column.cell)
+                for column, (_, convert) in zip(columns, self._of_values, strict=True)
+            ],
+            [value for value in placeholders.values(_TEXT) if isinstance(value, str)],
+        )
 
     def read(self, row: Any) -> Row:
-        """Returns a row, which is JSON, or a dict from a decoder of Avro. Raises the error of `from_json`."""
+        """Returns a row, which is JSON, or a dict or a tuple of values from a decoder of Avro.
+
+        Raises the error of `from_json`.
+        """
+        if isinstance(row, tuple):
+            row = dict(zip(self.converters, row, strict=True))
         return self.from_values(row) if isinstance(row, dict) else self.from_json(row)
 
     def read_change(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
         """Returns the rows before and after a change, None for one that is `NULL`. Raises the error of `from_json`."""
-        if type(before) is type(after) is Raw:
-            try:
+        try:
+            if type(before) is type(after) is Raw:
                 return self.exact_change(before, after)
-            except UNFIT:
-                pass
+            if type(before) is tuple or type(after) is tuple:
+                return self._change_of_values(before, after)
+        except UNFIT:
+            pass
         return None if before == NULL else self.read(before), None if after == NULL else self.read(after)
 
     def exact_change(self, before: Raw, after: Raw) -> tuple[Row | None, Row | None]:
@@ -72,6 +88,14 @@ class Rows:
         if before == NULL or after == NULL:
             return None if before == NULL else self.exact.row(before), None if after == NULL else self.exact.row(after)
         return self.exact.change(before, after)
+
+    def _change_of_values(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
+        """Returns the same for rows as tuples of values, or raises one of `UNFIT`."""
+        if before is NULL or after is NULL:
+            return None if before is NULL else self._values.row(*before), None if after is NULL else self._values.row(
+                *after
+            )
+        return self._values.change(*before, *after)
 
     def from_json(self, text: Raw | bytes) -> Row:
         """Returns the row in a JSON object. Raises ChangelogError (MALFORMED), with the name of the column."""

@@ -88,8 +88,7 @@ class Translator:
         if not content or content == b"null":
             return Ignored(reason="tombstone")
         if self._avro.has(content, message.headers, "value"):
-            layout, value = self._avro.read(content, message.headers, "value")
-            return self._of_payload(message, layout, payload_of(value))
+            return self._of_payload(message, *self._avro.event(content, message.headers))
         check_utf8(content)
         try:
             layout, payload = self._json.split(message.topic, content, payloads.decode)

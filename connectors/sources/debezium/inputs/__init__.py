@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 from changelog.connectors.findings import Finding
 from changelog.connectors.sources import Hold, Remnant
 from changelog.connectors.sources.debezium.decode.events import Message
@@ -19,8 +21,7 @@ Progress = Mapping[str, Any]
 """How far each part was read, by the name of the part. The values are JSON that only the input can read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, and the progress of its part.
 
     `after` is the progress of the part after the message. `steps`, at least 1, is how far the message moves the

@@ -21,6 +21,9 @@ Render = Callable[[Any], bytes]
 """Takes a value that is not null, and returns its JSON."""
 
 _BITS_MAX: Final = 1 << 20
+_REPR_FROM, _REPR_BELOW = 1e-4, 1e15
+"""The floats of 64 bits that Python prints as PostgreSQL does, but for an integer's `.0`."""
+
 _SINGLE: Final = Struct("<f")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -59,6 +62,8 @@ def single(value: Any) -> bytes:
 
 def double(value: Any) -> bytes:
     """Prints a float of 64 bits."""
+    if type(value) is float and _REPR_FROM <= abs(value) < _REPR_BELOW:
+        return repr(value).removesuffix(".0").encode()
     return floats.token(_float(value), single=False)
 
 
@@ -141,7 +146,7 @@ def decimal(scale: int) -> Render:
     """Returns the printer of Connect's decimals: the bytes of a two's complement, or a number in JSON."""
 
     def render(value: Any) -> bytes:
-        if type(value) is int or isinstance(value, Number):
+        if type(value) is not bytes and (type(value) is int or isinstance(value, Number)):
             unscaled = _unscaled(Number(value), scale)
         else:
             unscaled = int.from_bytes(octets(value), "big", signed=True)

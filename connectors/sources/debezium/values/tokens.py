@@ -17,6 +17,7 @@ ConvertValue = Callable[[Any], Value]
 REMEMBERED: Final = 64
 """How many values of a column are remembered. Many columns have few values, or the same ones in consecutive rows."""
 
+_FLOATS: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE})
 _SHORT: Final = frozenset(
     {
         Primitive.FLOAT,
@@ -52,11 +53,22 @@ def value_converter(column: Semantics, unavailable: Collection[Any]) -> ConvertV
     nested = [value for value in unavailable if isinstance(value, list | dict)]
 
     def convert(value: Any) -> Value:
-        if value is None or (value in nested if isinstance(value, list | dict) else value in special):
-            return None if value is None else UNCHANGED
-        return render(value)
+        if value is None:
+            return None
+        return (
+            UNCHANGED if (value in nested if isinstance(value, (list, dict)) else value in special) else render(value)
+        )
 
-    return lru_cache(maxsize=REMEMBERED, typed=True)(convert) if _is_short(column) else convert
+    def convert_always_sent(value: Any) -> Value:
+        return None if value is None else render(value)
+
+    converter = convert if special or nested else convert_always_sent
+    if not _is_short(column):
+        return converter
+    remembered = lru_cache(maxsize=REMEMBERED, typed=True)(converter)
+    if column.column_type in _FLOATS:  # 0 and -0 are equal, but are printed differently
+        return lambda value: remembered(value) if value else converter(value)
+    return remembered
 
 
 def _is_short(column: Semantics) -> bool:

@@ -23,7 +23,6 @@ _ZONED: Final = re.compile(
 )
 _QUOTE: Final = ord('"')
 _INTEGER_DIGITS_MAX: Final = 19
-_FIXED_BELOW: Final = 1e15
 
 
 def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
@@ -45,16 +44,10 @@ def counted(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def double(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Python prints most floats of 64 bits as PostgreSQL does, but for an integer's `.0`."""
+    """Numbers are read without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
-        if token[0] == _QUOTE:
-            return render(parse(token))
-        value = float(token)
-        text = repr(value)
-        if "e" in text or not 0 < abs(value) < _FIXED_BELOW:
-            return render(value)
-        return text.removesuffix(".0").encode()
+        return render(parse(token) if token[0] == _QUOTE else float(token))
 
     return convert
 
