@@ -19,7 +19,6 @@ from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, gen
 from changelog.connectors.sources import TableInfo
 from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.terminal import safe
-from changelog.connectors.wiring import debezium
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
 from changelog.connectors.wiring.sources import candidate, event_trigger_script
 from changelog.envelope.entity import RESERVED
@@ -156,6 +155,8 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
         include=tuple(arguments.debezium),
         registry=arguments.registry,
     )
+    from changelog.connectors.wiring import debezium  # noqa: PLC0415, as in `wiring.sources`
+
     source = debezium.candidate(topics)
     patterns = arguments.tables or [source.usual_tables]
     tables = source.tables(partial(matches, patterns=patterns))

@@ -11,7 +11,6 @@ from changelog.connectors.sources import Database
 from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.sources.postgres.candidate import PostgresCandidate
 from changelog.connectors.sources.postgres.database import PostgresDatabase, Settings
-from changelog.connectors.wiring import debezium
 from changelog.connectors.wiring.entities import resolve
 from changelog.connectors.wiring.sinks import open_log, read_versions
 from changelog.envelope.entity import Entity
@@ -31,6 +30,8 @@ def database(
     for this kind of database are not installed.
     """
     if isinstance(config.source, DebeziumConfig):
+        from changelog.connectors.wiring import debezium  # noqa: PLC0415, few services need its many modules
+
         return debezium.database(config, config.source)
     if isinstance(config.source, MysqlConfig):
         with client_needed():

@@ -17,6 +17,7 @@ from changelog.connectors.sinks.files.layout import Resume, log_file, resume_fil
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINTS
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as KAFKA_FAIL_POINTS
+from changelog.connectors.sources.debezium.source import FAIL_POINTS as DEBEZIUM_FAIL_POINTS
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns import audit, postgres, repair, state, unlogged, windows
@@ -107,7 +108,8 @@ def test_every_fail_point_in_the_code_is_tested() -> None:
     texts = [file.read_text("utf-8") for file in (ROOT / "connectors").rglob("*.py")]
     fail_points = {name for text in texts for name in re.findall(r'reach\("([^"]+)"\)', text)}
     of_the_loop = {*FAIL_POINTS, *STATE_FAIL_POINTS}
-    assert fail_points == {*of_the_loop, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *READING_FAIL_POINTS, *GAP_FAIL_POINTS}
+    of_sources = {*READING_FAIL_POINTS, *GAP_FAIL_POINTS, *DEBEZIUM_FAIL_POINTS}
+    assert fail_points == {*of_the_loop, *AFTER_DAMAGE, *KAFKA_FAIL_POINTS, *of_sources}
     assert {name for name in fail_points if name.startswith("files:")} == set(SINK_FAIL_POINTS)
 
 

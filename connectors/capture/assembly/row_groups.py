@@ -14,11 +14,12 @@ import numpy.typing as npt
 
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
-from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.render_rows import merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.rows.spans import Meta, Spans
+from changelog.connectors.capture.rows.text_columns import Columns, Data
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError, Kind

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Data, Texts
+from changelog.connectors.capture.rows.json_columns import CompiledBinding, Texts
 from changelog.connectors.capture.rows.render_rows import render
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.connectors.capture.rows.spans import Meta, Span
+from changelog.connectors.capture.rows.text_columns import Columns, Data
 from changelog.connectors.capture.tables.ghost_rows import deleted
 from changelog.connectors.capture.tables.key_lookup import Ghost
 from changelog.envelope.columnar import batch

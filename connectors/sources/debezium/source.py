@@ -14,7 +14,7 @@ from changelog.connectors.capture.tables.table_progress import COMPLETE
 from changelog.connectors.capture.throttled_warnings import TELL_EVERY_S, Stamps
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sources import Activity, Piece, Recover
-from changelog.connectors.sources.debezium.assembling.assembler import Assembler, Fed, OpenEnd
+from changelog.connectors.sources.debezium.assembling.assembler import Assembler, Ended, Fed, OpenEnd
 from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, merged
@@ -122,7 +122,7 @@ class DebeziumSource:
         if known is not None:
             accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
             versions = Versions(known(), accepted=accepted, filled=lambda *_: ())
-        open_end = checkpoint.source.get("open")
+        open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
         return Assembler(
             name=self._settings.name,
             epoch=checkpoint.epoch,
@@ -132,6 +132,7 @@ class DebeziumSource:
             decisions=checkpoint.decisions,
             place=int(checkpoint.source["place"]),
             open_end=None if open_end is None else OpenEnd.from_json(open_end, checkpoint.epoch),
+            ended=None if ended is None else Ended.from_json(ended),
             published=checkpoint.position,
             partial=checkpoint.partial,
             versions=versions,
@@ -202,6 +203,7 @@ class DebeziumSource:
         state.remember("identity", self._input.identity)
         state.remember("place", assembler.place)
         state.remember("open", None if assembler.open_end is None else assembler.open_end.to_json())
+        state.remember("ended", None if assembler.ended is None else assembler.ended.to_json())
         state.remember("whole", sorted(assembler.old_rows.whole))
         state.remember("message_bytes", self._size.mean)
         if assembler.stop is not None:

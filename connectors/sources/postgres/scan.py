@@ -19,8 +19,9 @@ from psycopg import sql
 
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Columns, Template
+from changelog.connectors.capture.rows.json_columns import Template
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
 from changelog.connectors.sources.postgres.session.patience import Patience

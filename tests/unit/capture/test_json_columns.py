@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, timestamp, timestamptz
-from changelog.connectors.capture.rows.json_columns import Columns, Template
+from changelog.connectors.capture.rows.json_columns import Template
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.connectors.sources.postgres.decode.binder import Binder
 from changelog.envelope.columnar.splice import INLINE
 from changelog.envelope.model import Op

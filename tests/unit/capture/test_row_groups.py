@@ -11,9 +11,10 @@ import pytest
 from changelog.connectors.capture.assembly import row_groups
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.assembly.row_groups import RowGroup, encode_groups
-from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding
+from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
 from changelog.connectors.capture.rows.spans import Span
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.envelope.columnar.splice import INLINE
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind

@@ -322,18 +322,35 @@ def test_invalid_stamps_and_other_messages_change_nothing(tmp_path: Path) -> Non
     assert of_item.checkpoint.repairs == {}
 
 
-def test_a_half_published_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
-    rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(60)]
-    topics = Topics({"item/0": [stamp(b'{"serviceName":"till"}', transaction=5, at=0), *rows]}, Random(3))
+@pytest.mark.parametrize("seed", range(3, 9))
+def test_a_half_published_transaction_goes_on_after_a_restart(seed: int, tmp_path: Path) -> None:
+    """Its events arrive with pauses, so it is published in several parts. The stamp before the first row is for all."""
+    rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
+    topics = Topics({"item/0": [stamp(b'{"serviceName":"till"}', transaction=5, at=0), *rows]}, Random(seed))
     of_item = App(topics, tmp_path / "log", [entity("item")])
     of_item.run(killed_if=lambda stored: stored.partial)
     assert of_item.checkpoint.partial
     assert of_item.checkpoint.source["open"]["stamp"][1] == "till"
     topics.at_once = True
     of_item.run()
-    assert [position for _, position in commits(of_item)] == [f"1/{2 * n:08X}" for n in range(1, 61)]
+    assert [int(key) for _, key, *_ in published(of_item)] == [*range(300)]
+    positions = [message["value"]["provenance"]["source"]["position"] for message in of_item.messages("item")]
+    assert positions == sorted(set(positions))
     assert {message["value"]["provenance"]["serviceName"] for message in of_item.messages("item")} == {"till"}
     assert not of_item.checkpoint.partial
+
+
+def test_a_part_that_arrives_after_a_restart_has_the_stamp_of_its_transaction(tmp_path: Path) -> None:
+    first, second, other = (
+        event("c", ITEM, None, {"id": n, "status": "s"}, transaction=transaction)
+        for n, transaction in ((1, 5), (2, 5), (3, 6))
+    )
+    of_item = app(tmp_path, stamp(b'{"serviceName":"till"}', transaction=5, at=0), first)
+    of_item.run()
+    of_item.topics.parts["app.public.item/0"] += [second, other]
+    of_item.run()
+    services = [message["value"]["provenance"]["serviceName"] for message in of_item.messages("item")]
+    assert services == ["till", "till", "nobody"]
 
 
 def test_settings_may_not_change_silently(tmp_path: Path) -> None:

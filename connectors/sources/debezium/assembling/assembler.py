@@ -10,7 +10,7 @@ last one:
     commit     └──────── 7 ──────┘         └─ 11
 
 A transaction ends when an event of another transaction follows, or when no further event has arrived. If its rest
-arrives later, it is published as another transaction with the same id.
+arrives later, it is published as another transaction with the same id, and the stamp of the first part still applies.
 """
 
 from collections import Counter
@@ -56,12 +56,7 @@ class OpenEnd:
     def to_json(self) -> dict[str, object]:
         """Returns the form that a checkpoint stores."""
         _, name, _, commit, committed_at = self.transaction
-        stamp = self.stamp and [
-            self.stamp.api_version,
-            self.stamp.service_name,
-            self.stamp.identifier,
-            self.stamp.context,
-        ]
+        stamp = _stamp_to_json(self.stamp)
         return {"name": name, "commit": commit, "committed_at": committed_at, "ordinal": self.ordinal, "stamp": stamp}
 
     @classmethod
@@ -72,13 +67,39 @@ class OpenEnd:
         assert isinstance(commit, int)
         assert isinstance(committed_at, int)
         assert isinstance(ordinal, int)
-        stamp = value["stamp"]
-        stamp = None if not isinstance(stamp, Sequence) else Stamp(**dict(zip(_STAMP, stamp, strict=True)))
+        stamp = _stamp_from_json(value["stamp"])
         transaction = Transaction(xid=commit, name=name, epoch=epoch, commit=commit, committed_at=committed_at)
         return cls(transaction=transaction, ordinal=ordinal, stamp=stamp)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The last transaction that has ended, and its last stamp. Its rest may still arrive."""
+
+    name: str
+    stamp: Stamp | None
+
+    def to_json(self) -> dict[str, object] | None:
+        """Returns the form that a checkpoint stores; None if there is no stamp to keep."""
+        return None if self.stamp is None else {"name": self.name, "stamp": _stamp_to_json(self.stamp)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> "Ended":
+        """Returns the transaction from the result of `to_json`."""
+        name = value["name"]
+        assert isinstance(name, str)
+        return cls(name=name, stamp=_stamp_from_json(value["stamp"]))
+
+
 _STAMP = ("api_version", "service_name", "identifier", "context")
+
+
+def _stamp_to_json(stamp: Stamp | None) -> object:
+    return None if stamp is None else [getattr(stamp, name) for name in _STAMP]
+
+
+def _stamp_from_json(value: object) -> Stamp | None:
+    return None if not isinstance(value, Sequence) else Stamp(**dict(zip(_STAMP, value, strict=True)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,8 +115,9 @@ class Assembler:
     """Keeps the state between two calls of `feed`.
 
     `name` is the name of the changelog. `place` is where it continues, in a transaction that `open_end` describes if
-    there is one. `published` is the position of the last published row; `partial` says that it is in that transaction.
-    `versions` knows which columns the changelog has; without it, no changes of columns are announced.
+    there is one, or after a transaction that `ended` describes. `published` is the position of the last published row;
+    `partial` says that it is in that transaction. `versions` knows which columns the changelog has; without it, no
+    changes of columns are announced.
     """
 
     def __init__(
@@ -109,6 +131,7 @@ class Assembler:
         decisions: Decisions,
         place: int,
         open_end: OpenEnd | None,
+        ended: Ended | None = None,
         published: Position | None,
         partial: bool,
         versions: Versions | None,
@@ -125,6 +148,8 @@ class Assembler:
         self._origins: dict[tuple[str, str], Origin] = {}
         self._run_of: tuple[str, int] | None = None
         self._stopped_in: OpenEnd | None = None
+        self.ended = ended
+        """The last transaction that has ended; None before the first."""
         if open_end is not None:
             self._assembly.open = OpenTransaction(
                 open_end.transaction,
@@ -172,6 +197,7 @@ class Assembler:
             position = run.fail(error)
             consumed, self.place = block.start_of(position.commit)
             self._stopped_in = None if block.begins(position.commit) else before
+            self.ended = block.ended_before.get(position.commit, self.ended)
             assert block.begins(position.commit) or (
                 before is not None and before.transaction.commit == position.commit
             )
@@ -216,7 +242,16 @@ class Assembler:
                 return
         self._close(block)
         self._run_of = run_of
-        block.begin(self._transaction(block, facts.transaction, facts.committed_at))
+        self._begin(block, facts.transaction, facts.committed_at)
+
+    def _begin(self, block: "_Block", name: str, committed_at: int) -> None:
+        """Begins a transaction, or a further part of the one that ended last."""
+        transaction = self._transaction(block, name, committed_at)
+        block.ended_before[transaction.commit] = self.ended
+        block.begin(transaction)
+        opened = self._assembly.open
+        if opened is not None and name and self.ended is not None and self.ended.name == name:
+            opened.stamp = self.ended.stamp
 
     def _transaction(self, block: "_Block", name: str, committed_at: int) -> Transaction:
         return Transaction(
@@ -228,7 +263,9 @@ class Assembler:
         )
 
     def _close(self, block: "_Block") -> None:
-        if self._assembly.open is not None:
+        opened = self._assembly.open
+        if opened is not None:
+            self.ended = Ended(name=opened.transaction.name, stamp=opened.stamp)
             block.run.commit(block.place)
         self._run_of = None
 
@@ -239,7 +276,7 @@ class Assembler:
         position = Position(self._epoch, block.place, 0)
         if error.kind is Kind.MALFORMED and self._decisions.at(position) == "skip":
             return
-        block.begin(self._transaction(block, "", 0))
+        self._begin(block, "", 0)
         message = f"{item.placed.where}: {error.message}"
         if error.kind is not Kind.MALFORMED:
             raise ChangelogError(error.kind, message, hint=error.hint, position=position)
@@ -353,6 +390,8 @@ class _Block:
         self.pending: Changed | None = None
         self.other_tables: Counter[str] = Counter()
         self._first_place = place
+        self.ended_before: dict[int, Ended | None] = {}
+        """For each transaction that began in the block, by its commit, the one that had ended before it."""
         self._begun: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:

@@ -8,10 +8,8 @@ https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-d
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any, Final, Literal
 
-import fastavro
 import msgspec
 
 from changelog.connectors.sources.debezium.decode.avro_reader import UNUSUAL, event_reader, values_reader
@@ -19,8 +17,6 @@ from changelog.connectors.sources.debezium.decode.avro_schemas import from_avro
 from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
 from changelog.connectors.sources.debezium.decode.layouts import Layout
 from changelog.connectors.sources.debezium.decode.payloads import NULL, LogicalMessage, Payload
-from changelog.connectors.sources.debezium.decode.tables import UNFIT
-from changelog.envelope.codec.avro_codec import without_logical_types
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAGIC: Final = 0
@@ -33,7 +29,7 @@ SCHEMAS_MAX: Final = 4096
 @dataclass(frozen=True, slots=True)
 class _Known:
     layout: Layout
-    parsed: Any
+    plain: Callable[[bytes, int], Any]
     values: Callable[[bytes, int], Any] | None
     event: Callable[[bytes, int], Payload] | None
 
@@ -64,7 +60,7 @@ class AvroReader:
                 return known.layout, known.values(content, self._start)
             except UNUSUAL:
                 pass  # fastavro defines what the content says, or that it is malformed
-        return known.layout, self._plain(known, content)
+        return known.layout, known.plain(content, self._start)
 
     def event(self, content: bytes, headers: Headers) -> tuple[Layout, Payload]:
         """Returns the layout of a value, and the members of the event, or of another message.
@@ -78,18 +74,7 @@ class AvroReader:
                 return known.layout, known.event(content, self._start)
             except UNUSUAL:
                 pass
-        return known.layout, payload_of(self._plain(known, content))
-
-    def _plain(self, known: _Known, content: bytes) -> Any:
-        stream = BytesIO(content)
-        stream.seek(self._start)
-        try:
-            value = fastavro.schemaless_reader(stream, known.parsed, None)
-        except (EOFError, *UNFIT):
-            raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
-        if stream.tell() != len(content):
-            raise ChangelogError(Kind.MALFORMED, "it has bytes after its value in Avro")
-        return value
+        return known.layout, payload_of(known.plain(content, self._start))
 
     def _known_of(self, content: bytes, headers: Headers, part: Part) -> _Known:
         return self._schema(content[1 : self._start] if self._start else _id_in(headers, part) or b"")
@@ -100,10 +85,12 @@ class AvroReader:
             if len(number) < max(self._start - 1, 1):
                 raise ChangelogError(Kind.MALFORMED, "it ends inside the id of its schema")
             schema = self._schema_of(int.from_bytes(number))
+            from changelog.connectors.sources.debezium.decode import avro_plain  # noqa: PLC0415, it needs fastavro
+
             try:
-                layout, plain = Layout.of(from_avro(schema)), without_logical_types(schema)
-                known = _Known(layout, fastavro.parse_schema(plain), values_reader(plain), event_reader(plain))
-            except (fastavro.schema.SchemaParseException, *UNFIT):
+                layout, plain = Layout.of(from_avro(schema)), avro_plain.plain_schema(schema)
+                known = _Known(layout, avro_plain.plain_reader(plain), values_reader(plain), event_reader(plain))
+            except avro_plain.MALFORMED_SCHEMA:
                 raise ChangelogError(Kind.MALFORMED, "its schema is not one of Kafka Connect") from None
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()

@@ -21,11 +21,12 @@ from changelog.connectors.capture.assembly.row_groups import FEW_ROWS
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain
-from changelog.connectors.capture.rows.json_columns import Columns, CompiledBinding, Mask, Texts
+from changelog.connectors.capture.rows.json_columns import CompiledBinding, Texts
 from changelog.connectors.capture.rows.render_rows import render
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.capture.rows.spans import Meta, Spans
+from changelog.connectors.capture.rows.text_columns import Columns, Mask
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import INLINE, Bytes, Offsets

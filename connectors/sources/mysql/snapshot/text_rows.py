@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from changelog.connectors.capture.rows.json_columns import Columns, Data
+from changelog.connectors.capture.rows.text_columns import Columns, Data
 from changelog.connectors.sources.mysql.session.packets import HEADER_BYTES
 from changelog.connectors.sources.mysql.session.results import TextRows
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all

@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
-from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.connectors.sources.postgres.session.connection import Connection
 from changelog.envelope.columnar.splice import INLINE, Bytes
 from changelog.envelope.errors import ChangelogError, Kind

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from changelog.connectors.capture.assembly.row_groups import RowGroup
-from changelog.connectors.capture.rows.json_columns import Columns
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.connectors.sources.mysql.decode.events.events import Rows
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.row_layout import Values

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from changelog.connectors.capture.assembly.row_groups import RowGroup
-from changelog.connectors.capture.rows.json_columns import Columns
 from changelog.connectors.capture.rows.row_change import UNCHANGED
+from changelog.connectors.capture.rows.text_columns import Columns
 from changelog.connectors.sources.mysql.decode.events.events import Rows
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch, Statements

@@ -1,0 +1,84 @@
+"""Says where the texts of many values are in a buffer: a column of starts and lengths for each column of a table."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from changelog.connectors.capture.rows.row_change import UNCHANGED, Value
+from changelog.envelope.columnar.splice import Offsets
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Data = bytes | bytearray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Says where the server's texts of values are in a buffer.
+
+    Each member is a matrix of shape (columns, rows). A null has length 0. `unsent` marks the values that the log does
+    not have, because they did not change; None if it has all.
+    """
+
+    starts: Offsets
+    lengths: Offsets
+    null: Mask
+    unsent: Mask | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return int(self.starts.shape[1])
+
+    @classmethod
+    def empty(cls, width: int, count: int) -> Self:
+        """Returns matrices for `width` columns and `count` rows, to be filled; no value is null."""
+        shape = (width, count)
+        return cls(starts=np.empty(shape, np.int32), lengths=np.empty(shape, np.int32), null=np.zeros(shape, bool))
+
+    @classmethod
+    def joined(cls, first: Self, second: Self) -> Self:
+        """Returns the rows of both, one after another. Each of them has all its values."""
+        assert first.unsent is second.unsent is None
+        names = ("starts", "lengths", "null")
+        return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
+
+    def part(self, begin: int, end: int) -> "Columns":
+        """Returns the rows from number `begin` up to, not including, `end`, without a copy."""
+        rows = slice(begin, end)
+        unsent = None if self.unsent is None else self.unsent[:, rows]
+        return Columns(
+            starts=self.starts[:, rows], lengths=self.lengths[:, rows], null=self.null[:, rows], unsent=unsent
+        )
+
+    def take(self, index: Ints) -> "Columns":
+        """Returns the rows whose numbers are in `index`."""
+        unsent = None if self.unsent is None else self.unsent[:, index]
+        return Columns(
+            starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index], unsent=unsent
+        )
+
+    def row(self, data: Data, number: int) -> list[Value]:
+        """Returns the values of row `number`, whose texts are in `data`."""
+        with memoryview(data) as view:
+            values: list[Value] = [
+                None if null else bytes(view[start : start + length])
+                for start, length, null in zip(
+                    self.starts[:, number].tolist(),
+                    self.lengths[:, number].tolist(),
+                    self.null[:, number].tolist(),
+                    strict=True,
+                )
+            ]
+        for place in () if self.unsent is None else np.flatnonzero(self.unsent[:, number]).tolist():
+            values[place] = UNCHANGED
+        return values
+
+    def fill(self, other: "Columns", chosen: Mask) -> None:
+        """Copies the values that the mask `chosen` selects from `other`."""
+        if chosen.any():
+            np.copyto(self.starts, other.starts, where=chosen)
+            np.copyto(self.lengths, other.lengths, where=chosen)
+            np.copyto(self.null, other.null, where=chosen)
