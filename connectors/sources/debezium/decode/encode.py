@@ -140,7 +140,7 @@ class RowEncoder:
 
 def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
     """Returns the bindings of the rows, in the order of their last rows."""
-    return {id(row.binding): row.binding for row in rows}.values()
+    return {id(binding): binding for _, binding, _, _ in rows}.values()
 
 
 def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
@@ -164,17 +164,17 @@ def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
 def _groups(rows: Sequence[PublishedRow], chosen: Mask) -> Sequence[_Group]:
     groups: dict[tuple[int, int, Op, bool], _Group] = {}
     for place, (row, usual) in enumerate(zip(rows, chosen.tolist(), strict=True)):
-        change = row.row
+        origin, binding, op, change = row
         if not usual or change is None:
             continue
         old = None if isinstance(change, Insert) else change.old
         new = None if isinstance(change, Delete) else change.new
-        if not _is_complete(row.binding, change, old, new):
+        if not _is_complete(binding, change, old, new):
             continue
-        group_id = id(row.binding), id(row.origin), row.op, old is None
+        group_id = id(binding), id(origin), op, old is None
         group = groups.get(group_id)
         if group is None:
-            group = groups[group_id] = _Group(row.origin, row.binding, row.op)
+            group = groups[group_id] = _Group(origin, binding, op)
         group.places.append(place)
         if old is not None:
             group.before.append(old)

@@ -12,7 +12,10 @@ import msgspec
 from changelog.connectors.sources.debezium.decode.events import Facts
 
 _POSTGRES_ID: Final = re.compile(r"([0-9]+):[0-9]+")
-_SNAPSHOTS: Final[dict[str, Literal["", "true", "last"]]] = {"last": "last", "incremental": "", "false": "", "": ""}
+_SNAPSHOTS: Final[dict[str | bool | None, Literal["", "true", "last"]]] = {
+    "last": "last",
+    **dict.fromkeys(("incremental", "false", "", False, None), ""),
+}
 
 Text = str | int | None
 """The JSON of an id. Connectors write some ids as numbers."""
@@ -59,7 +62,7 @@ def facts_of(source: Source, transaction: Transaction | None, timestamp_ms: int)
         database=source.db or source.database_name or source.keyspace or source.keyspace_name or "",
         transaction=_transaction(source) or ("" if transaction is None else transaction_id(transaction.id)),
         committed_at=_microseconds(source, timestamp_ms),
-        snapshot=_snapshot(source.snapshot),
+        snapshot=_SNAPSHOTS.get(source.snapshot, "true"),
     )
 
 
@@ -97,9 +100,3 @@ def _microseconds(source: Source, timestamp_ms: int) -> int:
     if source.ts_ms is None:
         return timestamp_ms * 1000
     return source.ts_ms if source.connector == "cassandra" else source.ts_ms * 1000
-
-
-def _snapshot(value: str | bool | None) -> Literal["", "true", "last"]:
-    if isinstance(value, bool) or value is None:
-        return "true" if value else ""
-    return _SNAPSHOTS.get(value, "true")

@@ -201,6 +201,8 @@ class Translator:
 
     def _moves(self, message: Message, op: str, rows: TableRows) -> tuple[Literal["", "to", "from"], tuple[Value, ...]]:
         """Returns whether the row's key changed, and the other key, if the message's headers say so."""
+        if op == "u":
+            return "", ()
         for name, content in message.headers:
             if name == NEW_KEY and op == "d":
                 return "to", self._keys.in_header(message.topic, content).values(rows)
