@@ -83,7 +83,9 @@ def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans:
     unusual.sort(key=lambda row: row[0])
     records, places, stop = _one_by_one(origin, unusual, data, meta)
     rows, at = merged(render(origin, [part for part in parts if part.size], meta), records, places)
-    shapes = {group.bound.binding.entity.name: group.bound.binding.shape for group in groups}
+    # They are sorted, because the order of the groups depends on how the block was decoded.
+    bindings = sorted((group.bound.binding for group in groups), key=lambda binding: binding.entity.name)
+    shapes = {binding.entity.name: binding.shape for binding in bindings}
     return EncodedRows(
         rows=batch.with_shapes(rows, shapes),
         commits=meta.commits[at],
