@@ -2,11 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from random import Random
 
-from changelog.connectors.debezium.launch import MAIN
 from changelog.connectors.sources.debezium.source import FAIL_POINTS as SOURCE_FAIL_POINTS
 from tests.campaigns._service import FAIL_POINTS, Service
 from tests.integration.debezium.site import java_of, kill
@@ -32,7 +29,7 @@ class Faults:
         choice = self._random.choice(("java", "service", "fail point", "connection"))
         match choice:
             case "java":
-                java = self._java()
+                java = java_of(self._service.pid)
                 if java is None:
                     choice = "java had not started"
                 else:
@@ -47,16 +44,6 @@ class Faults:
                 name = self._random.choice((*FAIL_POINTS, *SOURCE_FAIL_POINTS))
                 self._service.start(f"{name}:{self._random.randrange(1, 8)}")
         self.counts[choice] += 1
-
-    def _java(self) -> int | None:
-        """Returns the id of the Debezium process; None if none runs, also while Java is only asked for its version."""
-        java = java_of(self._service.pid)
-        if java is None:
-            return None
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if MAIN.encode() in Path(f"/proc/{java}/cmdline").read_bytes().split(b"\0"):
-                return java
-        return None
 
     def end(self) -> None:
         """Lets the service run without faults from now on."""

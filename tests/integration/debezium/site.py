@@ -6,11 +6,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 
+from changelog.connectors.debezium.launch import MAIN
 from changelog.debezium import Progress
 
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
@@ -114,11 +115,14 @@ def program(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def java_of(parent: int) -> int | None:
-    """Returns the id of the Java process that a process started, if there is one."""
+    """Returns the id of the Debezium process that a process started, if one runs. Other Java processes do not count:
+    Spark's, or one that is only asked for its version.
+    """
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         for child in task.read_text("utf-8").split():
-            if Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0].endswith(b"java"):
-                return int(child)
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if MAIN.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                    return int(child)
     return None
 
 

@@ -174,7 +174,9 @@ def test_drop_has_nothing_to_drop(site: InitSite, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert site.run("drop") == 0
     assert "the service creates nothing on this server" in capsys.readouterr().out
-    assert "are for PostgreSQL" in site.refused("drop", "--slot", "--yes", code=2)
+    for kind, of in (("slot", "PostgreSQL"), ("publication", "PostgreSQL"), ("group", "topics of Debezium")):
+        refusal = site.refused("drop", f"--{kind}", "--yes", code=2)
+        assert f"--{kind} is for {of}; the service creates none for this source" in refusal
 
 
 def test_the_lock_is_free_after_the_service(site: InitSite) -> None:
