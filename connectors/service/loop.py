@@ -6,7 +6,6 @@ A *piece* is the result of one read of the source: rows, and the checkpoint that
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -144,8 +143,7 @@ def publish(
     5. It confirms the checkpoint to the source, never before step 3 is durable.
 
     Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.
-    After a crash between steps 3 and 4, `state` catches up from the changelog. If there is a backlog, the next
-    transactions are read while the commit is stored, and are added to the sink after step 5.
+    After a crash between steps 3 and 4, `state` catches up from the changelog.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
@@ -156,39 +154,18 @@ def publish(
     watcher = observer or Observer()
     run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)
     wait_s = BACKOFF_S_MIN
-    with run.committing:
-        while not stop.is_set():
-            run.progressed, run.streamed_s = False, 0.0
-            try:
-                run.publish_from(open_source, stop)
-            except ChangelogError as error:
-                if error.kind not in RETRIED:
-                    raise
-                worked = run.progressed or run.streamed_s > wait_s
-                wait_s = BACKOFF_S_MIN if worked else min(2 * wait_s, BACKOFF_S_MAX)
-                watcher.interrupted(error, wait_s)
-                run.abandon()
-                stop.wait(wait_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The result of one read of the source: a piece, nothing, or an error."""
-
-    piece: Piece | None
-    error: ChangelogError | None = None
-
-    @classmethod
-    def of(cls, source: Source, timeout_s: float, gather_s: float) -> "_Read":
+    while not stop.is_set():
+        run.progressed, run.streamed_s = False, 0.0
         try:
-            return cls(source.read(timeout_s, gather_s))
+            run.publish_from(open_source, stop)
         except ChangelogError as error:
-            return cls(None, error)
-
-    def result(self) -> Piece | None:
-        if self.error is not None:
-            raise self.error
-        return self.piece
+            if error.kind not in RETRIED:
+                raise
+            worked = run.progressed or run.streamed_s > wait_s
+            wait_s = BACKOFF_S_MIN if worked else min(2 * wait_s, BACKOFF_S_MAX)
+            watcher.interrupted(error, wait_s)
+            run.abandon()
+            stop.wait(wait_s)
 
 
 class _Run:
@@ -197,8 +174,6 @@ class _Run:
     `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
     `_held` says that the sink was recovered, and that no later error has left its state unknown. `_stored` is the last
     checkpoint in the sink, as far as this process knows. `_took_s` is the duration of the last commit in seconds.
-    `committing` has the thread in which commits are stored while the source is read, and `_ahead` is what was read.
-    Only one thread uses the sink at a time.
     """
 
     def __init__(
@@ -212,8 +187,6 @@ class _Run:
     ) -> None:
         self.progressed = False
         self.streamed_s = 0.0
-        self.committing = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._ahead: _Read | None = None
         self._sink, self._state, self._cadence = sink, state, cadence
         self._observer, self._reach, self._clock = observer, reach, clock
         self._held = False
@@ -228,7 +201,7 @@ class _Run:
         source = open_source(self._recover)
         try:
             self._stored_at = opened_at = self._clock()
-            self._next, self._ahead = _Commit(self._stored_at), None
+            self._next = _Commit(self._stored_at)
             self._observer.started(self._stored)
             while not stop.is_set():
                 self._step(source)
@@ -292,9 +265,7 @@ class _Run:
 
     def _step(self, source: Source) -> None:
         try:
-            read = self._ahead or _Read.of(source, self._timeout_s(), self._gather_read_s())  # 1
-            self._ahead = None
-            piece = read.result()
+            piece = source.read(self._timeout_s(), self._gather_read_s())  # 1
             self._reach("loop:read")
             if piece is not None:
                 self._take(piece)
@@ -304,7 +275,7 @@ class _Run:
             raise
         self._observer.turned(self._settled())
         if self._is_due():
-            self._commit(source, reads_ahead=self._has_backlog)
+            self._commit(source)
 
     def _take(self, piece: Piece) -> None:
         if self._state is not None:
@@ -349,26 +320,20 @@ class _Run:
             return self._clock() - self._stored_at >= cadence.seconds
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
-    def _commit(self, source: Source, stop: Stop | None = None, *, reads_ahead: bool = False) -> None:
-        """Stores the rows that were read, with the stop that came after them, if there is one.
-
-        With `reads_ahead`, it reads the source once while the sink stores them.
-        """
+    def _commit(self, source: Source, stop: Stop | None = None) -> None:
+        """Stores the rows that were read, with the stop that came after them, if there is one."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is not None and self._state is not None:
             checkpoint = self._state.mark(checkpoint)
         if checkpoint is None or (not rows and checkpoint == self._stored):
             return
+        started_at = self._clock()
         with self._sinking():
-            if reads_ahead:
-                committed = self.committing.submit(self._store, checkpoint)
-                self._ahead = _Read.of(source, 0.0, 0.0)
-                committed.result()
-            else:
-                self._store(checkpoint)
+            self._sink.commit(checkpoint)  # 3
         self._reach("loop:published")
         self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
+        self._took_s = self._stored_at - started_at
         self._next = _Commit(self._stored_at)
         if self._state is not None:
             self._state.fold(checkpoint)  # 4
@@ -376,9 +341,3 @@ class _Run:
         source.confirm(checkpoint)  # 5
         self._reach("loop:confirmed")
         self._observer.committed(rows, checkpoint, self._took_s)
-
-    def _store(self, checkpoint: Checkpoint) -> None:
-        """Commits the rows in the sink with this checkpoint."""
-        started_at = self._clock()
-        self._sink.commit(checkpoint)  # 3
-        self._took_s = self._clock() - started_at
