@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import psycopg
 
 from bench.measure import backlog
 from bench.measure.drains import Figures, Nowhere, as_json, drain, entity, print_figures, profiled, timed
-from bench.measure.slots import first_checkpoint
+from bench.measure.slots import DRAINED, create_base, end_of_backlog, first_checkpoint, slot_to_drain
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
@@ -70,35 +69,25 @@ def _backlog(server: Server, rows: int) -> str:
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
         connection.execute(PUBLICATION)
-        connection.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")
+        create_base(connection)
         backlog.fill(connection, rows)
-        connection.execute("CHECKPOINT")
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-    assert row is not None
-    return str(row[0])
+        return end_of_backlog(connection)
 
 
 def _measure(server: Server, side: str, target: str) -> Figures:
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute("SELECT pg_copy_logical_replication_slot('base', 'drained')")
-    folder = tempfile.mkdtemp()
-    try:
+    with slot_to_drain(server), tempfile.TemporaryDirectory() as folder:
         if side == "pg_recvlogical":
             command = [
-                str(server.bin_dir / "pg_recvlogical"), "--dbname", server.dsn(), "--slot", "drained", "--start",
+                str(server.bin_dir / "pg_recvlogical"), "--dbname", server.dsn(), "--slot", DRAINED, "--start",
                 "--endpos", target, "--file", "/dev/null", "--no-loop",
                 "-o", "proto_version=4", "-o", "publication_names=bench", "-o", "messages=true",
             ]  # fmt: skip
         else:
             command = [
-                sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--slot", "drained",
+                sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--slot", DRAINED,
                 "--target", target, "--path", folder,
             ]  # fmt: skip
         return timed(command)
-    finally:
-        shutil.rmtree(folder)
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("SELECT pg_drop_replication_slot('drained')")
 
 
 def _drain(options: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import random
-import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from bench.measure import backlog
 from bench.measure.drains import Figures, as_json, drain, entity, print_figures, profiled, timed
-from bench.measure.slots import first_checkpoint
+from bench.measure.slots import create_base, end_of_backlog, first_checkpoint, slot_to_drain
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.sinks.files.log import FileLog
 from changelog.connectors.sinks.files.sink import FileSink
@@ -77,28 +76,18 @@ def _backlog(server: Server, name: str, rows: int) -> str:
         connection.execute(backlog.TABLE)
         connection.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
         connection.execute("CREATE PUBLICATION bench FOR TABLE orders WITH (publish_via_partition_root = true)")
-        connection.execute("SELECT pg_create_logical_replication_slot('base', 'pgoutput')")
+        create_base(connection)
         if name == "recent":
             backlog.fill(connection, rows)
         else:
             backlog.fill_scattered(connection, rows, random.Random(1))
-        connection.execute("CHECKPOINT")
-        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
-    assert row is not None
-    return str(row[0])
+        return end_of_backlog(connection)
 
 
 def _measure(server: Server, side: str, target: str) -> Figures:
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute("SELECT pg_copy_logical_replication_slot('base', 'drained')")
-    folder = tempfile.mkdtemp()
-    try:
+    with slot_to_drain(server), tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--target", target]
         return timed([*command, "--path", folder])
-    finally:
-        shutil.rmtree(folder)
-        with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute("SELECT pg_drop_replication_slot('drained')")
 
 
 class _NewChangelog:

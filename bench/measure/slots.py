@@ -1,8 +1,44 @@
-"""Opens a replication slot of PostgreSQL for benchmarks."""
+"""Replication slots of PostgreSQL for benchmarks: each side reads all of one backlog."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+
+from changelog.connectors.servers.postgres import Server
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_text
 from changelog.envelope.checkpoint import Checkpoint
+
+BASE: Final = "base"
+DRAINED: Final = "drained"
+"""The slot that a side reads: a copy of `BASE`, which is never read."""
+
+
+def create_base(connection: psycopg.Connection) -> None:
+    """Creates the slot `BASE`, before the backlog is written."""
+    connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (BASE,))
+
+
+def end_of_backlog(connection: psycopg.Connection) -> str:
+    """Returns the LSN at the end of the backlog, after a checkpoint, so that the sides do not wait for one."""
+    connection.execute("CHECKPOINT")
+    row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@contextmanager
+def slot_to_drain(server: Server) -> Iterator[None]:
+    """Creates the slot `DRAINED` for the block."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (BASE, DRAINED))
+    try:
+        yield
+    finally:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (DRAINED,))
 
 
 def first_checkpoint(dsn: str, slot: str) -> Checkpoint:
