@@ -132,16 +132,18 @@ def test_only_so_many_bytes_are_in_flight_and_a_transaction_continues_after_any_
         sizes = [len(batch.values.data) + len(batch.offsets.data) for batch in batches]
         assert max(sizes) < 25_000
         assert 50_000 < sum(sizes) < 100_000
-        half = len(batches[1]) // 2
+        # The frames of one run may end at other rows than those of another, so the test takes one of many rows.
+        longest = max(batches, key=len)
+        half = len(longest) // 2
         process.acknowledge(batches[-1].last)
         assert len(read_batches(process, 1)) == 1
     finally:
         process.kill()
 
-    resumed = EngineProcess(launch, batches[1].last_offsets(half), [], ignore)
+    resumed = EngineProcess(launch, longest.last_offsets(half), [], ignore)
     try:
-        again = read_batches(resumed, 1)[0]
-        assert list(again.keys)[:3] == list(batches[1].keys)[half : half + 3]
+        keys = [key for batch in read_batches(resumed, 3) for key in batch.keys]
+        assert keys[:3] == list(longest.keys)[half : half + 3]
     finally:
         resumed.close()
         resumed.close()
