@@ -95,9 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _load(name: str) -> Command:
     """Imports the module of a command.
 
-    An import makes many objects, of which nearly none is garbage. So garbage is not collected meanwhile, and later
-    collections do not look at these objects. Otherwise collections, of which the last is that at exit, would take a
-    quarter of the time of a short command.
+    An import makes many objects, and nearly none of them becomes garbage. So Python does not search for garbage during
+    the import, and later searches leave out these objects. Otherwise, such searches, up to the last one at exit, would
+    take a quarter of the time of a short command.
     """
     module = f"changelog.connectors.commands.{name}"
     is_new, collects = module not in sys.modules, gc.isenabled()

@@ -11,7 +11,7 @@ PACKAGE = "changelog-publisher"
 
 
 def own_version() -> str:
-    """Returns the version of this package. If it is not installed, that is the version in its pyproject.toml."""
+    """Returns the version of this package: the installed one, or the one in pyproject.toml if it is not installed."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:

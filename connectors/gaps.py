@@ -125,10 +125,9 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 
 
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
-    """Continues the changelog past a gap: stores the gap, and the position from which the service then reads the log.
-
-    Both are stored in one commit. If the process ends before that commit, the next start finds the gap again; after the
-    commit, every start continues. Raises ChangelogError.
+    """Continues the changelog past a gap: in one commit, stores the gap, and the position from which the service then
+    reads the log. If the process ends before that commit, the next start finds the gap again; after the commit, every
+    start continues. Raises ChangelogError.
     """
     log, source = open_log(config), database(config)
     resolved = read_entities(config, source)

@@ -31,7 +31,7 @@ _DEFAULTS: Final[Mapping[str, str | int]] = {
 # libpq adds this advice to a refused connection; our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 
-# A URI, cut as libpq cuts it: the first @ ends user and password, unless a / comes earlier.
+# A URI, divided as libpq divides it: the first @ ends user and password, unless a / comes earlier.
 _URI: Final = re.compile(r"postgres(ql)?://([^@/]*@)?(?P<rest>[^?]*).*", re.DOTALL)
 _PORT: Final = re.compile(r"\s*[0-9]*\s*")
 

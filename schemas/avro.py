@@ -185,7 +185,7 @@ def safe(name: str) -> str:
 
 
 def true_name(name: str) -> str:
-    """The inverse of `safe`."""
+    """Returns the name from which `safe` made this one."""
     return re.sub(r"_x([0-9A-F]{6}|[0-9A-F]{4})_", lambda match: chr(int(match[1], 16)), name)
 
 

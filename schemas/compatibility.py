@@ -3,8 +3,8 @@
 `changelog.schemas.resolution` has the rules on types. This module has the rules on an entity, such as those on its key.
 `changelog.schemas.rules` lists all rules.
 
-A record names its key and its partition key in its properties `key` and `partitionBy`. A property is not compared if
-the older version lacks it.
+A record names its key and its partition key in its properties `key` and `partitionBy`. A property that the older
+version lacks is not compared.
 """
 
 from collections.abc import Iterator, Sequence

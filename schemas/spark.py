@@ -1,8 +1,7 @@
 """Converts column types to Spark's types, as Spark writes them in JSON, and back.
 
-`docs/reference/types.md` lists which types match. Spark has one type for several column types. If
-Spark's type alone does not tell which column type is meant, the field's metadata stores the column type, under
-`COLUMN_TYPE`.
+`docs/reference/types.md` lists which types match. Several column types become the same type of Spark. In such cases,
+the field's metadata stores the column type, under `COLUMN_TYPE`.
 """
 
 import re
@@ -85,7 +84,7 @@ def of_spark(spark_type: SparkType) -> ColumnType:
 
 
 def columns(spark_type: SparkType) -> tuple[Column, ...]:
-    """The inverse of `struct`. Raises ValueError if the type is not a struct or has a field that `of_spark` rejects."""
+    """Returns the columns from which `struct` made the type. Raises ValueError for any other type."""
     match spark_type:
         case {"type": "struct", "fields": [*fields]}:
             return tuple(_column(field) for field in fields)

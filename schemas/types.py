@@ -79,7 +79,7 @@ def to_json(type_: ColumnType) -> object:
 
 
 def from_json(value: object) -> ColumnType:
-    """The inverse of `to_json`. Raises ValueError for any other value."""
+    """Returns the type from which `to_json` made the value. Raises ValueError for any other value."""
     match value:
         case str():
             return Primitive(value)

@@ -153,9 +153,7 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the day before which the days of a file log are archived. None stands for the first day that is not
-    closed.
-    """
+    """Returns the first day of a file log that is not archived; None for the first day that is not closed."""
     return date.max if arguments.compact == ALL else None
 
 

@@ -10,8 +10,9 @@ from changelog.connectors.service.systemd import Manager
 
 COLLECT_EVERY = 50_000
 """The number of new objects after which Python searches for reference cycles. A batch of rows makes tens of thousands
-of objects, which form no cycle and are freed at its commit. With Python's own setting of 700, a sink would spend a
-tenth of its time on such searches."""
+of objects, which form no cycle and are freed at its commit. With Python's default of 700, a sink would spend a tenth of
+its time on such searches.
+"""
 
 
 FOUND = 1

@@ -40,8 +40,8 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
     """Cancels the repairs in the checkpoint of a stopped service.
 
     Otherwise the service would continue these repairs at its next start, before it reads `signal` in the log. The
-    service skips a signal whose id is in the checkpoint. So the cancellation is stored under another id, and the
-    service still obeys `signal`: it then also cancels repairs that were requested before `signal` but are not in the
+    cancellation is stored under another id, because the service skips a signal whose id is in the checkpoint. So the
+    service still obeys `signal`, and then also cancels repairs that were requested before `signal` but are not in the
     checkpoint yet.
 
     Stores nothing if the service runs after all, and only waits for its connection to the database: it will read

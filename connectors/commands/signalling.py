@@ -1,7 +1,7 @@
 """Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
 
-A *signal* is a message in the database's log that asks the service for something. The service keeps the repairs that
-it was asked for, and the outcomes of signals, in the checkpoint.
+A *signal* is a message in the database's log that asks the service for something. The checkpoint has the repairs that
+the service was asked for, and the outcomes of signals.
 """
 
 import argparse
@@ -36,8 +36,9 @@ LOOK_FOR_SERVICE_S = 5.0
 
 REOPENING_S = 6.0
 """If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also
-leaves the slot for a moment: it reopens its source before it reads tables, which takes some seconds if there are many
-tables or if the machine is busy."""
+leaves the slot for a moment, when it reopens its source before it reads tables. This takes some seconds if there are
+many tables or if the machine is busy.
+"""
 
 RECHECK_S = 0.5
 """Seconds until the next check of the slot if no process reads it."""

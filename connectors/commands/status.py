@@ -147,7 +147,7 @@ def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
 
 
 def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
-    """Reads what the database reports. If it does not answer, adds a problem to `problems` and returns None."""
+    """Reads what the database reports; None if it does not answer, which is then added to `problems`."""
     stored = changelog.checkpoint
     try:
         return database(settings).status("" if stored is None else stored.through, stored)

@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
             for record in filter(choice, batch.records(rows)):
                 (output if last_records is None else last_records.append)(record)
     except KeyboardInterrupt:
-        pass  # the usual way to end it
+        pass  # Ctrl-C is the usual way to end this command
     return 0
 
 

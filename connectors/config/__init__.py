@@ -1,5 +1,5 @@
-"""Reads and checks the configuration, a TOML file. Environment variables can override its settings. It is read once, at
-the start.
+"""Reads and checks the configuration, a TOML file. Environment variables can override its settings. The file is read
+once, at the start.
 
 `load` reports all problems at once. The file refers to secrets by `"env:NAME"` or `"file:PATH"`. No error message and
 no `repr` shows a secret.

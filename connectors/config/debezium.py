@@ -36,7 +36,7 @@ FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
 
 
 def _flat(value: Any) -> Any:
-    """Joins the names of nested tables with dots, as TOML divides them: `database.port = 1` is a table."""
+    """Joins the names of nested tables with dots, because in TOML, `database.port = 1` is a table in a table."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -54,9 +54,9 @@ class TopicsConfig(Section):
     """`[source.topics]`: the topics with Debezium's events.
 
     Messages in Avro have the ids of their schemas in `registry`, which take up `registry_id_bytes`. Offsets are also
-    committed to the consumer group `group`, for tools that show how far it is; by default it is named as the changelog.
-    The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to the client of the
-    schema registry.
+    committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
+    name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
+    the client of the schema registry.
     """
 
     bootstrap_servers: Text
@@ -74,11 +74,11 @@ class DebeziumConfig(Section):
 
     `connector` is Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
     ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
-    that this transformation leaves only a message without value of a delete. `placeholder` is Debezium's setting
+    that this transformation turns a delete into a message without a value. `placeholder` is Debezium's setting
     `unavailable.value.placeholder`.
 
-    Events come from `topics`, or from a Debezium that the service runs: with `properties`, those of the connector, with
-    the jars in the folder `jars`, and a heap of `heap_mib`.
+    Events come from `topics`, or from a Debezium that the service runs. Then `properties` are those of the connector,
+    `jars` is the folder with its jars, and Java has a heap of `heap_mib`.
     """
 
     kind: Literal["debezium"]

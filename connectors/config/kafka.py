@@ -14,7 +14,7 @@ TOPIC_KEYS = frozenset({"profile", "retention_days", "topic_settings"})
 """Settings of an entity that apply to its topic, and so only to Kafka."""
 
 REGISTRY_KEYS = frozenset({"registry", "registry_client", "auto_register"})
-"""Settings of a Kafka sink that only apply to Avro."""
+"""Settings of a Kafka sink that apply only to Avro."""
 
 _TIMEOUT_COMMITS_MIN = 2
 """The least timeout of a transaction, as a multiple of `commit_seconds`.

@@ -28,7 +28,7 @@ def place(details: ErrorDetails) -> Loc:
 
 
 def remedy(details: ErrorDetails) -> str:
-    """Returns a text with the problem and the correction. The text never has the value, which may be a secret."""
+    """Returns a text with the problem and the correction. The text never contains the value, which may be a secret."""
     match details["type"]:
         case "missing":
             return "is missing; add it"

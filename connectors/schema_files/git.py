@@ -23,7 +23,8 @@ _ALL = f":(top,glob)**/*{files.SUFFIX}"
 _OF_A_HOOK = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
 """Environment variables that git sets for its hooks.
 
-They are removed for our calls of git, because some of them are paths relative to another working folder."""
+They are removed for our calls of git, because some of them hold paths that are relative to another working folder.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +211,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns, by path, the path of the earlier file that each file continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file was moved: it continues the earlier file that has the same schema name and another path, unless
-    the file that now has this path continues that earlier file.
+    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. But if a
+    file is still at that path and continues the earlier file, this file continues none.
     """
     same_paths = {
         path: path

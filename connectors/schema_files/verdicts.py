@@ -13,7 +13,7 @@ from changelog.connectors.schema_files.history import Earlier, Past
 from changelog.schemas.compatibility import Mode, Problem, problems
 
 COMPATIBILITY = "compatibility"
-"""The property of a schema by which its file chooses a mode."""
+"""The property by which a schema file chooses a compatibility mode."""
 
 DEFAULT_MODE = Mode.FULL_TRANSITIVE
 

@@ -70,7 +70,7 @@ class Activity:
 
 
 class Source(Protocol):
-    """One opening of a database: returns committed transactions, and learns which of them are stored.
+    """A database that was opened: returns committed transactions, and learns which of them are stored.
 
     Only the thread of the publish loop calls its methods.
     """
@@ -94,7 +94,7 @@ class Source(Protocol):
         """Lets the source and its server forget the log before `checkpoint`, which must already be durable."""
 
     def close(self) -> None:
-        """Closes the source's connections. Rows that were not stored are returned by the next opening."""
+        """Closes the source's connections. Rows that were not stored are returned after the next `Database.open`."""
 
     def activity(self) -> Activity:
         """Returns figures for metrics; see `Activity`."""
@@ -190,7 +190,7 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`. It is the log itself if the server keeps that for a fixed time.
+    `kind` says in one word what it is, such as `slot`. A log that is kept for a fixed time is itself the hold.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
@@ -275,7 +275,7 @@ class Database(Protocol):
 
     @property
     def reads_tables(self) -> bool:
-        """Whether the service can read tables, besides the log. If not, it cannot repair, or compare."""
+        """Whether the service can read tables, besides the log. If not, it cannot repair or compare tables."""
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[TableInfo]:
         """Returns the tables that exist now and can be published, sorted by schema and name.
@@ -421,8 +421,8 @@ class Database(Protocol):
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
         """Takes a fence for these entities and holds it until the block ends.
 
-        A fence is one cut through the database and the changelog: both are compared as of the same transactions. If the
-        fence was lost inside the block, an error is raised at the end of the block.
+        A fence is one cut through the database and the changelog: a comparison of the two uses the same transactions on
+        both sides. If the fence was lost inside the block, an error is raised at the end of the block.
         `changelog.connectors.sources.fences` says what an implementation must guarantee. `deadline`, in the seconds of
         `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
         are held.

@@ -43,7 +43,7 @@ a text by which the source finds the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
-    """No fence can be taken. If `later` is true, another session prevents it now, and a later attempt can succeed."""
+    """No fence can be taken. `later` says that another session prevents it now, so that a later attempt can succeed."""
 
     def __init__(self, message: str, *, hint: str, later: bool) -> None:
         super().__init__(Kind.PRECONDITION, message, hint=hint)

@@ -1,7 +1,8 @@
 """Defines an optional contract of a source: to report what a migration's statements would do to published tables.
 
 The source runs the statements in a transaction that is rolled back: a *rehearsal*, on the live database or on an empty
-copy of it. A source may lack this: only `changelog schemas plan` uses it, and the service never imports it.
+copy of it. A source may lack rehearsals, because only `changelog schemas plan` uses them, and the service never imports
+them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

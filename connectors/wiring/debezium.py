@@ -95,7 +95,7 @@ def _columns(entity: EntityConfig) -> Iterator[str]:
 
 
 def _tables(config: Config, source: DebeziumConfig) -> Iterator[tuple[TableName, EntityConfig]]:
-    """Yields the tables that the configuration names, with their entities; no texts that are no names of tables."""
+    """Yields the tables that the configuration names, with their entities. Skips texts that are not names of tables."""
     for entity in config.entities.values():
         if entity.table is not None:
             with suppress(ValueError):  # `wiring.entities.resolve` reports it

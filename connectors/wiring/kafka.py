@@ -92,8 +92,8 @@ def findings(
     user.
 
     `running` says that the service runs now. Then the right to begin transactions is not tested, because the test would
-    shut the service's producer out. `begun` has the entities that the changelog already has. `lag_s` is the changelog's
-    lag in seconds, None if it is unknown.
+    fence off the running service's producer. `begun` has the entities that the changelog already has. `lag_s` is the
+    changelog's lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)
     required = topics.topics_of(config.prefix, entities, settings.entities)

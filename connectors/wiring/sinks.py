@@ -60,9 +60,7 @@ def refuse_other_envelope(config: Config, reader: str) -> None:
 
 
 def read_versions(log: Log) -> list[Version]:
-    """Returns the versions of columns that a changelog holds, oldest first. A changelog without a checkpoint has no
-    versions.
-    """
+    """Returns the versions of columns that a changelog holds, oldest first; none if it has no checkpoint."""
     if log.checkpoint() is None:
         return []
     return [

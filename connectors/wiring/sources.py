@@ -60,7 +60,7 @@ def kind_of(dsn: str) -> str:
 def event_trigger_script(dsn: str | None) -> str:
     """Returns SQL that an administrator may run. After that, the log reports changes of tables and publications.
 
-    Raises ChangelogError (USAGE) if the database is not PostgreSQL: other logs report these changes anyway.
+    Raises ChangelogError (USAGE) if the database is not PostgreSQL, because other logs report these changes anyway.
     """
     if dsn is not None and kind_of(dsn) != "postgres":
         raise ChangelogError(

@@ -95,8 +95,8 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
     """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
     offsets.
 
-    The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a version, then a line of JSON
-    for the batch, then one for each source.
+    The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a line with a version, a line of
+    JSON for the batch, and then a line for each source.
     """
     batch_numbers = [
         int(name) for file in checkpoint.files("commits") if (name := file.path.rpartition("/")[2]).isdecimal()

@@ -1,4 +1,6 @@
-"""Compares schema files with live tables: shows what `changelog schemas generate` would change, and who would break."""
+"""Compares schema files with live tables: shows what `changelog schemas generate` would change, and which readers or
+writers this breaks.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -222,9 +222,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Describes how an alteration changes stored values without the service seeing it. Returns None if it does not
-        do so.
-        """
+        """Describes how an alteration changes stored values without the service seeing it; None if it does not."""
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}

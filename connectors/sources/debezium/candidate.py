@@ -21,7 +21,7 @@ class DebeziumCandidate:
 
     @cached_property
     def sampled(self) -> Sampled:
-        """What the last messages tell. Raises ChangelogError if none can be read."""
+        """What the last messages say. Raises ChangelogError if none can be read."""
         sampled = self._origin.sampled(self._translate, {})
         if not sampled.tables and sampled.unreadable:
             raise next(iter(sampled.unreadable.values()))
@@ -32,7 +32,7 @@ class DebeziumCandidate:
 
     @property
     def connector(self) -> str:
-        """Debezium's connector, of which most of the sampled events are."""
+        """The Debezium connector that made most of the sampled events."""
         [(connector, _)] = Counter(table.connector for table in self.sampled.tables).most_common(1)
         return connector
 

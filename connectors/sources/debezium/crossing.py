@@ -1,9 +1,9 @@
 """Continues a changelog over a gap, where the input no longer has the next event.
 
-The changelog continues in a new epoch, at the oldest event that the input still has, and in parts that lost nothing at
-their next event. The service cannot read tables, so rows whose events were lost stay as they are until another event
-changes them; Debezium's own snapshots make such events. If the changelog itself has lost rows, everything that the
-input has is read once more, after a truncate of the entities that lost rows.
+The changelog continues in a new epoch. Each part of the input continues at its next event, or at the oldest event that
+it still has if it lost the next event. The service cannot read tables, so rows whose events were lost stay as they are
+until another event changes them; Debezium's own snapshots make such events. If the changelog itself has lost rows,
+everything that the input has is read once more, after a truncate of the entities that lost rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,9 @@ def crossing(
     reason: str,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint. See `Database.cross_gap`."""
+    """Crosses a gap. Inside the `with` block, the caller commits the yielded rows and checkpoint. See
+    `Database.cross_gap`.
+    """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     check_settings(None if stored is None else replace(stored, partial=False), shapes, accept=settings.accept_settings)
     reach("gap:claimed")

@@ -63,7 +63,9 @@ class DebeziumDatabase:
         return self._settings.origin.sampled(self._settings.translator(), self._settings.declared)
 
     def tables(self, *, sized: Callable[[TableName], bool] = no_table) -> Sequence[SampledTable]:  # noqa: ARG002
-        """See `Database.tables`: those of sampled events, and those that the configuration names. None has a size."""
+        """See `Database.tables`: the tables of sampled events, and those that the configuration names. No size is
+        known.
+        """
         return self._sampled().tables
 
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
@@ -102,7 +104,7 @@ class DebeziumDatabase:
         return self._source
 
     def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. The lag is the number of steps that are left, by the mean size of messages."""
+        """See `Database.status`. The lag is the number of steps that are left, times the mean size of messages."""
         source, hold = self._source, self._settings.origin.hold()
         if stored is not None:
             left = self._settings.origin.left(stored)
@@ -179,7 +181,7 @@ class DebeziumDatabase:
         raise ChangelogError(Kind.USAGE, f"Debezium's events have no statements to run: {'; '.join(statements)}")
 
     def clock_ahead_s(self) -> float | None:
-        """See `Database.clock_ahead_s`: events do not tell."""
+        """See `Database.clock_ahead_s`: None, because events do not say it."""
         return None
 
     def hold(self) -> Hold | None:

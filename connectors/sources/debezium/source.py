@@ -40,14 +40,14 @@ _log = structlog.get_logger("debezium")
 
 
 class DebeziumSource:
-    """One opening of an input; see `changelog.connectors.sources.Source`.
+    """A stream of pieces from an input; see `changelog.connectors.sources.Source`.
 
     It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
     is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`.
 
     The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
-    count of what was read; `open`, the transaction that may go on; `ahead`, the order of the messages that a stop has
-    taken back; `whole`, see `OldRows`; and `message_bytes`, the mean size of messages.
+    count of what was read; `open`, the transaction that may go on; `ahead`, the order of messages that were read, but
+    not published because of a stop; `whole`, see `OldRows`; and `message_bytes`, the mean size of messages.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """
@@ -242,7 +242,7 @@ class DebeziumSource:
 
 
 def _progress(checkpoint: Checkpoint) -> Progress:
-    """Returns how far the input is read, which an empty input leaves out of the checkpoint."""
+    """Returns how far the input is read. The checkpoint lacks this if the input is empty."""
     progress: Progress = checkpoint.source.get("progress", {})
     return progress
 
@@ -290,7 +290,7 @@ class OtherTables:
 
 
 def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
-    """Yields the parts of consecutive messages, each with the progress before and after them.
+    """Yields the parts that consecutive messages are from, each with the progress before and after the messages.
 
     `progress` is the progress before all of them.
     """

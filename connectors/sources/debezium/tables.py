@@ -41,7 +41,9 @@ class SampledTable:
     nbytes: int = 0
 
     def key_problem(self, key: Sequence[str]) -> str | None:
-        """See `TableInfo`. Events of one key are in order only if the message's key is a part of it."""
+        """See `TableInfo`. The events of an entity key are in order only if the message's key is a part of the entity
+        key.
+        """
         if self.partitions <= 1 or (self.primary_key and set(self.primary_key) <= set(key)):
             return None
         if not self.primary_key:
@@ -61,7 +63,7 @@ class SampledTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What samples tell: the tables, and for topics with a message that cannot be read, why not."""
+    """What samples say: the tables, and for each topic with a message that cannot be read, the reason."""
 
     tables: Sequence[SampledTable]
     unreadable: Mapping[str, ChangelogError]
@@ -93,7 +95,7 @@ def sampled(
     partitions: Mapping[str, int],
     declared: Mapping[tuple[str, str], tuple[str, ...]],
 ) -> Sampled:
-    """Returns what messages, by topic, tell of their tables.
+    """Returns what messages, by topic, say about their tables.
 
     `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has the tables
     that the configuration names, and the columns that it names of them.

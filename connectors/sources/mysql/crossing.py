@@ -5,9 +5,10 @@ reads every table again and publishes a delete for each key that the table lacks
 tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
-so the first row of such an entity after the gap is a truncate.
+so the first row of such an entity after the gap is a truncate, which removes all of the entity's keys.
 
-Until the sink has stored the checkpoint made here, every start finds the gap again, and these steps can be repeated.
+Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
+repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +51,7 @@ def crossing(
     reason: str,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint.
+    """Crosses a gap. Inside the `with` block, the caller commits the yielded rows and checkpoint.
 
     Until the block ends, no service can read the log for this changelog (see `claim`).
 

@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Without `stored`, the log is not said to be lost: only its GTIDs can tell."""
+        """See `Database.status`. Whether the log is lost is known only if `stored` is given, as it has the GTIDs."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)
@@ -138,7 +138,7 @@ class MysqlDatabase:
             return float(now) - (asked_at + time.time()) / 2
 
     def hold(self) -> Hold | None:
-        """See `Database.hold`. It is the log itself, which the server keeps for a fixed time, whoever reads it."""
+        """See `Database.hold`. The hold is the log, which the server keeps for a fixed time, whoever reads it."""
         with self._settings.connect() as connection:
             return _hold(holder(connection.query, self._settings.name), is_lost=False)
 

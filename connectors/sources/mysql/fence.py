@@ -1,4 +1,4 @@
-"""Takes a fence: a cut through the server, and copies of the tables at this cut.
+"""Takes a fence: a cut (the transactions that one snapshot of the server sees), and copies of the tables at this cut.
 
 Sessions of MySQL and MariaDB cannot share a snapshot. So one session reads all tables under one snapshot, and the
 driver writes their rows to files, which other processes read. The snapshot ends before the comparison begins.
@@ -69,10 +69,10 @@ class MysqlFence:
         """See `Fence.missing`. A server that was told to begin its log again (RESET) has lower coordinates."""
         through = int(checkpoint.through, 16)
         if through < self.cut.end:
-            return f"it reaches {coordinate_text(through)}, the snapshot {self.place}"
+            return f"it reaches {coordinate_text(through)}, but the snapshot is at {self.place}"
         end = end_coordinate(self.asking.query, self.asking.version)
         if through > end:
-            return f"it reaches {coordinate_text(through)}, the server's log only {coordinate_text(end)}"
+            return f"it reaches {coordinate_text(through)}, but the server's log only {coordinate_text(end)}"
         return None
 
 

@@ -57,7 +57,7 @@ _log = structlog.get_logger("mysql")
 
 
 class MysqlSource:
-    """One opening of a MySQL or MariaDB server; see `changelog.connectors.sources.Source`.
+    """One stream of pieces from a MySQL or MariaDB server; see `changelog.connectors.sources.Source`.
 
     It takes the lock of the changelog, then calls `recover` for the last checkpoint, and streams from there. `known`
     returns the stored versions of columns and `changelog` the stored rows; they are None if the sink cannot be read.
@@ -284,7 +284,7 @@ class MysqlSource:
         state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
-        """Plans to read the tables whose rows have changed without being in the log, as `on_unlogged` says."""
+        """Plans to read the tables with changed rows that are not in the log, as `on_unlogged` says."""
         unlogged, self._log_state.unlogged = self._log_state.unlogged, []
         policies = {entity.name: entity.on_unlogged for entity in self._entities}
         for entity, reason in unlogged:
@@ -309,7 +309,7 @@ class MysqlSource:
         return commit_text(end_coordinate(self._asking.query, self._asking.version))
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """See `Source.confirm`. The server keeps its log for a fixed time, so it need not know."""
+        """See `Source.confirm`. The server keeps its log for a fixed time, so nothing is sent to it."""
         self._state.confirm(checkpoint)
 
     def close(self) -> None:

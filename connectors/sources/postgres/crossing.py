@@ -2,9 +2,9 @@
 
 An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the start of the slot. This is the existing slot if it can still be read and the
-caller keeps it; otherwise it is a new slot. The service then reads every table again and publishes a delete for each
-key that the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
+all epochs before. It continues from the start of the slot: the existing slot if it can still be read and the caller
+keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key that the
+table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
@@ -14,7 +14,8 @@ entity after the gap. It does so:
 - for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
   it has stored the rows, so the changelog once had the rows in between and has lost them.
 
-Until the sink has stored the checkpoint made here, every start finds the gap again, and these steps can be repeated.
+Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
+repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +72,8 @@ def crossing(
     keep_slot: bool,
     reach: Reach,
 ) -> Iterator[CrossedGap]:
-    """Crosses a gap. Inside the block, the caller commits the yielded rows and checkpoint; the slot stays claimed.
+    """Crosses a gap. Inside the `with` block, the slot stays claimed, and the caller commits the yielded rows and
+    checkpoint.
 
     `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
     can be read. The settings, and whether the slot can be kept, are checked against `stored`. `take_over` takes the

@@ -50,7 +50,8 @@ _GLANCE_S = 3.0
 class PostgresDatabase:
     """The PostgreSQL database that `settings` describes; see `changelog.connectors.sources.Database`.
 
-    `settings.sessions` collects the sessions of all openings, so that we can tell our own sessions from foreign ones.
+    `settings.sessions` collects the sessions of all opened sources, so that we can tell our own sessions from foreign
+    ones.
     """
 
     reads_tables = True

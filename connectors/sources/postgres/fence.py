@@ -55,7 +55,9 @@ class PostgresFence:
 
     @property
     def shown(self) -> Shown:
-        """See `Fence.shown`. Transactions get their ids while they run, so `hidden` lists those that were open."""
+        """See `Fence.shown`. Transactions get their ids while they run, so `hidden` lists the ids of transactions that
+        were open.
+        """
         snapshot = Snapshot.parse(self.text)
         return Shown(end=snapshot.xmax, hidden=snapshot.running.tolist())
 
@@ -68,12 +70,12 @@ class PostgresFence:
 
         Positions on different timelines cannot be compared, because after a promotion the log has another history. If
         the changelog ends inside a transaction, this transaction commits after `through_lsn`. So once `through_lsn` has
-        reached the fence, the transaction is not one that the fence shows.
+        reached the fence, the fence does not show this transaction.
         """
         if timeline_of(checkpoint) != self.timeline:
-            return f"it is on timeline {timeline_of(checkpoint)}, the server on {self.timeline}"
+            return f"it is on timeline {timeline_of(checkpoint)}, but the server is on {self.timeline}"
         if through_lsn(checkpoint) < self.lsn:
-            return f"it reaches {lsn_text(through_lsn(checkpoint))}, the snapshot {self.place}"
+            return f"it reaches {lsn_text(through_lsn(checkpoint))}, but the snapshot is at {self.place}"
         return None
 
 

@@ -34,7 +34,7 @@ _log = structlog.get_logger("postgres")
 
 
 class Noticed:
-    """The unlogged changes that one opening of the source has noticed.
+    """The unlogged changes that were noticed since the source was opened.
 
     `watch` is the thread that takes the looks. The first look is compared with `before`, the evidence of an earlier
     look. The checkpoint stores this evidence until a later look replaces it. `opened` is the end of the log when the
@@ -60,7 +60,8 @@ class Noticed:
         *,
         answer_s: float,
     ) -> "Noticed":
-        """Prepares the looks of one opening. The first look is compared with the evidence in the checkpoint `stored`.
+        """Prepares the looks after the source was opened. The first look is compared with the evidence in the
+        checkpoint `stored`.
 
         `stored` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
         (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first look is
@@ -162,7 +163,8 @@ class Noticed:
         """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
 
         A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
-        TRUNCATE and the look. A change from before this opening, when no looks were taken, may have another cause.
+        TRUNCATE and the look. But a change from before the source was opened, when no looks were taken, may have
+        another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened <= change.since <= truncated <= change.until

@@ -59,7 +59,7 @@ _FRAMES_MAX = 4096
 
 
 class PostgresSource:
-    """One opening of a PostgreSQL database; see `changelog.connectors.sources.Source`.
+    """A stream of pieces from a PostgreSQL database; see `changelog.connectors.sources.Source`.
 
     It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `known` returns the stored
     versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is called at
@@ -330,7 +330,7 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        """Returns a block as a piece. If an unlogged change stops the service after it, the next `read` raises."""
+        """Returns a block as a piece. If an unlogged change stops the service after that, the next `read` raises."""
         before = self._state.checkpoint
         self._state.deliver(assembled)
         if assembled.last is not None:

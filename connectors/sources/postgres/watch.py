@@ -66,7 +66,7 @@ class Refusal:
 
 
 class Watch:
-    """Takes the looks of one opening of the source, in a thread.
+    """Takes the looks of an opened source, in a thread.
 
     The first look is compared with `before`. `covered` is the log position up to which an earlier look has already
     compared the catalogue. A server that does not answer for `answer_s` seconds counts as hung.

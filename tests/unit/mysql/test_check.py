@@ -163,7 +163,7 @@ TABLE = Table(
         (
             replace(TABLE, columns=(*TABLE.columns, TableColumn(name="at", not_null=True, declared=OLD))),
             MARIADB.version,
-            "column at of shop.orders has an old layout; the log lacks the size of its values",
+            "column at of shop.orders has an old layout, in which the size of values is unknown",
         ),
         (
             replace(TABLE, cascades=("fk_guest",)),

@@ -1,16 +1,17 @@
 """Turns events into parts of the changelog. Pure.
 
-Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover,
-and have no order among snapshots and resent events. So the source counts what it reads. The *place* is that count. The
-`commit` in the positions of a transaction is the place before its first event, and its `through` the place after its
-last one:
+Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover, and
+have no order among snapshots and resent events. So the source counts the events that it reads, and the *place* of an
+event is this count. The `commit` in the positions of a transaction is the place before its first event, and its
+`through` is the place after its last event:
 
     place      7     8     9    10    11    12
     event      │ t 5 │ t 5 │ t 5 │ other │ t 6 │
     commit     └──────── 7 ──────┘         └─ 11
 
-A transaction ends when an event of another transaction follows, or when no further event has arrived. If its rest
-arrives later, it is published as another transaction with the same id, and the stamp of the first part still applies.
+A transaction ends when an event of another transaction follows, or when no further event has arrived. If the rest of
+the transaction arrives later, the rest is published as another transaction with the same id, and the stamp of the first
+part still applies.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.versions import Look, Versions
 
 SNAPSHOT_ROWS = 100_000
-"""The most rows of a snapshot that are one transaction. The rows of a snapshot need not be together."""
+"""The most rows of a snapshot that make one transaction. A snapshot can be divided into transactions anywhere."""
 
 NO_TRANSACTION = "0"
 """The transaction in messages, if the connector names none."""
@@ -47,7 +48,7 @@ NO_TRANSACTION = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenEnd:
-    """The transaction that may go on, as a checkpoint stores it: `ordinal` is that of its next row."""
+    """The transaction that may go on, as a checkpoint stores it. `ordinal` is the ordinal of its next row."""
 
     transaction: Transaction
     ordinal: int
@@ -74,7 +75,7 @@ class OpenEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The last transaction that has ended, and its last stamp. Its rest may still arrive."""
+    """The last transaction that has ended, and its last stamp. Further events of the transaction may still arrive."""
 
     name: str
     stamp: Stamp | None
@@ -104,7 +105,9 @@ def _stamp_from_json(value: object) -> Stamp | None:
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """The result of a block: `consumed` of its items are done. `other_tables` counts events of no entity, by table."""
+    """The result of a block, whose first `consumed` items are done. `other_tables` counts events of no entity, by
+    table.
+    """
 
     assembled: Assembled
     consumed: int
@@ -114,10 +117,10 @@ class Fed:
 class Assembler:
     """Keeps the state between two calls of `feed`.
 
-    `name` is the name of the changelog. `place` is where it continues, in a transaction that `open_end` describes if
-    there is one, or after a transaction that `ended` describes. `published` is the position of the last published row;
-    `partial` says that it is in that transaction. `versions` knows which columns the changelog has; without it, no
-    changes of columns are announced.
+    `name` is the name of the changelog. `place` is where the assembler continues: inside the transaction that
+    `open_end` describes, or else after the transaction that `ended` describes. `published` is the position of the last
+    published row; `partial` says that this row is in the transaction of `open_end`. `versions` knows which columns the
+    changelog has; without it, no changes of columns are announced.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class Assembler:
     def feed(self, items: Sequence[Item], *, more: bool) -> Fed:
         """Assembles the items. Unless there are `more`, the last transaction ends.
 
-        After an error, `Fed.consumed` does not include the transaction in which it is. The error is in `stop`.
+        If there is an error, it is in `stop`, and `Fed.consumed` does not include the transaction with the error.
         """
         block, before = _Block(self._assembly, self._encoder, place=self.place), self.open_end
         run = block.run
@@ -331,7 +334,7 @@ class Assembler:
     def _fitted(self, event: Changed) -> Changed:
         """Returns a delete with the columns that the table had last, if the event has only those of the key.
 
-        A delete with more columns says which columns the table has: others were dropped.
+        If a delete has more columns than the key, these are the table's columns now, and all others were dropped.
         """
         known = self._tables.get(self._entities[event.table.name].name)
         if known is None or len(event.table.columns) >= len(known.columns):
@@ -347,7 +350,7 @@ class Assembler:
         return msgspec.structs.replace(event, table=known, before=None if before is None else before)
 
     def _bound(self, block: "_Block", table: Table) -> Binding:
-        """Returns the binding of a table. If its columns have changed, announces that before the next row."""
+        """Returns the binding of a table. If its columns have changed, announces this before the next row."""
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
         self._tables[entity.name] = table
@@ -391,7 +394,7 @@ class _Block:
         self.other_tables: Counter[str] = Counter()
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
-        """For each transaction that began in the block, by its commit, the one that had ended before it."""
+        """By the commit of each transaction that began in the block: the transaction that had ended before it."""
         self._begun: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:
@@ -416,7 +419,7 @@ class _Block:
 
 
 class _Rows:
-    """The rows of one block, and their encoder. It must not refer to the run; `AssemblyRun` says why."""
+    """The rows of one block, and their encoder. It must not refer to its `AssemblyRun`, which says why."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

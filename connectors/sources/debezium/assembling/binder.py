@@ -9,7 +9,7 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` of every table. Events do not tell whether another table took the name of a published one."""
+"""The `relid` (a table's id) of every table. Events do not say if another table took a published one's name."""
 
 _WHOLE_ROWS = "let the database log whole rows, so that events have `before`"
 
@@ -24,8 +24,8 @@ class Binder:
     def bind(self, entity: Entity, table: Table) -> Binding:
         """Returns the binding of a table to an entity.
 
-        If an old row is not complete, it has only the columns of the message's key. An entity may have another key, or
-        be partitioned by other columns; if an update then has no old row, it is unknown where the row was.
+        An old row that is not complete has only the columns of the message's key. If the entity has another key, or is
+        partitioned by other columns, and an update has no old row, then the row's earlier key or partition is unknown.
         """
         known = self._bindings.get((entity.name, table.number))
         if known is not None:

@@ -9,9 +9,10 @@ from changelog.connectors.sources.debezium.decode.events import Changed, Row, Ta
 _PARTLY = frozenset({"postgresql"})
 """The connectors whose deletes have an old row with nulls, or even defaults, in columns that the log does not have.
 
-With PostgreSQL, that depends on the table's replica identity, of which events say nothing. But if it is FULL, each
-update has an old row, and otherwise almost none has. https://debezium.io/documentation/reference/stable/connectors/\
-postgresql.html#postgresql-replica-identity"""
+With PostgreSQL, the table's replica identity decides which columns the log has. Events do not contain it. But if it is
+FULL, each update has an old row, and otherwise almost no update has one.
+https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-replica-identity
+"""
 
 
 class OldRows:
@@ -23,7 +24,7 @@ class OldRows:
     def __init__(self, whole: Iterable[str]) -> None:
         self.whole = set(whole)
         self._of_tables: dict[int, tuple[str, tuple[int, ...]]] = {}
-        """The name of each table as `whole` has it, and the places of its key, by the number of the table."""
+        """By the number of each table: its name as `whole` has it, and the places of its key."""
 
     def insert(self, event: Changed) -> Insert:
         """Returns the row of a create or a read."""
@@ -33,8 +34,8 @@ class OldRows:
     def update(self, event: Changed) -> Update:
         """Returns the row of an update.
 
-        An update never changes the key of a message. So if the old row has another key, it has only the columns of an
-        index, and does not count.
+        An update never changes the key of a message. So an old row with another key is not complete: it has only the
+        columns of an index. It is ignored.
         """
         assert event.after is not None
         before, after = event.before, event.after
@@ -45,7 +46,7 @@ class OldRows:
         return Update(relid=RELATION, old_kind=None if before is None else "O", old=before, new=after)
 
     def delete(self, event: Changed) -> Delete:
-        """Returns the row of a delete. If it is unknown whether the old row is complete, only the key counts."""
+        """Returns the row of a delete. If it is unknown whether the old row is complete, only the key is used."""
         if event.before is not None and self._is_whole(event):
             return Delete(relid=RELATION, old_kind="O", old=event.before)
         return Delete(relid=RELATION, old_kind="K", old=_key_row(event))
@@ -78,6 +79,6 @@ def _key_row(event: Changed) -> Row:
 
 
 def fitted(row: Row, of: Table, to: Table) -> Row:
-    """Returns a row of a table that is described by a part of its columns, with the columns of `to`."""
+    """Returns the row of `of`, a table described with only some of its columns, with the columns of `to`."""
     values = {column.name: value for column, value in zip(of.columns, row, strict=True)}
     return tuple(values.get(column.name, UNCHANGED) for column in to.columns)

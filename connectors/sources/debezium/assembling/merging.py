@@ -6,8 +6,8 @@ one transaction arrive in several parts. Of the events that have arrived:
 - the rest of the current transaction comes first, with its stamps before its rows;
 - then comes the transaction that was committed first.
 
-The order does not depend on the transactions that have not arrived yet. So it is an order of arrival, and a
-transaction whose events arrive far apart is published in several places.
+This order does not wait for transactions that have not arrived yet. So a transaction whose events arrive far apart is
+published in several places.
 """
 
 import heapq
@@ -54,7 +54,9 @@ def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
 
 
 class _Merge:
-    """`_waiting` has the parts whose next event belongs to a transaction. `_heap` sorts parts by the time of theirs."""
+    """`_waiting` has the parts whose next event belongs to a transaction. `_heap` sorts parts by the time of their next
+    event.
+    """
 
     def __init__(self, queues: dict[str, deque[Item]], current: str) -> None:
         self._queues, self._current = queues, current
@@ -70,7 +72,7 @@ class _Merge:
             yield from self._enter(chosen)
 
     def _enter(self, part: str) -> Iterator[Item]:
-        """Yields the events at the head of a part that change nothing, and registers the next one."""
+        """Yields the next events of a part as long as they change nothing, and registers the event after them."""
         queue = self._queues[part]
         while queue and transaction_of(queue[0].event) is None:
             yield queue.popleft()
@@ -107,8 +109,8 @@ class _Merge:
     def _take(self, part: str) -> Iterator[Item]:
         """Yields the events of the current transaction that a part has next.
 
-        Without a transaction, that is one event. After a delete of a row whose key changes, the create with the new key
-        follows, if it is the next event of another part.
+        An event without a transaction is alone. After a delete of a row whose key changes, the create with the new key
+        follows, if the create is the next event of another part.
         """
         queue = self._queues[part]
         while queue:
@@ -133,7 +135,7 @@ class _Merge:
 
 
 def is_move(deleted: Changed, created: Changed) -> bool:
-    """Returns whether the two events are of one row, whose key changed."""
+    """Returns whether the two events belong to one row, whose key changed."""
     return (
         deleted.moves == "to"
         and created.moves == "from"

@@ -50,7 +50,7 @@ class AvroReader:
         return content[0] == MAGIC if self._start else _id_in(headers, part) is not None
 
     def read(self, content: bytes, headers: Headers, part: Part) -> tuple[Layout, Any]:
-        """Returns the layout of a content, and its value: a dict, or another value if the schema is no record.
+        """Returns the layout of a content, and the content's value: a dict if the schema is a record.
 
         Raises ChangelogError (MALFORMED), or what `schema_of` raises.
         """

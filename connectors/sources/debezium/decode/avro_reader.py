@@ -1,9 +1,9 @@
 """Compiles readers of messages in Avro: one for each schema with which messages were written.
 
-fastavro defines what a message says. It asks a stream for every byte, though, and makes a dict of each record, which is
-then walked again. The functions that are generated here read the bytes in place, for the schemas that Connect's
-converters register. They raise one of `UNUSUAL` for anything that they do not know, such as lengths below zero or bytes
-that are missing; the caller then asks fastavro. Tests compare both, also for damaged messages.
+fastavro defines what a message says. But it is slow: it asks a stream for every byte, and makes a dict of each record,
+which has to be read again. The functions that are generated here read the bytes in place, for the schemas that
+Connect's converters register. For anything that they do not know, such as lengths below zero or missing bytes, they
+raise one of `UNUSUAL`; then the caller asks fastavro. Tests compare both, also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -28,7 +28,7 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The most types inside each other, and lines of a function. Python limits blocks inside each other to 20."""
+"""The most types inside each other, and the most lines of a function. Python limits blocks inside each other to 20."""
 
 TOGETHER: Final = 4
 """How many columns of the old and the new row are compared at once. Most updates leave most columns as they are."""
@@ -36,7 +36,7 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The times of the block `source`, the one that counts first."""
+"""The times of the block `source`. The first of them that the block has is the one that is published."""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
@@ -108,7 +108,7 @@ _SCOPE: Final[Mapping[str, Any]] = {
 
 
 def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
-    """Returns the function that reads the value at a place of a message, which ends with it; None for some schemas.
+    """Returns the function that reads the value from a place of a message to its end; None for some schemas.
 
     `schema` has no logical types.
     """
@@ -121,7 +121,7 @@ def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
 
 
 def event_reader(schema: Any) -> Callable[[bytes, int], Payload] | None:
-    """Returns the function that reads an event, whose rows it returns as tuples; None if the schema is of no event."""
+    """Returns the function that reads an event, whose rows it returns as tuples; None if it is no schema of events."""
     try:
         code = _Code(schema)
         code.event(schema)
@@ -189,7 +189,9 @@ class _Code:
 
     @staticmethod
     def _optional(schema: Any) -> tuple[int | None, Any]:
-        """Returns the byte that says that a value is null, which is None if no value is, and the type of others."""
+        """Returns the byte that marks a null, or None if no value is null; and the type of the values that are not
+        null.
+        """
         if isinstance(schema, dict) and isinstance(schema.get("type"), list):
             schema = schema["type"]
         if not isinstance(schema, list):
@@ -269,7 +271,7 @@ class _Code:
         self._add(f"{target} = {'{' + ', '.join(members) + '}' if needed else 'True'}")
 
     def _blocks(self, target: str, empty: str, read: Callable[[str], None]) -> None:
-        """Generates the reading of an array or a map, which come in blocks. `read` generates that of an element.
+        """Generates the reading of an array or a map, which come in blocks. `read` generates the reading of an element.
 
         Each element has at least one byte, so a count that is too large ends with an IndexError.
         """
@@ -377,7 +379,7 @@ class _Code:
         self._indent -= 1
 
     def _source(self, schema: Any) -> None:
-        """Generates the reading of the block `source`. Of its times, only the one that counts is read."""
+        """Generates the reading of the block `source`. Of its times, only the one that is published is read."""
         fields = self._fields(schema)
         time = next((of for of in _TIMES if of in dict(fields)), None)
         members = []

@@ -1,4 +1,4 @@
-"""Reads the events of MongoDB, whose rows are documents in JSON, as text.
+"""Reads the events of MongoDB, whose rows are documents, as texts in JSON.
 
 A document becomes a row of two columns: `id`, which is the `_id` of the document, and `document`, the whole of it. Both
 are JSON. An update may come without the document; then the column is unavailable.
@@ -43,7 +43,7 @@ class Documents:
 
     @staticmethod
     def row(document: Any) -> Row:
-        """Returns the row of a document, given as a JSON string, or as the text itself. Raises ValueError."""
+        """Returns the row of a document, which is a JSON string, or the text in it. Raises ValueError."""
         text = (_strings.decode(document) if isinstance(document, Raw) else document).encode()
         return bytes(_ids.decode(text).id), text
 

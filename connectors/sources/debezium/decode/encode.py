@@ -1,9 +1,9 @@
 """Encodes the rows of a block, most of them together.
 
 A value of a row is the JSON that we publish, so nothing is converted here. All values of a block go into one buffer,
-from which `json_columns` splices the objects and the keys of many rows at once. Unusual rows are encoded one by one by
-`row_records`, whose output defines what is correct: rows whose key changes, rows with values that the event does not
-have, rows of which an operator has to decide, and the rows of small groups.
+from which `json_columns` splices the objects and the keys of many rows at once. `row_records`, whose output defines
+what is correct, encodes unusual rows one by one: rows whose key changes, rows with values that the event does not have,
+rows at which the changelog may stop, and the rows of small groups.
 """
 
 from collections import Counter
@@ -54,7 +54,7 @@ _QUOTED: Final = frozenset(
 class PublishedRow(NamedTuple):
     """A row to publish. It is a named tuple because there is one for each event.
 
-    The values of `row` are JSON. Of a truncate, `row` is None; of a row that was read, it is an insert.
+    The values of `row` are JSON. `row` is None for a truncate, and an insert for a row that a snapshot read.
     """
 
     origin: Origin
@@ -196,22 +196,22 @@ def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | 
 def _without_unsent(group: _Group) -> _Group:
     """Returns a group without the rows that have a value which was not sent."""
     sides = [side for side in (group.before, group.after) if side]
-    kept = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
+    sent = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
     return _Group(
         group.origin,
         group.binding,
         group.op,
-        places=[group.places[number] for number in kept],
-        before=[group.before[number] for number in kept] if group.before else [],
-        after=[group.after[number] for number in kept] if group.after else [],
+        places=[group.places[number] for number in sent],
+        before=[group.before[number] for number in sent] if group.before else [],
+        after=[group.after[number] for number in sent] if group.after else [],
     )
 
 
 class _Values:
     """All values of groups of rows, in one buffer, which ends with the padding that `splice` needs.
 
-    Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered: those before and after the
-    changes of the first group are 0 and 1, those of the second 2 and 3.
+    Raises pyarrow.ArrowException if a value was not sent. The lists of rows are numbered: list 0 has the rows before
+    the changes of the first group, list 1 the rows after them, and lists 2 and 3 those of the second group.
     """
 
     def __init__(self, groups: Sequence[_Group]) -> None:
@@ -245,8 +245,8 @@ class _Values:
 class _Compiled:
     """A binding, and the binding for `json_columns`, in which the columns of the keys are further columns at the end.
 
-    A row consists of whole JSON values, but a key of the contents of JSON strings, without their quotes. `keys` has the
-    place of each such column in a row, and whether its values are strings.
+    A row consists of whole JSON values, but a key has JSON strings without their quotes. So the columns of the keys are
+    added to the row a second time. `keys` has the place of each in a row, and whether its values are strings.
     """
 
     binding: Binding
@@ -272,7 +272,7 @@ class _Compiled:
         )
 
     def with_keys(self, columns: Columns, buffer: Bytes, fast: Mask) -> Columns:
-        """Returns the columns with those of the keys. Removes the rows from `fast` whose keys have escapes."""
+        """Returns the columns and those of the keys. Removes from `fast` the rows whose keys have escapes."""
         starts, lengths, null = [*columns.starts], [*columns.lengths], [*columns.null]
         for place, quoted in self.keys:
             start, length, is_null = columns.starts[place], columns.lengths[place], columns.null[place]
@@ -306,15 +306,15 @@ def _has_escapes(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Mask:
 
 
 def _one_by_one(
-    rows: Sequence[PublishedRow], left: Sequence[int], meta: Meta
+    rows: Sequence[PublishedRow], rest: Sequence[int], meta: Meta
 ) -> tuple[list[Record], list[int], ChangelogError | None]:
-    """Encodes the rows with the numbers `left`, up to the first stop.
+    """Encodes the rows with the numbers `rest`, up to the first stop.
 
     Returns the records, the number of the row of each record, and the error of the stop; None if there is no stop.
     """
     records: list[Record] = []
     places: list[int] = []
-    for place in left:
+    for place in rest:
         change = meta.change(place)
         try:
             of_row = _records(rows[place], change)

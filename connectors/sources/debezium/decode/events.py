@@ -6,7 +6,8 @@ the service. `changelog.connectors.sources.debezium.decode.translate` turns it i
 A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
 token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
 
-What is made for each message is a struct of msgspec and no dataclass, because it is made in a tenth of the time.
+The classes of which each message needs an object are structs of msgspec, because making one takes a tenth of the time
+of a dataclass.
 
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
@@ -65,7 +66,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `transaction` identifies the transaction that made the change, as the connector prints it; it is empty if the
     connector does not say. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
-    `snapshot` says that the event is a row of a snapshot; the `last` one of it ends the snapshot.
+    `snapshot` says that the event is a row of a snapshot, and `last` that this row ends the snapshot.
     """
 
     connector: str
@@ -79,9 +80,9 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
     `before` is None if the event has no old row, although an update or a delete has one in the database. `key` has the
-    values of the message's key in the order of `Table.key`. For a delete that a later create follows because the row's
-    key changed, `moves` is `to`; for that create it is `from`. `other_key` is then the key of the other event, if the
-    message's header tells it.
+    values of the message's key in the order of `Table.key`. If a row's key changed, Debezium sends a delete and then a
+    create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other event,
+    if a header of the message has it.
     """
 
     table: Table

@@ -1,7 +1,8 @@
 """Separates the schema of a message in JSON from its content, without reading the same schema twice.
 
-The JsonConverter writes `{"schema":…,"payload":…}`. Messages of one table have the same schema, so a message begins
-with the same bytes as an earlier one of its topic, up to the payload; these bytes are compared, and not read.
+The JsonConverter writes `{"schema":…,"payload":…}`. Messages of one table have the same schema, so up to the payload,
+most messages begin with the same bytes as an earlier message of their topic. These bytes are compared, and not parsed
+again.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,8 @@ _raws: Final = msgspec.json.Decoder(Raw)
 class Key(msgspec.Struct, frozen=True, gc=False):
     """The key of a message: the names of its fields, and their values as they arrived.
 
-    `own` reads the values, if the key carries its own schema. Else they have the types of the table's columns.
+    `own` reads the values if the key has a schema of its own. Otherwise the values have the types of the table's
+    columns.
     """
 
     names: tuple[str, ...]
@@ -77,7 +78,7 @@ class Keys:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a document, whose value is a document too, as text."""
+        """Returns the key of a document, with its value as a text, because the value is a document, too."""
         if key.own is None:
             return key
         content = key.content
@@ -86,7 +87,7 @@ class Keys:
         return Key(key.names, tokens, None)
 
     def in_header(self, topic: str, content: bytes | None) -> Key:
-        """Returns the key in a header; no key if the header's converter left no JSON or Avro of it."""
+        """Returns the key in a header; no key if the header's converter wrote neither JSON nor Avro."""
         try:
             return self.read(f"header of {topic}", content, ())
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -38,7 +38,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The schema of messages, and the tables of which such messages came. The schema is None for JSON without one.
+    """A schema of messages (None for JSON without a schema), and the tables of the messages that had this schema.
 
     `row` is the schema of the rows before and after a change.
     """

@@ -1,9 +1,9 @@
 """Compiles the readers of one table's rows, in JSON or from a decoder of Avro.
 
-A row in JSON is decoded to the raw tokens of its columns, in compiled code. A generated function then looks at each
-token: most are published as they are, and the function says so in one expression for each column, without a call. All
-other tokens go through the column's converter, which defines the result (`values.tokens`). `Rows.from_members` does the
-same with the converters alone, and tests compare the two.
+A row in JSON is decoded to the raw tokens of its columns, in compiled code. A generated function then tests each token
+with one expression, without a call: most tokens are published as they are. All other tokens go through the column's
+converter, which defines the result (`values.tokens`). `Rows.from_members` does the same with the converters alone, and
+tests compare the two.
 
 For values from a decoder of Avro, a generated function prints the usual ones itself. `Rows.from_values` does the same
 with the converters alone.
@@ -60,7 +60,7 @@ class ValueReaders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """The readers of a table: of a row, and of the rows before and after a change, most of whose values are the same.
+    """The readers of a table: of one row, and of the rows before and after a change, which have mostly the same values.
 
     Both raise msgspec.ValidationError if a row has not exactly the columns of the table, and the errors of converters.
     """
@@ -127,7 +127,7 @@ class ValueColumn:
 def compiled_for_values(columns: Sequence[ValueColumn], unavailable: Collection[str]) -> ValueReaders:
     """Returns the readers of rows with these columns. `unavailable` stand for a value that was not sent."""
     scope = {"special": frozenset(unavailable), "encode": msgspec.json.Encoder().encode}
-    # Equal floats may be printed differently (0 and -0), so other values are only shared if they are the same object.
+    # Equal floats may be printed differently (0 and -0). So other values count as the same only if they are one object.
     same = ["is" if column.passing is None else "==" for column in columns]
     row, change = _functions(
         [_expression(column) for column in columns], [column.convert for column in columns], same, scope
@@ -149,10 +149,10 @@ def _functions(
     same: Sequence[str],
     scope: Mapping[str, Any],
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Generates two functions: from the tokens of a row to the row, and from those of two rows to the two rows.
+    """Generates two functions: one converts the tokens of a row, the other those of the rows before and after a change.
 
-    `expressions` has that of each column, in which `{t}` is a token and `{c}` its converter. `same` has the operator
-    that says that two tokens of a column are the same.
+    `expressions` has the expression of each column, in which `{t}` is a token and `{c}` its converter. `same` has the
+    operator by which two tokens of a column count as the same.
     """
 
     def value(token: str, number: int) -> str:

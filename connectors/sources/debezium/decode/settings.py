@@ -21,11 +21,12 @@ class TranslationSettings:
       semantic type (`declared_types`); it takes the place of the type that the schema of a message gives the column.
     - `unwrapped`: whether messages are flat rows, as the transformation ExtractNewRecordState makes them.
       `added_prefix` is the prefix of the fields and the headers that the transformation adds. `tombstones_delete` says
-      that a message without value deletes the row, because the transformation left nothing else of a delete.
-      `connector` is the connector of rows that do not tell it.
+      that a message without a value deletes the row: the transformation turned the delete into this message.
+      `connector` is the connector of rows that do not name one.
     - `placeholder`: Debezium's setting `unavailable.value.placeholder`.
     - `schema_of`: returns the Avro schema with the given id in the registry, as JSON. `id_bytes`: how many bytes of a
-      message hold the id: 4; or 8, or 0 if the id is in the headers, as converters of Apicurio's registry may write it.
+      message hold the id. This is 4; with converters of Apicurio's registry, it may be 8, or 0 if the id is in the
+      headers.
     - `binary`: Debezium's setting `binary.handling.mode`, for the content of logical messages.
     - `warn`: takes a sentence about something that is translated, but may not be what the user expects. Each sentence
       is passed once.

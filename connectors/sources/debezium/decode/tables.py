@@ -73,7 +73,7 @@ class Rows:
         return self.from_values(row) if isinstance(row, dict) else self.from_json(row)
 
     def read_change(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
-        """Returns the rows before and after a change, None for one that is `NULL`. Raises the error of `from_json`."""
+        """Returns the rows before and after a change; None for a `NULL` row. Raises the error of `from_json`."""
         try:
             if type(before) is type(after) is Raw:
                 return self.exact_change(before, after)
@@ -84,13 +84,13 @@ class Rows:
         return None if before == NULL else self.read(before), None if after == NULL else self.read(after)
 
     def exact_change(self, before: Raw, after: Raw) -> tuple[Row | None, Row | None]:
-        """Returns the same for rows in JSON, as `exact` reads them, or raises one of `UNFIT`."""
+        """Returns what `read_change` returns, for rows in JSON, as `exact` reads them. Raises one of `UNFIT`."""
         if before == NULL or after == NULL:
             return None if before == NULL else self.exact.row(before), None if after == NULL else self.exact.row(after)
         return self.exact.change(before, after)
 
     def _change_of_values(self, before: Any, after: Any) -> tuple[Row | None, Row | None]:
-        """Returns the same for rows as tuples of values, or raises one of `UNFIT`."""
+        """Returns what `read_change` returns, for rows that are tuples of values. Raises one of `UNFIT`."""
         if before is NULL or after is NULL:
             return None if before is NULL else self._values.row(*before), None if after is NULL else self._values.row(
                 *after

@@ -51,9 +51,8 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Translator:
-    """Translates messages. What it remembers between messages are schemas; the result does not depend on it.
-
-    There is one exception: a flat row's tombstone, which has no schema, is of the table of the last row of its topic.
+    """Translates messages. It remembers schemas between messages, but the result does not depend on that, with one
+    exception: a flat row's tombstone, which names no table, belongs to the table of the last row of its topic.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:
@@ -97,7 +96,7 @@ class Translator:
         return self._of_payload(message, layout, payload)
 
     def _without_payload(self, message: Message, content: bytes) -> Event:
-        """Translates a message that has not the members of an event: a null with a schema, or a CloudEvent."""
+        """Translates a message that lacks the members of an event: a null with a schema, or a CloudEvent."""
         layout, payload = self._json.split(message.topic, content, _raws.decode)
         if bytes(payload) == b"null" and layout.schema is not None:
             return Ignored(reason="tombstone")
@@ -170,7 +169,7 @@ class Translator:
     def _untyped(
         self, layout: Layout, payload: Payload, name: Name, key: Key, connector: str
     ) -> tuple[TableRows, Row | None, Row | None]:
-        """Reads the rows of an event without a schema, whose columns are those of the last event of the table, or not.
+        """Reads the rows of an event without a schema. Usually, its columns are those of the last event of the table.
 
         Returns the table, and the row before and after the change.
         """

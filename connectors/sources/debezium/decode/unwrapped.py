@@ -1,8 +1,8 @@
 """Reads flat rows, as the transformation ExtractNewRecordState makes them of events.
 
 The transformation keeps the row and drops the rest. It adds what its settings name, as fields of the row or as headers:
-`add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, `__deleted` tells them.
-https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
+`add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, the field `__deleted` marks
+them. https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,9 @@ _OTHERS: Final = (
     frozenset({"op", "source", "message"}),
     frozenset({"ddl"}),
 )
-"""The names in messages that the transformation leaves as they are: of transactions, logical messages, tables."""
+"""The names of schemas in messages that the transformation leaves as they are: of transactions, logical messages,
+tables.
+"""
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _values: Final = msgspec.json.Decoder()
@@ -44,7 +46,7 @@ class FlatRow(msgspec.Struct):
 
     @property
     def op(self) -> str:
-        """The operation. It is `u` if the message does not tell it, because an update may also create a row."""
+        """The operation. It is `u` if the message does not say it, because an update may also create a row."""
         op = self.added.get("op")
         if self.members is None or str(self.added.get("deleted", "")).lower() == "true":
             return "d"
@@ -52,37 +54,37 @@ class FlatRow(msgspec.Struct):
 
     def source(self) -> Source:
         """Returns what the message says of its source. Raises msgspec.ValidationError."""
-        found = {name: self.added[name] for name in _FIELDS if name in self.added and not name.startswith("ts_")}
+        members = {name: self.added[name] for name in _FIELDS if name in self.added and not name.startswith("ts_")}
         for name, value in self.added.items():
             member = name.removeprefix(_SOURCE)
             if member != name and member in _FIELDS:
-                found[member] = value
-        if not any(name.startswith("ts_") for name in found):
-            found |= {name: self.added[name] for name in ("ts_ms", "ts_us", "ts_ns") if name in self.added}
+                members[member] = value
+        if not any(name.startswith("ts_") for name in members):
+            members |= {name: self.added[name] for name in ("ts_ms", "ts_us", "ts_ns") if name in self.added}
         return msgspec.convert(
-            {name: value for name, value in found.items() if value is not None}, Source, strict=False
+            {name: value for name, value in members.items() if value is not None}, Source, strict=False
         )
 
     def table(self, source: Source, topic: str) -> Name:
-        """Returns the table, if only by the topic: `prefix.schema.table`."""
-        found = table_of(source)
-        if found is not None and found[0]:
-            return found
-        *_, schema, name = ("", *topic.split("."))
-        return (schema, name) if found is None else (schema, found[1])
+        """Returns the table. If the message does not name it, the topic does: `prefix.schema.table`."""
+        name = table_of(source)
+        if name is not None and name[0]:
+            return name
+        *_, schema, table = ("", *topic.split("."))
+        return (schema, table) if name is None else (schema, name[1])
 
 
 class FlatRows:
     """Separates rows from what the transformation added.
 
-    `prefix` is that of fields and headers; `connector` is the connector of rows that do not tell it.
+    `prefix` is the prefix of added fields and headers; `connector` is the connector of rows that do not name one.
     """
 
     def __init__(self, prefix: str, connector: str) -> None:
         self._prefix, self._connector = prefix, connector
 
     def is_other(self, members: Mapping[str, Any]) -> bool:
-        """Returns whether a message is no row, but one that the transformation left as it is."""
+        """Returns whether a message is no row, but an event that the transformation left as it is."""
         return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
 
     def read(self, message: Message, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:

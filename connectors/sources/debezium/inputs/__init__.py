@@ -25,8 +25,8 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message, and the progress of its part.
 
     `after` is the progress of the part after the message. `steps`, at least 1, is how far the message moves the
-    source's own count of what it has read. `message` is None if there is nothing to publish, for example because the
-    end of a transaction takes an offset of its own. `where` says in words where the message is.
+    source's own count of what it has read. `message` is None if there is nothing to publish: for example, the end of a
+    Kafka transaction takes an offset of its own. `where` says in words where the message is.
     """
 
     part: str
@@ -45,7 +45,7 @@ class Batch:
     """Messages in the order in which they arrived.
 
     `more` says that further messages have arrived already, so that the last transaction may go on. `in_order` says that
-    the order of all messages is fixed: that of the database, or one on which an earlier opening has decided.
+    the order of all messages is already fixed: the database gives it, or the service decided on it before a restart.
     """
 
     placed: Sequence[Placed]
@@ -58,18 +58,17 @@ Span = tuple[str, Any, Any]
 
 
 class Input(Protocol):
-    """One opening of an input. Only the thread of the publish loop calls its methods, except `left`."""
+    """An opened input. Only the thread of the publish loop calls its methods, except `left`."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the checkpoint stores beside the progress, so that the next opening finds the same input again.
-
-        It may change at each `read`, and may be stored as soon as it does.
+        """What the checkpoint stores beside the progress, so that the next `Origin.open` finds the same input again. It
+        may change at each `read`, and may be stored as soon as it changes.
         """
 
     @property
     def progress(self) -> Progress:
-        """The progress from which this opening reads."""
+        """The progress from which this input reads."""
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
@@ -84,9 +83,10 @@ class Input(Protocol):
         """
 
     def confirm(self, progress: Progress, steps: int) -> None:
-        """Tells whoever wants to know that everything up to `progress` is durable. Never fails.
+        """Tells the database or the brokers, if they take such news, that everything up to `progress` is durable. Never
+        fails.
 
-        `steps` is how many steps of this opening that is.
+        `steps` is the number of steps since the input was opened.
         """
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Origin(Protocol):
 
     @property
     def name(self) -> str:
-        """What the changelog is made from, in a word; the progress of another input means nothing here."""
+        """What the changelog is made from, in a word. The progress of an input with another name means nothing here."""
 
     @property
     def samples(self) -> bool:

@@ -32,7 +32,7 @@ def cell_of(schema: ConnectSchema) -> ConnectSchema | None:
 
 
 def cell_converter(convert: Convert) -> Convert:
-    """Returns the converter of cells as JSON, from that of the values in them."""
+    """Returns the converter of cells in JSON. `convert` converts the values in the cells."""
 
     def convert_cell(token: bytes) -> Value:
         if token == b"null":
@@ -44,7 +44,7 @@ def cell_converter(convert: Convert) -> Convert:
 
 
 def cell_value_converter(convert: ConvertValue) -> ConvertValue:
-    """Returns the converter of cells as a decoder of Avro returns them, from that of the values in them."""
+    """Returns the converter of cells as a decoder of Avro returns them. `convert` converts the values in the cells."""
 
     def convert_cell(cell: Any) -> Value:
         return UNCHANGED if cell is None or cell.get("set") is False else convert(cell.get("value"))

@@ -37,7 +37,7 @@ ENCODINGS: Final[Mapping[str, Callable[[str], bytes]]] = {
     "base64-url-safe": lambda text: urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)),
     "hex": bytes.fromhex,
 }
-"""The settings `binary.handling.mode` of Debezium, and how bytes are decoded that are text in JSON."""
+"""By the value of Debezium's setting `binary.handling.mode`: how the text that stands for bytes in JSON is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Placeholders:
         self._uuid = str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
 
     def values(self, schema: ConnectSchema) -> Sequence[Any]:
-        """Returns the values of this schema that stand for one that was not sent, as a decoder of Avro returns them."""
+        """Returns the values of this schema that stand for an unsent value, as a decoder of Avro returns them."""
         match schema.type:
             case "string":
                 spelled = self._texts[0]
@@ -57,5 +57,5 @@ class Placeholders:
         return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
-        """Returns the same values as JSON. Bytes are a string in base64 there."""
+        """Returns the same values in JSON, where bytes are a string in base64."""
         return [msgspec.json.encode(value) for value in self.values(schema)]

@@ -22,7 +22,7 @@ Render = Callable[[Any], bytes]
 
 _BITS_MAX: Final = 1 << 20
 _REPR_FROM, _REPR_BELOW = 1e-4, 1e15
-"""The floats of 64 bits that Python prints as PostgreSQL does, but for an integer's `.0`."""
+"""The floats of 64 bits that Python prints as PostgreSQL does, except that Python adds `.0` to an integer."""
 
 _SINGLE: Final = Struct("<f")
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -55,7 +55,7 @@ def integer(bits_: int) -> Render:
 
 
 def single(value: Any) -> bytes:
-    """Prints a float of 32 bits. JSON has its decimal digits, which are no such float yet."""
+    """Prints a float of 32 bits. If it comes from JSON, its decimal digits are first rounded to 32 bits."""
     [rounded] = _SINGLE.unpack(_SINGLE.pack(_float(value)))
     return floats.token(rounded, single=True)
 
@@ -123,7 +123,7 @@ def embedded(value: Any) -> bytes:
 def bits(length: int) -> Render:
     """Returns the printer of bit strings, whose bytes begin with the last bits.
 
-    `length` is the number of bits. If the column sets none, zeros at the beginning of a value are unknown.
+    `length` is the number of bits. If the column has no length, zeros at the beginning of a value are unknown.
     """
     digits = length if length <= _BITS_MAX else 1
 

@@ -35,7 +35,7 @@ from changelog.envelope.connect.schema import DECIMAL, PRECISION, SCALE, Connect
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 Warn = Callable[[str], None]
-"""Takes the name of a semantic type that is not known. Its values are published as those of its base type."""
+"""Takes the name of an unknown semantic type. The type's values are published as those of its base type."""
 
 GEOMETRY_TYPE: Final = Struct(fields=(("srid", Primitive.LONG), ("wkb", Primitive.BYTES)))
 
@@ -216,7 +216,7 @@ def _spelled(convert: Callable[[str], bytes]) -> Render:
 
 
 def _zoned_time(value: str) -> bytes:
-    """Converts the end of a time with a zone to PostgreSQL's form: Debezium converts all of them to UTC."""
+    """Converts the end of a time with a zone to PostgreSQL's form. The zone is UTC, as Debezium converts to it."""
     return temporal.from_iso_clock(value) + b"+00" if value.endswith("Z") else value.encode("ascii")
 
 

@@ -26,7 +26,7 @@ _INTEGER_DIGITS_MAX: Final = 19
 
 
 def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Timestamps in UTC with six digits after the second are published as they are."""
+    """Publishes timestamps in UTC with six digits after the second as they are."""
 
     def convert(token: bytes) -> bytes:
         return token if _ZONED.fullmatch(token) else render(parse(token))
@@ -35,7 +35,7 @@ def zoned(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def counted(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Numbers of days, milliseconds and so on are read without a JSON parser."""
+    """Reads numbers of days, milliseconds and so on without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         return render(int(token) if token.isdigit() and len(token) <= _INTEGER_DIGITS_MAX else parse(token))
@@ -44,7 +44,7 @@ def counted(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def double(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
-    """Numbers are read without a JSON parser."""
+    """Reads numbers without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         return render(parse(token) if token[0] == _QUOTE else float(token))
@@ -53,7 +53,7 @@ def double(render: Render, parse: Parse) -> Callable[[bytes], bytes]:
 
 
 def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes]:
-    """Decimals are mostly in base64."""
+    """Reads decimals in base64, the usual form, without a JSON parser."""
 
     def convert(token: bytes) -> bytes:
         if token[0] != _QUOTE:
@@ -65,7 +65,7 @@ def decimal(render: Render, parse: Parse, scale: int) -> Callable[[bytes], bytes
 
 
 def document(render: Render, _parse: Parse) -> Callable[[bytes], bytes]:
-    """JSON documents are strings."""
+    """Reads the usual form of a JSON document, which is a string."""
 
     def convert(token: bytes) -> bytes:
         return render(_strings.decode(token))

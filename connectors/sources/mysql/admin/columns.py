@@ -68,7 +68,7 @@ class ColumnCatalog:
 
 
 def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
-    """Returns the row with the type that was declared: MariaDB stores a `json` column as a `longtext`."""
+    """Returns the row with the type that was declared, because MariaDB stores a `json` column as a `longtext`."""
     return row._replace(column_type="json") if is_json else row
 
 
@@ -115,8 +115,8 @@ class Declarations:
 def filled_columns(query: Query, entity: Entity, columns: Sequence[str]) -> Collection[str]:
     """Returns the columns among the new `columns` of a table that may have a value in older rows.
 
-    An example is a column that was added with a default: rows that are older than the column have the default, but the
-    log does not show that. A new column without a default is null in older rows.
+    An example is a column that was added with a default. Rows that are older than the column have the default as their
+    value, but the log does not show that. A new column without a default is null in older rows.
     """
     names = ", ".join(["%s"] * len(columns))
     rows = query(_EMPTY.format(names), [*entity.table, *columns])

@@ -1,8 +1,9 @@
 """Decides whether a server's log continues a changelog, and from where.
 
 A changelog continues on any server whose log has all transactions that the changelog has: the same server, or a replica
-that was promoted. These transactions may be at other places in the files of the log, because the server finds the next
-ones by their GTIDs. But positions are made of places in the files, so a new epoch begins with another server.
+that was promoted. On another server, these transactions may be at other places in the files of the log. The stream
+still continues correctly, because servers find the next transactions by GTIDs. But positions are made of places in the
+files, so a new epoch begins with another server.
 
 The part of a checkpoint's `source` that this module writes:
 
@@ -71,7 +72,7 @@ class Lineage:
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
         server never had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog
-        continues at the present end of the log. Tables that were read completely are not read again.
+        continues at the present end of the log. Tables that were already read completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
         if stored is None:

@@ -92,8 +92,8 @@ def _status(query: Query, version: ServerVersion) -> tuple[str, int, str, str, s
 def purged(query: Query, version: ServerVersion) -> Gtids:
     """Returns the transactions that are no longer in any file of the log.
 
-    MariaDB does not list them. But it tells which transactions come before its oldest file, and these are purged.
-    Raises ChangelogError.
+    MariaDB does not list purged transactions. But it says which transactions come before its oldest file, and exactly
+    these are purged. Raises ChangelogError.
     """
     if version.flavour is Flavour.MYSQL:
         [(text,)] = query("SELECT @@global.gtid_purged", ())

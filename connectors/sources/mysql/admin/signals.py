@@ -1,8 +1,8 @@
 """Sends signals: inserts requests into the table `changelog_signal`. The service finds these rows in the log.
 
-`changelog.envelope.signal` defines their form. Any account that may insert rows there may send signals; if `[signals]
-secret` is configured, the service obeys only signals that are signed with it. The signature covers the number of the
-row, which no other row can have, so a copy of a signal is refused.
+`changelog.envelope.signal` defines the form of the requests. Any account that may insert rows there may send signals;
+if `[signals] secret` is configured, the service obeys only signals that are signed with it. The signature covers the
+number of the row, which no other row can have, so a copy of a signal is refused.
 """
 
 from secrets import randbelow

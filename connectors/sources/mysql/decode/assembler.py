@@ -3,8 +3,9 @@
 The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together.
 The `commit` in the positions of a transaction is the coordinate of its GTID event.
 
-Nothing is written to the server. So nothing in the log marks when a table was read. Instead the source notes where the
-log ended at that time. It publishes the rows once the stream has reached this place, between two transactions:
+The service writes nothing to the server, so nothing in the log marks when a table was read. Instead, the source notes
+where the log ended at that time. It publishes the rows of the read once the stream has reached this place and is
+between two transactions:
 
     … XID │ GTID … XID │ GTID … XID │        rows of table reads can be published at each │
 """
@@ -37,7 +38,7 @@ class WaitingReads(Protocol):
     """The table reads that wait until the stream has reached a place."""
 
     def due(self, end: int) -> Iterable[bytes]:
-        """Takes a coordinate between two transactions. Returns the nonces of the table reads to publish there."""
+        """Takes a coordinate between two transactions. Returns the nonces (ids) of the table reads to publish there."""
 
     def next_due(self) -> int | None:
         """Returns the first coordinate at which a table read is due; None if none waits."""
@@ -47,9 +48,10 @@ class Assembler:
     """Keeps the state between two calls of `feed`.
 
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
-    rows are already published; `partial` says that it is inside a transaction. `through` is the coordinate up to which
-    the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of columns are
-    announced. `reads` is asked at each place between two transactions.
+    rows are already published; `partial` says that this position is inside a transaction. `through` is the coordinate
+    up to which the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of
+    columns are announced. `reads` has the table reads that wait; the assembler asks it at each place between two
+    transactions.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Assembler:
         return self._assembly.stop
 
     def feed(self, events: EventBlock) -> Assembled:
-        """Returns the complete transactions in the events so far, and a part of a transaction only if it is large.
+        """Returns the transactions that are complete now, and a part of a transaction only if the transaction is large.
 
         While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
         events. Errors of other kinds are not raised but kept in `stop`; after such an error, nothing more is returned.
@@ -161,7 +163,7 @@ class Assembler:
 
 
 class _Encoder:
-    """Encodes the rows of one block. It must not refer to the run; `AssemblyRun` says why."""
+    """Encodes the rows of one block. It must not refer to its `AssemblyRun`, which says why."""
 
     def __init__(self, origin: Origin, texts: RowTexts) -> None:
         self._origin, self._texts = origin, texts

@@ -20,7 +20,7 @@ _EVENTS_MAX = 32_768
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _BYTES_WITHOUT_ROWS = 96
-"""What an event has besides rows, roughly: its header, or names. In small transactions, few bytes are rows."""
+"""Roughly how many bytes of an event are not rows, but its header or names. In small transactions, that is most."""
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})
@@ -40,14 +40,14 @@ _BETWEEN = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2, EventType.ROT
 
 
 def is_portion(count: int, nbytes: int) -> bool:
-    """Returns whether so many events, with so many bytes, are surely as much as `portion` wants to decode at once."""
+    """Returns whether `count` events with `nbytes` bytes are certainly enough for a full `portion`."""
     return count >= _EVENTS_MAX or nbytes - _BYTES_WITHOUT_ROWS * count >= BLOCK_BYTES_MAX
 
 
 def portion(events: EventBlock) -> int:
     """Returns how many of the events, from the first on, to decode at once: at most `_EVENTS_MAX`.
 
-    The event with which they reach `BLOCK_BYTES_MAX` bytes that can be rows is the last one.
+    The portion ends with the event at which the bytes that can be rows reach `BLOCK_BYTES_MAX`.
     """
     count = min(len(events), _EVENTS_MAX)
     totals = np.cumsum(np.maximum(events.sizes[:count] - _BYTES_WITHOUT_ROWS, 0))
@@ -67,11 +67,11 @@ def cut(events: EventBlock) -> int:
 
 
 def divided(reader: EventReader, block: EventBlock, find: Callable[[int], Run | None]) -> Iterator[Item]:
-    """Yields the decoded events of a block, and None where it must be divided, because it has many compressed rows.
+    """Yields the decoded events of a block, and None where many compressed rows force a division of the block.
 
-    Compressed events can become much larger, so only those without compression are bounded by `portion`. `find` takes
-    the place of an event in the block. If it returns a run of transactions that begins there, the run is yielded
-    instead of its events. When an item is asked for, those before it must have been read. Raises ChangelogError
+    Compressed events become larger when they are decompressed, so `portion` bounds only events without compression.
+    `find` takes the place of an event in the block. If it returns a run of transactions that begins there, the run is
+    yielded instead of its events. The caller must handle each item before it asks for the next. Raises ChangelogError
     (MALFORMED).
     """
     at = total = 0

@@ -31,9 +31,10 @@ class LogPlace:
         self._offset = offset if offset >= self._offset else offset + _FOUR_GIB
 
     def base(self, first: int, last: int) -> int | None:
-        """Returns the coordinate to which the `end_log_pos` of later events can be added, from `first` up to `last`.
+        """Returns the coordinate to add to the `end_log_pos` of the next events, which go from `first` up to `last`.
 
-        Returns None if the events do not follow in one file whose offsets have passed 4 GiB equally often.
+        Returns None if one coordinate does not fit all of these events: they do not follow in one file, or the file's
+        offset passes a multiple of 4 GiB among them.
         """
         low = self._offset % _FOUR_GIB
         base = self._offset - low
@@ -42,7 +43,7 @@ class LogPlace:
         return coordinate(self._file, base)
 
     def pass_to(self, end_log_pos: int) -> None:
-        """Records that events were read for which `base` was asked; the last one ends there."""
+        """Records that the events were read for which `base` was called. The last one ends at `end_log_pos`."""
         self._offset += end_log_pos - self._offset % _FOUR_GIB
 
     def begin_of(self, header: Header) -> int:

@@ -23,8 +23,8 @@ Ints = npt.NDArray[np.int64]
 class Begun:
     """A transaction whose GTID was read.
 
-    `commit` is its coordinate on this server. `seen` says that it was delivered earlier. `stamp` is the one that its
-    GTID carries. `takes_effect` is false if it only begins an ALTER of MariaDB that has two phases, or rolls it back.
+    `commit` is its coordinate on this server. `seen` says that it was delivered earlier. `stamp` is the stamp in its
+    GTID. `takes_effect` is false if the transaction only begins a two-phase ALTER of MariaDB, or rolls it back.
     """
 
     gtid: str
@@ -36,7 +36,7 @@ class Begun:
 
 
 class Series(NamedTuple):
-    """Transactions that were read together. The texts of their GTIDs are `head` and then one of `numbers`.
+    """Transactions that were read together. The text of each GTID is `head`, followed by one of `numbers`.
 
     `commits` has their coordinates, which increase.
     """
@@ -49,10 +49,10 @@ class Series(NamedTuple):
 class LogState:
     """Where the stream is, and which transactions it has delivered.
 
-    `received` has the transactions that were delivered before this opening; they are dropped if the server sends them
-    again. `resume` has those that the server does not send again. `delivered` is called with the coordinate and the
-    GTID of each transaction, before its rows are assembled; it need not be called while `records` returns false.
-    `half` and `dropped` are described at the attributes of these names.
+    `received` has the transactions that were delivered before the source was opened; they are dropped if the server
+    sends them again. `resume` has those that the server does not send again. `delivered` is called with the coordinate
+    and the GTID of each transaction, before its rows are assembled; it need not be called while `records` returns
+    false. `half` and `dropped` are described at the attributes of these names.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class LogState:
         Its other rows get the same epoch and commit, even if another server sends them.
         """
         self._awaits_half = half is not None
-        """Whether the rest of `half` was not read yet in this opening. The server must send it before all other rows,
-        because they have later positions.
+        """Whether the rest of `half` has not been read yet since the source was opened. The server must send it before
+        all other rows, because they have later positions.
         """
         self.leaves_epoch = False
-        """Whether the block must end, because a transaction has ended whose rows have the epoch of another server.
+        """Whether the block must end, because a transaction whose rows have the epoch of another server has ended.
 
         The commits of two servers cannot be compared, so a block has rows of one epoch only.
         """
@@ -97,8 +97,8 @@ class LogState:
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
         self.unlogged: list[tuple[str, str]] = []
-        """The entities whose rows have changed without being in the log, each with the reason: their tables must be
-        read. The source empties the list.
+        """The entities with changed rows that are not in the log, each with the reason. Their tables must be read. The
+        source empties the list.
         """
         self.dropped = frozenset(dropped)
         """The entities whose tables were dropped or renamed, and not created again, by the end of the last block."""
@@ -114,14 +114,17 @@ class LogState:
 
     @property
     def gtids(self) -> Gtids:
-        """The transactions that were delivered before this opening, or completely by the end of the last block."""
+        """The transactions that were delivered before the source was opened, or completely by the end of the last
+        block.
+        """
         return self._gtids.build()
 
     @property
     def resume(self) -> Gtids:
-        """The transactions that the server need not send after a restart: without prepared XA transactions.
+        """The transactions that the server need not send after a restart: `gtids` without prepared XA transactions.
 
-        MariaDB's positions have no holes, so it sends everything after the first prepared transaction again.
+        A position of MariaDB cannot leave out single transactions, so MariaDB sends everything after the first prepared
+        transaction again.
         """
         if self._resume is not None:
             return self._resume
@@ -139,7 +142,7 @@ class LogState:
 
     @property
     def here(self) -> int:
-        """The coordinate of the transaction whose GTID was read; after its end, one that is after the transaction."""
+        """The coordinate of the transaction whose GTID was read; after its end, a coordinate after the transaction."""
         if self.begun is not None:
             return self.begun.commit
         try:
@@ -148,7 +151,7 @@ class LogState:
             return self._ended_before
 
     def is_seen(self, gtid: str) -> bool:
-        """Returns whether a transaction was delivered before this opening."""
+        """Returns whether a transaction was delivered before the source was opened."""
         return self._received.contains(gtid)
 
     def begin(self, begun: Begun) -> None:
@@ -167,13 +170,15 @@ class LogState:
         self.maps.clear()
 
     def can_pass(self, head: str, numbers: Ints) -> bool:
-        """Returns whether no transaction is open, and these, the next ones, are all new and unpublished."""
+        """Returns whether no transaction is open, and all of these transactions, which come next, are new and
+        unpublished.
+        """
         if self.begun is not None or self._awaits_half:
             return False
         return not self._received.contains_any(head, numbers)
 
     def pass_all(self, series: Series) -> None:
-        """Records transactions for which `can_pass` was asked, from their begin to their end."""
+        """Records transactions for which `can_pass` returned true, from their beginning to their end."""
         self._resume = None
         self._ended.append(series)
         self._ended_before = int(series.commits[-1]) + 1
@@ -265,7 +270,9 @@ class LogState:
         self.leaves_epoch = False
 
     def _coordinate(self, position: Position) -> int:
-        """Returns the coordinate of the transaction at a position: its commit, unless another server has set that."""
+        """Returns the coordinate of the transaction at a position: the position's commit, unless that is a coordinate
+        of another server.
+        """
         if self.half is not None and self.half[1:] == (position.epoch, position.commit):
             for begun in (*self._ended, self.begun):
                 if isinstance(begun, Begun) and begun.gtid == self.half[0]:

@@ -31,5 +31,5 @@ class Stops:
         return ChangelogError(kind, message, hint=hint, position=position, choices=choices)
 
     def here(self) -> Position:
-        """Returns the position of the next row; that of a place between two transactions if none is open."""
+        """Returns the position of the next row; if no transaction is open, that of a place between two transactions."""
         return self._run.here() if self._run.is_open else Position(self._state.epoch, self._state.here, 0)

@@ -5,7 +5,7 @@
     GTID ── QUERY "XA START …" ── TABLE_MAP ── ROWS ── XA_PREPARE                 its rows are held (`prepared`) …
     GTID ── QUERY "XA COMMIT …"                                                   … and published with this GTID
 
-MariaDB has no QUERY at the begin of a transaction: its GTID event says what kind of transaction begins.
+MariaDB has no QUERY at the beginning of a transaction: its GTID event says what kind of transaction begins.
 """
 
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
@@ -83,7 +83,7 @@ class TransactionReader:
                 self._refuse(event)
         return state.begun is None
 
-    # The begin of a transaction
+    # The beginning of a transaction
 
     def _mysql_gtid(self, event: log.MysqlGtid) -> None:
         committed_at = event.original_commit_us or event.header.timestamp_s * 1_000_000
@@ -160,7 +160,8 @@ class TransactionReader:
         """Publishes the rows of a prepared transaction that is committed now, or forgets them.
 
         The rows are unknown if the transaction was prepared before the changelog began. Then it may have changed any
-        table. (The same is seen if it has no rows and MySQL crashed before the COMMIT: only the COMMIT is logged.)
+        table. (The log looks the same if the transaction has no rows and MySQL crashed before the COMMIT: then only the
+        COMMIT is logged.)
         """
         begun = self._begun()
         held = self._state.complete(xa_id, begun.commit)

@@ -100,8 +100,8 @@ class Connection:
     def stream_packets(self, doing: str) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
 
-        `doing` names the attempted action. The last packet may have an error of the server, after which it sends
-        nothing. Raises ChangelogError (CONNECTION) if the connection broke.
+        `doing` names the attempted action. The last packet may be an error of the server, which sends nothing after an
+        error. Raises ChangelogError (CONNECTION) if the connection broke.
         """
         with self._unbroken(doing):
             return self._reader.packets(_STREAM_PACKETS_MAX)
@@ -167,7 +167,7 @@ def _open(address: Address) -> Any:
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext | None:
-    """Returns None if the client library should try TLS, and do without if the server does not offer it."""
+    """Returns None if the client library should try TLS, and connect without TLS if the server does not offer it."""
     if tls.mode in (TlsMode.DISABLED, TlsMode.PREFERRED):
         return None
     verifies = tls.mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
@@ -175,7 +175,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=tls.ca or None)
         context.check_hostname = tls.mode is TlsMode.VERIFY_IDENTITY
         context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL makes itself do not pass it
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that MySQL itself makes fail this check
         if tls.cert:
             context.load_cert_chain(tls.cert, keyfile=tls.key or None)
     except (OSError, ssl.SSLError) as error:

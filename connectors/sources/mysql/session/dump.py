@@ -28,9 +28,9 @@ _DOING = "starting to stream the binary log"
 def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gtids: bytes) -> None:
     """Makes the server send all events of transactions that are not in a set of GTIDs.
 
-    `gtids` is the set as a text of MariaDB, and `encoded_gtids` is the set in MySQL's encoding; the server is sent only
-    the form that it understands. No replica of the server may have the same `server_id`. Afterwards,
-    `connection.stream_packets` returns the events; before each event is a byte 0. Raises ChangelogError.
+    `gtids` is the set as MariaDB's text, and `encoded_gtids` is the set in MySQL's encoding; the server gets only its
+    own form. No replica of the server may have the same `server_id`. Afterwards, `connection.stream_packets` returns
+    the events; before each event is a byte 0. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)
@@ -51,5 +51,5 @@ def _preparation(flavour: Flavour, gtids: str) -> Sequence[str]:
     )
     if flavour is Flavour.MYSQL:
         return common
-    capability = 4  # we know GTID events
+    capability = 4  # says that we understand GTID events
     return (*common, f"SET @mariadb_slave_capability = {capability}", f"SET @slave_connect_state = '{gtids}'")

@@ -51,7 +51,7 @@ class Patience:
 class Packets:
     """Packets with their headers, one after another in `data`: packet n ends at `ends[n]`.
 
-    A payload that came in several packets has only one header here, whose bytes mean nothing.
+    A payload that came in several packets has only one header here, and the bytes of this header mean nothing.
     """
 
     data: bytes
@@ -102,7 +102,7 @@ class PacketReader:
         """Does nothing: PyMySQL closes the socket itself."""
 
     def _complete_packets(self, count_max: int) -> Packets:
-        """Takes complete packets out of the buffer: several small ones, or one whose payload continues in further
+        """Takes complete packets out of the buffer: several small packets, or one whose payload continues in further
         packets.
         """
         buffer, begin, size = self._buffer, self._at, len(self._buffer)

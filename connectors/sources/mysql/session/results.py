@@ -50,8 +50,8 @@ class TextRows:
 def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
     """Runs a query, and returns its rows.
 
-    Raises ChangelogError, and TooLargeError if the result has several rows, and these have more than `bytes_max` bytes
-    together.
+    Raises ChangelogError. Raises TooLargeError if the result has several rows that together have more than `bytes_max`
+    bytes.
     """
     rows = TextRows.none()
     for block in _blocks(connection, sql):

@@ -109,7 +109,7 @@ def explain(number: int, message: str, doing: str) -> ChangelogError:
 
 
 def _dump_failed(text: str, doing: str) -> ChangelogError:
-    """Returns our error for a dump of the binary log that the server refuses or ends; only its text says why."""
+    """Returns our error if the server refuses or ends a dump of the binary log. Only the error's text says why."""
     for part, kind, hint in _DUMP_ERRORS:
         if part in text:
             return ChangelogError(kind, f"{doing}: {text.partition(';')[0]}", hint=hint)

@@ -1,6 +1,6 @@
 """Reads chunks of tables. A chunk that is being read is called a window.
 
-Nothing is written to the server. A chunk is read in three steps:
+The service writes nothing to the server. A chunk is read in three steps:
 
     L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
 

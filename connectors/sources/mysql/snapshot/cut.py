@@ -1,12 +1,13 @@
 """Takes a cut through the server: a transaction whose snapshot sees exactly the transactions before a place in the log.
 
-MariaDB tells the place of a snapshot. There is one exception: the commit of an XA transaction is in the log before it
-is visible. MySQL does not tell the place at all, so no transaction may commit while the snapshot is taken. In both
-cases, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment. It waits for running statements, and other sessions
-wait meanwhile. So each attempt is short, and there is a longer pause before the next attempt.
+MariaDB says at which place of the log a snapshot is taken. There is one exception: the commit of an XA transaction is
+in the log before it is visible to snapshots. MySQL does not say the place at all. So in this exception, and with MySQL,
+no transaction may commit while the snapshot is taken, and `FLUSH TABLES WITH READ LOCK` stops all writers for a moment.
+The lock waits for running statements, and other sessions wait meanwhile. So each attempt is short, and there is a
+longer pause before the next attempt.
 
-Locks protect the definitions of the tables. They are taken before the snapshot. Without them, another table could get
-the name of a published table just after the snapshot, and would be read in its place.
+Locks on the definitions of the tables are taken before the snapshot. Without them, another table could get the name of
+a published table just after the snapshot, and would be read in its place.
 """
 
 import contextlib
@@ -135,6 +136,6 @@ def _xa_commits(asking: Connection) -> int:
 
 
 def _told_cut(reading: Connection) -> Cut:
-    """Returns the cut. MariaDB tells at which place of the log the snapshot was taken."""
+    """Returns the cut. MariaDB says at which place of the log the snapshot was taken."""
     place = snapshot_place(reading.query)
     return Cut(end=place.coordinate, gtids=place.gtids(reading.query).text)

@@ -25,8 +25,8 @@ class KeyColumn:
 
     `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
     the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
-    into a literal, which the server always accepts; it returns None for a text that no value of the column has.
-    `looked_up` is the SQL expression that equals this literal in the rows with the value.
+    (its text in messages) into a literal, which the server always accepts; it returns None for a text that no value of
+    the column has. `looked_up` is the SQL expression that equals this literal in the rows with the value.
     """
 
     compared: str
@@ -68,8 +68,8 @@ def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Liter
 
 
 def _after(key: Sequence[KeyColumn], bound: Literals) -> str:
-    """Returns the condition for keys after `bound`. It is not `(a, b) > (1, 2)`, because the server cannot use an index
-    for that.
+    """Returns the condition for keys after `bound`. The form `(a, b) > (1, 2)` is avoided, because the server cannot
+    use an index for it.
     """
     column, literal = key[0].compared, bound[0]
     if len(key) == 1:
@@ -203,7 +203,7 @@ _FAMILIES: Mapping[str, _Family] = {
         (_temporal("DATETIME(6)", _moment), "datetime timestamp"),
         (_plain("QUOTE({column})", "_utf8mb4 x'{value}'", _text), "uuid inet4 inet6"),
         (
-            # Their values are ordered by number, and equal to texts.
+            # These values are ordered by their number, but compared for equality by their text.
             _Family(
                 compared="({column} + 0)",
                 literal="CONCAT('', {column} + 0)",

@@ -51,8 +51,8 @@ class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
     `signature` identifies the columns, and the table itself. `chunks` is about how many chunks the table has. `left`
-    holds the ranges that are not published yet, in order, and `queue` those of these ranges that are handed out.
-    `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
+    holds the ranges that are not published yet, in order. `queue` says which of them are handed out. `generation`
+    counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
     """
 
     entity: str

@@ -1,7 +1,7 @@
 """Reads the rows of requested keys from a table.
 
-The keys are canonical texts. The server may treat several texts as equal, such as `a` and `A`. So the rows that it
-returns are matched with the requested keys by the key text that our encoder produces for them.
+The keys are canonical texts, as messages have them. The server may treat several texts as equal, such as `a` and `A`.
+So each returned row is matched with the requested keys by the key text that our encoder produces for the row.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Plans and starts the table reads of one opening (`capture.table_reads`), with what MySQL adds to them.
+"""Plans and starts the table reads of an opened source (`capture.table_reads`), with what MySQL adds to them.
 
 A chunk is a range of keys, or the rows of some keys.
 """
@@ -29,7 +29,7 @@ from changelog.envelope.entity import Entity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """What the table reads of one opening need.
+    """What the table reads of an opened source need.
 
     `workers` threads read over sessions that `connect` opens, at first in chunks of `chunk_rows` rows. `tables`
     describes the tables, as the catalogue has them. `horizon` is the coordinate at which the stream begins. `chunks`
@@ -57,7 +57,7 @@ def planned_reads(
     windows: Mapping[str, Any],
     repairs: Repairs,
 ) -> TableReads:
-    """Plans what an opening reads. `windows` and `repairs` are the stored progress and the stored repairs."""
+    """Plans what an opened source reads. `windows` and `repairs` are the stored progress and the stored repairs."""
     plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
     columns = catalog.all_rows([entity.table for entity in plan.unread])
     tables = {

@@ -59,7 +59,7 @@ class Delivered:
         return snapshot
 
     def gtid(self, coordinate: int) -> str | None:
-        """Returns the GTID of a transaction; None if it is forgotten or was delivered before the opening."""
+        """Returns the GTID of a transaction; None if it is forgotten, or was delivered before the stream was opened."""
         with self._lock:
             place = bisect_left(self._coordinates, coordinate)
             is_there = place < len(self._coordinates) and self._coordinates[place] == coordinate
@@ -94,7 +94,7 @@ class GtidSnapshot:
         self._delivered = delivered
 
     def misses(self, ids: Ints) -> Mask:
-        """See `Visibility`. A transaction may be treated as missing although the snapshot sees it; that is safe."""
+        """See `Visibility`. It is safe to treat a transaction as missing although the snapshot sees it."""
         coordinates, places = np.unique(ids, return_inverse=True)
         gtids = [self._delivered.gtid(coordinate) for coordinate in coordinates.tolist()]
         mask: Mask = np.array([gtid is not None and not self.executed.contains(gtid) for gtid in gtids], bool)[places]

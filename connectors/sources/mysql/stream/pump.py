@@ -1,6 +1,6 @@
 """Receives the events of the binary log in a thread of its own, which fills a bounded queue.
 
-While the queue is full, the thread does not read, and the server waits. `session.dump` sets how long it waits.
+While the queue is full, the thread does not read, and the server waits. `session.dump` sets how long the server waits.
 """
 
 import threading

@@ -28,8 +28,8 @@ server's own limit may be lower.
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00'",
-    # This ends all other modes, above all PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. A key can be an invalid date, such
-    # as 2024-02-31.
+    # This turns off all other modes, above all PAD_CHAR_TO_FULL_LENGTH and ANSI_QUOTES. It is allowed here because a
+    # key can be an invalid date, such as 2024-02-31.
     "SET sql_mode = 'ALLOW_INVALID_DATES'",
     f"SET sql_select_limit = 18446744073709551615, wait_timeout = {IDLE_S}",
 )
@@ -121,8 +121,9 @@ _DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
 """The server prints a FLOAT with only 6 digits. The product is a DOUBLE, so it has all digits, and it keeps the sign of
 -0.
 
-MariaDB 11.8 prints -0 as 0, so the comments add an expression that asks for the sign. Only MariaDB executes them. MySQL
-must not, because its IF, if given a text and a number, prints numbers with too few digits.
+MariaDB 11.8 prints -0 as 0, so the `/*M! … */` comments, which only MariaDB executes, add an expression that asks for
+the sign. MySQL must not execute that expression, because its IF prints numbers with too few digits if it is given a
+text and a number.
 """
 
 _AS_SENT: Conversion = None, None

@@ -23,7 +23,7 @@ def text(to_utf8: ToUtf8) -> Printer:
 
 
 def char(to_utf8: ToUtf8) -> Printer:
-    """Prints a CHAR without the spaces at its end. Queries do not return these spaces either."""
+    """Prints a CHAR without the spaces at its end. Queries leave out these spaces, too."""
     return lambda raw: to_utf8(bytes(raw)).rstrip(b" ")
 
 

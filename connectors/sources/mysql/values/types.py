@@ -77,7 +77,9 @@ def base64(text: bytes) -> bytes:
 
 
 def embedded(text: bytes) -> bytes:
-    """Returns JSON as it is, and any other text as a string: MariaDB does not always enforce that a json is JSON."""
+    """Returns JSON as it is, and any other text as a string, because MariaDB does not always enforce that a json is
+    JSON.
+    """
     try:
         canonical.parse(text)
     except ChangelogError:

@@ -75,8 +75,8 @@ def claim_slot(
 def _announce(replication: ReplicationConnection, name: str, pid: int) -> list[_Claimant]:
     """Announces this session's claim and returns the other claimants.
 
-    If several sessions see each other, the one with the lowest number keeps its announcement until it is alone. The
-    others withdraw and draw another number next time, so one of them always gets the slot.
+    If several sessions see each other, the session with the lowest number keeps its announcement until it is alone. The
+    others withdraw their announcements, and take another random number next time. So one of them always gets the slot.
     """
     claimants = _claimants(replication, name)
     if all(claimant.session.pid != pid for claimant in claimants):

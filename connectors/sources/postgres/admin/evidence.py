@@ -31,8 +31,9 @@ _PROBED_PAGES = 128
 _SCHEMAS_PUBLISHED = 150000
 
 _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
-"""Groups of type OIDs (integers; text and varchar). A key column's type may change within a group: the texts of the
-keys stay the same."""
+"""Groups of type OIDs: the integers, and text with varchar. A key column's type may change within a group, because the
+texts of the keys stay the same.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ class Unlogged:
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
     """Looks at the catalogue. A look locks no table, so it never waits for an ALTER TABLE.
 
-    A first statement reads the position at which the log ends (`Evidence.lsn`), and only then a second one reads the
+    A first statement reads the position at which the log ends (`Evidence.lsn`). Then a second statement reads the
     catalogue. So the look sees every change of a table that was made before the log reached `lsn`.
     """
     requests = [
@@ -191,7 +192,7 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
 
     So `unlogged` finds no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
     and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look,
-    but a truncated one has none; this tells them apart.
+    but a truncated partition has none. This is how the two are told apart.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():

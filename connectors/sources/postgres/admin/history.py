@@ -2,11 +2,11 @@
 
 A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
 later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
-slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed.
-Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
-stream starts at it. The stream's first transaction must then be the same one, with the same commit position, id and
-time. The source confirms nothing before this transaction has arrived. If the source confirmed something earlier, the
-server would not send the transaction at the next start.
+slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed
+then. Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that
+transaction, the stream starts at that transaction. The stream's first transaction must then be the same one, with the
+same commit position, id and time. The source confirms nothing before this transaction has arrived. If the source
+confirmed something earlier, the server would not send the transaction at the next start.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,8 @@ def last_transaction(transaction: Transaction, publication: str) -> dict[str, An
 
 
 class History:
-    """Knows which transaction the stream of one opening must start with, and how far the source may confirm.
+    """Knows which transaction the stream must start with after the source was opened, and how far the source may
+    confirm.
 
     `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if that
     transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has

@@ -19,7 +19,7 @@ FIRST_EPOCH = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the WAL in one epoch and on one timeline. `end_lsn` is where it ends; None for the last stretch."""
+    """A part of the log in one epoch and on one timeline. `end_lsn` is where it ends; None for the last stretch."""
 
     end_lsn: int | None
     epoch: int

@@ -1,7 +1,7 @@
 """Sends signals: writes requests to the service into the database's log, as messages.
 
-`changelog.envelope.signal` defines their form. Any role may write such messages; if `[signals] secret` is configured,
-the service obeys only signals that are signed with it.
+`changelog.envelope.signal` defines the form of the requests. Any role may write such messages; if `[signals] secret` is
+configured, the service obeys only signals that are signed with it.
 """
 
 from changelog.connectors.sources.postgres.session.connection import Connection, translated

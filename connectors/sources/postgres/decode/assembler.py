@@ -1,6 +1,6 @@
 """Turns frames of the replication stream into rows of the changelog. The module is pure.
 
-A frame holds one message of pgoutput: a row, or a control message such as the begin of a transaction. This module
+A frame holds one message of pgoutput: a row, or a control message such as the beginning of a transaction. This module
 decodes the control messages and passes them to the `Assembly` of the capture core, which puts the rows in order.
 """
 

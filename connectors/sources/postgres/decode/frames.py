@@ -57,7 +57,7 @@ class Frames:
         return int(_START.unpack_from(self.data, self.starts[frame] - HEADER)[0])
 
     def hold(self, relids: Collection[int]) -> bool:
-        """Returns whether a row of one of these relations is before the cut; truncates are not considered."""
+        """Returns whether a row of one of these relations is before the cut, not counting truncates."""
         words: npt.NDArray[np.uint32] = np.ndarray((len(self.data) - 3,), ">u4", buffer=self.data, strides=(1,))
         return bool(np.isin(words[self.starts[self.rows] + 1], list(relids)).any())
 

@@ -106,10 +106,10 @@ class _History:
             )
 
     def _files(self) -> Iterator[Alteration]:
-        """Yields at most one alteration for all truncates of the table and one for all rewrites.
+        """Yields at most one alteration for all truncates of the table, and at most one for all rewrites.
 
-        The line is that of the last such statement. For rewrites, it is that of the last statement that may have
-        changed values, if there is one.
+        The line of the alteration is the line of the last such statement. For rewrites, the last statement that may
+        have changed values comes first, if there is one.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]

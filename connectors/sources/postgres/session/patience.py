@@ -32,8 +32,8 @@ class Patience:
     """How long a connection waits for its server.
 
     `silence_s` is the longest wait without a byte, in seconds; None means no limit. After such a wait, `excused` is
-    called. It returns whether the server has a good reason to be silent; if so, the wait starts again. Once `stopping`
-    returns true, the limit is `stopping_s`.
+    called, which returns whether the server has a good reason to be silent. If it has one, the wait starts again. Once
+    `stopping` returns true, the limit is `stopping_s`.
     """
 
     silence_s: float | None = ANSWER_S

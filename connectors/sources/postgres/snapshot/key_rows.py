@@ -1,8 +1,8 @@
 """Reads the rows of requested keys from a table.
 
 The server's input function converts a key's canonical text back into a value, with which the table is searched. A type
-may treat several texts as equal, such as 1.5 and 1.50. So the rows that the server returns are matched with the
-requested keys by the key text that our encoder produces for them.
+may treat several texts as equal, such as 1.5 and 1.50. So each returned row is matched with the requested keys by the
+key text that our encoder produces for the row.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Plans and starts the table reads of one opening. Adds to `capture.table_reads` what is special to PostgreSQL.
+"""Plans and starts the table reads of an opened source. Adds to `capture.table_reads` what is special to PostgreSQL.
 
 A chunk is a range of pages, or the rows of some keys.
 """
@@ -34,12 +34,12 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """What the table reads of one opening need.
+    """What the table reads of an opened source need.
 
     `workers` threads read over connections that `connect` opens, at first in chunks of `chunk_pages` pages. `tables`
     describes the tables, as the catalogue has them. `horizon` is a transaction id above all ids that the server had
-    assigned before the opening. `changelog` reads the stored rows of entities; it is None if the sink cannot be read.
-    `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
+    assigned before the source was opened. `changelog` reads the stored rows of entities; it is None if the sink cannot
+    be read. `reach` is called at each of `FAIL_POINTS`, so that tests can crash there.
     """
 
     origin: Origin
@@ -60,7 +60,7 @@ def planned_reads(
     windows: Mapping[str, Any],
     repairs: Repairs,
 ) -> TableReads:
-    """Plans what an opening reads. `windows` and `repairs` are the stored progress and the stored repairs."""
+    """Plans what an opened source reads. `windows` and `repairs` are the stored progress and the stored repairs."""
     plan = PlannedReads(entities, windows, repairs, can_sweep=context.changelog is not None)
     hashes = signatures(catalog, [entity.table for entity in plan.unread])
     tables = {

@@ -17,8 +17,8 @@ Mask = npt.NDArray[np.bool_]
 class Snapshot:
     """The result of `pg_current_snapshot()`.
 
-    Transactions below `xmin` have ended, those from `xmax` on have not, and those in between have ended unless they
-    are in `running`. A transaction that has ended is visible, or it was rolled back and changed nothing.
+    Transactions with ids below `xmin` have ended, and those from `xmax` on have not. Those in between have ended unless
+    they are in `running`. A transaction that has ended is visible, or it was rolled back and changed nothing.
     """
 
     xmin: int

@@ -67,7 +67,7 @@ class Stream:
         Only `take` changes it. If the frames taken leave no transaction open, the log up to this position is complete.
         """
         self.reply_requested = False
-        """Whether the server requested a reply since the last `confirm`; a server that shuts down waits for the reply.
+        """Whether the server requested a reply since the last `confirm`. A server that shuts down waits for it.
         """
         self._connection = connection
         self._max_bytes = max_bytes

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 def is_printed(name: str, text: bytes) -> bool:
-    """Returns whether the type of this name can print this text."""
+    """Returns whether the type with this name can print this text."""
     if name in _JSON:
         return _is_json(text)
     pattern = _PRINTED.get(name)

@@ -50,7 +50,7 @@ class EngineOrigin:
         return 0
 
     def is_lost(self, stored: Checkpoint) -> bool:  # noqa: ARG002
-        """See `Origin.is_lost`: only a start tells."""
+        """See `Origin.is_lost`: this is known only after a start."""
         return False
 
     def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:  # noqa: ARG002
@@ -87,7 +87,7 @@ class EngineOrigin:
         return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `Origin.remnants`: Debezium creates its own, such as a replication slot."""
+        """See `Origin.remnants`: none, because Debezium creates what it needs, such as a replication slot."""
         return ()
 
     def drop(self, kind: str) -> None:

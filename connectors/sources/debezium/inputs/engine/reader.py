@@ -22,7 +22,9 @@ HISTORY = "history"
 """The member of `identity` that has the history of schemas."""
 
 STARTED_S = 20.0
-"""How long the end of the input is unknown after the start, if nothing has arrived: the connector is still starting."""
+"""How long the end of the input is unknown after the start, if nothing has arrived: the connector may still be
+starting.
+"""
 
 MESSAGES_MAX = 8192
 
@@ -36,7 +38,7 @@ _log = structlog.get_logger("debezium")
 
 
 class EngineInput:
-    """One opening of the input; see `changelog.connectors.sources.debezium.inputs.Input`.
+    """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
 
     The parts are the partitions of Debezium's source. Each record counts one step. The constructor starts the process.
     """

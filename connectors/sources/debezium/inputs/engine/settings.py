@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _NAMES: Mapping[str, str] = {"postgresql": "postgres"}
-"""The names of connectors as Debezium's jars spell them, where that is another name."""
+"""The names of connectors in the names of Debezium's jars, where the two differ."""
 
 _TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserver", "informix", "ibmi", "cockroachdb"})
 """The connectors that choose tables by `table.include.list`."""
@@ -16,7 +16,7 @@ _WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracl
 
 
 TABLES = "table.include.list"
-"""The property that names the tables. The checkpoint has it, too."""
+"""The property that names the tables. The checkpoint stores it, too."""
 
 _PUBLICATION = "publication.autocreate.mode"
 
@@ -31,7 +31,7 @@ class EngineSettings:
     """How Debezium runs.
 
     `properties` are those of the connector, as Debezium documents them. `jars` is the folder with its jars; None means
-    that into which `changelog debezium install` put them. Java's heap has `heap_mib`.
+    the folder of `changelog debezium install`. Java's heap has `heap_mib`.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -44,8 +44,8 @@ def defaults(
 ) -> Mapping[str, str]:
     """Returns the properties that a connector has if the configuration does not name them.
 
-    Only `tables` are read. Debezium sends heartbeats, so that the offset, and with it what the database may forget,
-    also advances while these tables do not change. `java_class` is the connector's class, if it is known.
+    Only `tables` are read. Debezium sends heartbeats, so that the offset also advances while these tables do not
+    change, and the database can discard its log up to there. `java_class` is the connector's class, if it is known.
     """
     properties = {
         "topic.prefix": name,
@@ -69,11 +69,11 @@ def defaults(
 
 
 def continued(properties: Mapping[str, str], tables: object) -> Mapping[str, str]:
-    """Returns the properties with which a connector continues that read `tables` before.
+    """Returns the properties with which a connector continues, if it read `tables` before.
 
-    With `filtered`, Debezium alters the publication at each start, in the session that reads the log. PostgreSQL then
-    decodes older rows with the present columns of their tables, and crashes if they had others: seen with 18.6. So the
-    publication is altered only if the tables are others.
+    With `publication.autocreate.mode=filtered`, Debezium alters the publication at each start, in the session that
+    reads the log. PostgreSQL then decodes older rows with the present columns of their tables, and crashes if the rows
+    had other columns (seen with 18.6). So the publication is altered only if the list of tables has changed.
     """
     if properties.get(_PUBLICATION) != "filtered" or properties.get(TABLES) != tables:
         return properties

@@ -1,8 +1,8 @@
 """Decides where each partition is read from, and whether the topics still continue what the changelog has.
 
-A restart must continue exactly after the last stored message. That is impossible if messages after it are gone, or if
-the topic is another one now, or has other partitions: then the events of a key may be in two partitions, and their
-order is unknown.
+A restart must continue exactly after the last stored message. This is impossible if messages after it are gone, or if
+the topic was created again. It is also impossible if the topic has more partitions than before: then the events of a
+key may be in two partitions, and their order is unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -61,7 +61,7 @@ def part_of(name: str) -> Part:
 
 
 def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) -> Iterator[str]:
-    """Yields, for each known topic that is not the one that it was, what has changed."""
+    """Yields what has changed, for each known topic that is not the same any more."""
     for name, before in sorted(known.items()):
         now = present.get(name)
         if now is None:
@@ -76,7 +76,7 @@ def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) 
 
 
 def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
-    """Yields, for each partition that does not have the next message any more, which offsets are lost."""
+    """Yields which offsets are lost, for each partition that does not have the next message any more."""
     for part, offset in sorted(progress.items()):
         topic, number = part
         begin, end = topics.begins.get(part), topics.ends.get(part)
@@ -95,14 +95,14 @@ def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
 
 
 def problems(
-    identity: Mapping[str, Any] | None, progress: Progress | None, topics: Topics, kept: Collection[str]
+    identity: Mapping[str, Any] | None, progress: Progress | None, topics: Topics, configured: Collection[str]
 ) -> list[str]:
     """Returns why the topics do not continue the changelog, one line each.
 
-    `identity` and `progress` are stored in its checkpoint. `kept` has the stored topics that the configuration still
-    names. The others are no longer read, and may have changed.
+    `identity` and `progress` are stored in its checkpoint. `configured` has the stored topics that the configuration
+    still names. The other stored topics are no longer read, and may have changed.
     """
-    known = {name: TopicState.from_json(value) for name, value in (identity or {}).items() if name in kept}
+    known = {name: TopicState.from_json(value) for name, value in (identity or {}).items() if name in configured}
     changed = list(changes(known, topics.states))
     stored = {part_of(name): int(offset) for name, offset in (progress or {}).items()}
     return changed or list(losses({part: offset for part, offset in stored.items() if part[0] in known}, topics))

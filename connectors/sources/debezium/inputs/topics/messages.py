@@ -9,7 +9,7 @@ from changelog.connectors.sources.debezium.decode.events import Message
 
 
 def message_of(answer: KafkaMessage) -> Message:
-    """Returns the message in an answer of the client that is no error."""
+    """Returns our message for a message of the client, which must not be an error."""
     return Message(
         topic=answer.topic() or "",
         key=answer.key(),

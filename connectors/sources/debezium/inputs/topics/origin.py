@@ -48,7 +48,7 @@ class TopicsOrigin:
         return TopicsInput(self._settings, source.get("identity"), source.get("progress"), source.get("ahead", ()))
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
-        """See `Origin.sampled`: the last messages of the topics tell."""
+        """See `Origin.sampled`: the last messages of the topics say it."""
         admin = self._settings.client.admin()
         topics = Topics(states=read_states(admin, self._settings), begins={}, ends={})
         first, last = begins(admin, topics.parts), ends(admin, topics.parts)
@@ -77,8 +77,8 @@ class TopicsOrigin:
 
     def _problems(self, topics: Topics, stored: Checkpoint) -> Sequence[str]:
         identity, progress = stored.source.get("identity"), stored.source.get("progress")
-        kept = {topic for topic in identity or {} if self._settings.matches(topic)}
-        return problems(identity, progress, topics, kept)
+        configured = {topic for topic in identity or {} if self._settings.matches(topic)}
+        return problems(identity, progress, topics, configured)
 
     def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
         """See `Origin.findings`."""
@@ -167,7 +167,9 @@ class TopicsOrigin:
 
 
 def _compacted(admin: Admin, topics: Topics) -> Iterator[Finding]:
-    """Warns of topics that keep only the last event of each key: others may be gone before they are read."""
+    """Warns of topics that keep only the last event of each key, because earlier events may be gone before they are
+    read.
+    """
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics.states]
     compacted = []
     for resource, future in (admin.describe_configs(resources) if resources else {}).items():

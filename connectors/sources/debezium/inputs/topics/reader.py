@@ -29,11 +29,12 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOOK_S = 10.0
 """The seconds between two looks at the topics: whether there are new ones, and whether the present ones have changed.
 
-Only a look finds a topic that was created again, or that has more partitions. It also finds that no broker answers,
-because a consumer waits for brokers without an error."""
+Only a look shows that a topic was created again, or has more partitions. A look also shows that no broker answers: a
+consumer would wait for the brokers without an error.
+"""
 
 MESSAGES_MAX, BYTES_MAX = 8192, 8 << 20
-"""A batch ends at so many messages, or bytes."""
+"""A batch ends at so many messages, or at so many bytes."""
 
 _STEP = 512
 _SILENCE_S = 30.0
@@ -47,7 +48,7 @@ _log = structlog.get_logger("debezium")
 
 
 class TopicsInput:
-    """One opening of the input; see `changelog.connectors.sources.debezium.inputs.Input`.
+    """The opened input; see `changelog.connectors.sources.debezium.inputs.Input`.
 
     `identity`, `progress` and `ahead` are stored in the checkpoint; the first two are None for a new changelog. The
     messages of `ahead` come first, in this order. The constructor raises ChangelogError: GAP if the topics do not
@@ -65,8 +66,8 @@ class TopicsInput:
         self._settings, self._clock = settings, clock
         self._admin = settings.client.admin()
         topics = read_topics(self._admin, settings)
-        kept = {name for name in identity or {} if settings.matches(name)}
-        refuse(problems(identity, progress, topics, kept))
+        configured = {name for name in identity or {} if settings.matches(name)}
+        refuse(problems(identity, progress, topics, configured))
         self._states: Mapping[str, TopicState] = topics.states
         self.identity: Mapping[str, Any] = {name: state.to_json() for name, state in topics.states.items()}
         self._begun = offsets(progress or {}, topics)
@@ -78,7 +79,7 @@ class TopicsInput:
         self._consumer = settings.client.reader(
             group=settings.group,
             defaults=_DEFAULTS,
-            # By default, a consumer would go on at another offset if ours is gone, and say nothing.
+            # By default, a consumer whose offset is gone would silently go on at another offset.
             auto_offset_reset="error",
         )
         with translated("reading topics"):
@@ -121,7 +122,7 @@ class TopicsInput:
         return [placed for answer in answers if (placed := self._placed(answer)) is not None]
 
     def _placed(self, answer: KafkaMessage) -> Placed | None:
-        """Returns what arrived, in its place; None if it tells nothing new.
+        """Returns what arrived, in its place; None if it is nothing new.
 
         The end of a partition may be after offsets without a message, which the ends of transactions take.
         """
@@ -184,10 +185,10 @@ class TopicsInput:
             raise ChangelogError(Kind.ALTERED, f"there is a new topic {new[0]}")
 
     def settle(self) -> None:
-        """See `Input`: the constructor has made sure."""
+        """See `Input`: does nothing, because the constructor has checked it."""
 
     def left(self, progress: Progress) -> int:
-        """See `Input`. Topics that did not exist at this opening are not counted."""
+        """See `Input`. Topics that did not exist when the input was opened are not counted."""
         present = ends(self._admin, list(self._begun))
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._begun)
 

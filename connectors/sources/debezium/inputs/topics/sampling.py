@@ -24,7 +24,7 @@ def samples(
 ) -> Mapping[str, Sequence[Message]]:
     """Returns the last messages of each topic, oldest first within a partition.
 
-    It reads few messages of every partition at first, and more of those topics whose messages do not `suffice`.
+    At first, it reads few messages of every partition. It reads more from those topics whose messages do not `suffice`.
     """
     admin = settings.client.admin()
     first, last = begins(admin, parts), ends(admin, parts)

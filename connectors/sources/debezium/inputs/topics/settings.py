@@ -12,7 +12,8 @@ class TopicsSettings:
     """Which topics to read.
 
     The topics are those that match a pattern of `include` and no pattern of `exclude`. Offsets are also committed to
-    the consumer group `group`, for tools that show how far it is; the service itself never reads them there.
+    the consumer group `group`, for tools that show how far the service is. The service itself never reads these
+    offsets.
     """
 
     client: Client

@@ -121,14 +121,14 @@ def _retention(facts: Facts) -> Finding:
             f"the server deletes its binary log after {seconds / 3600:.3g} hours",
             f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service that is away for longer loses changes",
         )
-    kept = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
-    return ok("retention", f"the server keeps its binary log {kept}")
+    duration = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
+    return ok("retention", f"the server keeps its binary log {duration}")
 
 
 def _rights(facts: Facts) -> Finding:
     needed = _PRIVILEGES[facts.flavour]
     if facts.privileges is None:
-        return ok("rights", f"{facts.account} has roles; their rights show when the service starts")
+        return ok("rights", f"{facts.account} has roles; whether their rights suffice shows at the start")
     missing = [name for name in needed if name not in facts.privileges]
     if not missing:
         return ok("rights", f"{facts.account} may read the binary log")

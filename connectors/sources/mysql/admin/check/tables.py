@@ -40,7 +40,7 @@ def _layout(entity: Entity, table: Table) -> Iterator[Finding]:
     if name is not None:
         yield fail(
             entity.name,
-            f"column {name} of {table.schema}.{table.name} has an old layout; the log lacks the size of its values",
+            f"column {name} of {table.schema}.{table.name} has an old layout, in which the size of values is unknown",
             f"SET GLOBAL mysql56_temporal_format = ON, then {_alter(table)} FORCE",
         )
 

@@ -101,7 +101,7 @@ def gtid_list(cursor: Cursor, header: Header) -> GtidList:
 
 
 def zeros_to_the_end(cursor: Cursor) -> None:
-    """Passes the zero bytes with which MariaDB pads a short event. Raises the error for other bytes."""
+    """Skips the zero bytes with which MariaDB pads a short event. Raises ChangelogError (MALFORMED) for other bytes."""
     begin = cursor.at
     if any(cursor.rest()):
         raise cursor.malformed("unknown fields", begin)
@@ -145,7 +145,7 @@ def heartbeat(cursor: Cursor, header: Header) -> Heartbeat:
 
 
 def heartbeat_v2(cursor: Cursor, header: Header) -> Heartbeat:
-    """Decodes a HEARTBEAT_V2 of MySQL: fields with a type and a size, 1 for the file and 2 for the position."""
+    """Decodes a HEARTBEAT_V2 of MySQL: fields with a type and a size. Type 1 is the file, and type 2 the position."""
     file, position = None, None
     begin = cursor.at
     while kind := cursor.length():

@@ -9,7 +9,8 @@ _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 class Cursor:
     """Reads `data` from `at` up to `end`. Missing bytes raise ChangelogError (MALFORMED) with their offset.
 
-    All numbers are little-endian. `base` is the offset of `data` in `what`, for messages.
+    All numbers are little-endian. For error messages, `what` says what `data` belongs to, and `base` is its offset
+    there.
     """
 
     __slots__ = ("_base", "_what", "at", "data", "end")
@@ -32,7 +33,7 @@ class Cursor:
         return ChangelogError(Kind.MALFORMED, f"the binary log has {problem} (byte {offset} of the {self._what})")
 
     def skip(self, size: int) -> int:
-        """Passes `size` bytes, and returns where they begin."""
+        """Skips `size` bytes, and returns where they begin."""
         begin = self.at
         if size > self.end - begin:
             raise self.malformed(f"a field of {size} bytes where only {self.left} are left")
@@ -84,7 +85,7 @@ class Cursor:
         return text
 
     def part(self, size: int) -> "Cursor":
-        """Passes `size` bytes, and returns a cursor that reads only them."""
+        """Skips `size` bytes, and returns a cursor that reads only these bytes."""
         begin = self.skip(size)
         return Cursor(self.data, at=begin, end=self.at, base=self._base, what=self._what)
 

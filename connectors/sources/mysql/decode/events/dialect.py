@@ -12,7 +12,8 @@ class Dialect(NamedTuple):
 
     - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
     - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned, as in MariaDB and in newer versions of
-      MySQL. None if it is not known: 8.0.20 does not do this yet, and 8.0.24 does.
+      MySQL. None if it is not known, which is so for versions between 8.0.20, where it does not, and 8.0.24, where it
+      does.
     """
 
     geometry_has_collation: bool

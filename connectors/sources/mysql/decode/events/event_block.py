@@ -17,7 +17,7 @@ GAP_BYTES = 5
 """The bytes before each event: the header of its packet, and the status byte of the protocol."""
 
 PADDING_BYTES = 128
-"""The bytes after the last event in `EventBlock.joined`, so that a fixed number of bytes can be read of each event."""
+"""The bytes after the last event in `EventBlock.joined`. So a fixed number of bytes can be read from each event."""
 
 _VIEW_BYTES_MIN = 1 << 20
 """Events of at least this size are not copied out of the block."""
@@ -25,7 +25,7 @@ _VIEW_BYTES_MIN = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; the event before the first one would end at `begin`."""
+    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; for the first event, `begin` stands for `ends[n - 1]`."""
 
     data: bytes
     ends: Ints

@@ -40,7 +40,7 @@ class EventReader:
     """Decodes the events of one connection, or of one file, in their order.
 
     Its state is the last format description, which says whether events end with a checksum, and which server wrote
-    them. Before the first one, only events that the server makes for its reader can come.
+    them. Before the first format description, only events that the server makes for its reader can come.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class EventReader:
         """Decodes the event that fills `packet`, from its header on, without the status byte of the protocol.
 
         There is one event, except in a compressed transaction, whose events are decompressed while they are iterated.
-        Raises ChangelogError (MALFORMED) with the offset in the event if it cannot be read, if bytes are left over, or
-        if the checksum is wrong. No other error is raised. A memoryview is never decoded by `frequent_events`.
+        Raises ChangelogError (MALFORMED) with the offset in the event if the event cannot be read, if bytes are left
+        over, or if the checksum is wrong. No other error is raised. A memoryview is never decoded by `frequent_events`.
         """
         size = len(packet)
         if self._format is None or size < HEADER_BYTES + CHECKSUM_BYTES or not isinstance(packet, bytes):
@@ -93,7 +93,8 @@ class EventReader:
     def _has_checksum(self, cursor: Cursor) -> bool:
         """Whether the event ends with a checksum.
 
-        Before the first format description, it does if its last bytes are the checksum of the others.
+        Before the first format description, nothing says so. Then the event has a checksum if its last bytes are the
+        checksum of the bytes before them.
         """
         if self._format is not None:
             return self._format.has_checksums

@@ -1,7 +1,7 @@
 """The events of the binary log, one dataclass for each kind; `event_reader` decodes them.
 
-Nothing changes an event. The classes of the frequent ones are not frozen, because an object of a frozen class takes
-three times as long to make, and a log of small transactions has seven events for each change.
+No code changes an event. Still, the classes of frequent events are not frozen: an object of a frozen class takes three
+times as long to make, and a log of small transactions has seven events for each change.
 
 Sources: MySQL's source documentation, "Binlog Event", and MariaDB's "Replication Protocol".
 """
@@ -150,10 +150,10 @@ class GtidList:
 
 @dataclass(slots=True, kw_only=True)
 class Query:
-    """A statement. `sql` is in the character set of the collation `client_collation`: its id, None if it is not known.
+    """A statement. `sql` is in the character set of the collation with the id `client_collation`; None if not known.
 
-    `database` is the one that the session used. `sql_mode` are the server's bits, None if it is not known.
-    `microseconds` are to be added to the header's timestamp.
+    `database` is the one that the session used. `sql_mode` has the server's bits for this setting; None if it is not
+    known. The statement began `microseconds` after the header's timestamp.
     """
 
     header: Header
@@ -313,7 +313,7 @@ class StatementContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """An event of a change that is logged in another form than rows, against `binlog_format = ROW`."""
+    """An event of a change that is not logged as rows, as `binlog_format = ROW` would demand."""
 
     header: Header
     name: str

@@ -1,8 +1,9 @@
 """Decodes the events that most of a log consists of, in the form in which servers usually write them.
 
-The other modules define what an event means. A function of `DECODERS` returns either exactly what they return, or None;
-then they decode the event, or say what is wrong with it. The functions here take a quarter of their time: a struct
-reads all fixed fields at once, and the parts that are the same in many events are decoded only once.
+The other modules of this folder define what an event means. A function of `DECODERS` returns either exactly what those
+modules return, or None. After None, those modules decode the event, or say what is wrong with it. The functions here
+take a quarter of the time: a struct reads all fixed fields at once, and the parts that are the same in many events are
+decoded only once.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +33,9 @@ Decode = Callable[[bytes, Header, int, Dialect], Event | None]
 """Decodes the packet that begins with this header; the number is the offset at which its content ends."""
 
 BYTES_MAX = 1 << 20
-"""The size of the largest event with rows that is decoded here, because this copies the rows."""
+"""The size of the largest event with rows that is decoded here. The functions here copy the rows, which costs more for
+larger events.
+"""
 
 _XID = Struct("<Q")
 _QUERY = Struct("<IIBHH")

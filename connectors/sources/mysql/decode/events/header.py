@@ -15,7 +15,9 @@ EVENT_BYTES_MAX = 1 << 30
 """The size of the largest event: no server sends or accepts a larger packet (`max_allowed_packet`)."""
 
 IN_USE_FLAG = 0x01
-"""The server sets this flag in the first event of a file while it writes the file; the checksum stays as it was."""
+"""The server sets this flag in the first event of a file while it writes the file; the checksum is that of the event
+without the flag.
+"""
 
 ARTIFICIAL_FLAG = 0x20
 IGNORABLE_FLAG = 0x80

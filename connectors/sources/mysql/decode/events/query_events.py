@@ -88,7 +88,7 @@ _FIXED = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1
 
 
 def _variables(cursor: Cursor) -> QueryContext:
-    """Reads the status variables up to the first unknown one, whose size is not known. Servers do the same."""
+    """Reads the status variables. Stops at the first unknown one, because its size is unknown; servers do the same."""
     variables = QueryContext()
     while cursor.left:
         code = cursor.number(1)
@@ -107,7 +107,7 @@ def _variables(cursor: Cursor) -> QueryContext:
 
 
 def _skip_variable(cursor: Cursor, code: int) -> bool:
-    """Passes a status variable without a fixed size. Returns False if it is not known."""
+    """Skips a status variable without a fixed size. Returns False if the variable is not known."""
     if code in (_TIME_ZONE, _CATALOG_WITHOUT_ZERO):
         cursor.skip(cursor.number(1))
     elif code == _CATALOG:
@@ -127,7 +127,7 @@ def _skip_variable(cursor: Cursor, code: int) -> bool:
 
 
 def _skip_databases(cursor: Cursor) -> None:
-    """Passes the names of the databases that a statement changes; each ends with a zero byte."""
+    """Skips the names of the databases that a statement changes; each name ends with a zero byte."""
     count = cursor.number(1)
     if count == _TOO_MANY_DATABASES:
         return

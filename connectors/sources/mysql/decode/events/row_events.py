@@ -65,7 +65,7 @@ def rows(
 
 
 def _skip_extra_data(cursor: Cursor) -> None:
-    """Passes the extra data, whose size includes the two bytes of the size."""
+    """Skips the extra data, whose size includes the two bytes of the size."""
     begin = cursor.at
     size = cursor.number(2)
     if size < 2:

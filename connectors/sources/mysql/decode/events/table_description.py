@@ -1,7 +1,7 @@
 """Decodes the part of a table map that describes the table: names, types, and the optional metadata of columns.
 
-Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. For some optional fields,
-it depends on the server which columns they are about: see `dialect`.
+Source: MySQL's `rows_event.h`, class `Table_map_event`, with `Optional_metadata_field_type`. Some optional fields are
+about different columns on different servers: see `dialect`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -191,7 +191,7 @@ def _names(field: Cursor, width: int) -> Sequence[str]:
 def _unsigned(cursor: Cursor, shapes: Sequence[Shape], fields: _Fields, dialect: Dialect) -> set[int]:
     """Returns the indexes of the unsigned columns. The field has a bit for each numeric column, high bits first.
 
-    If it is not known whether a YEAR has a bit, both ways have to give the same signs.
+    If it is not known whether a YEAR has a bit, the bits are read both ways, and both must give the same signs.
     """
     without_years, with_years = _of_types(shapes, _NUMERIC), _of_types(shapes, _NUMERIC | {TypeCode.YEAR})
     if dialect.year_has_sign is not None:

@@ -1,1 +1,1 @@
-"""The rows of events: their values become texts, and the texts rows of the changelog."""
+"""Converts the rows of events: values become texts, and the texts become rows of the changelog."""

@@ -12,7 +12,9 @@ from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
 RELATION = 1
-"""The `relid` of every table. The source itself notices if another table takes the name of a published one."""
+"""The `relid` (a table's id) of every table, as the log has no such ids. The source finds out in another way if a new
+table takes the name of a published one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,5 +49,5 @@ class Binder:
 
 
 def needed(binding: Binding) -> list[int]:
-    """Returns the places of the columns whose values are published, or make up the key or the partition; ascending."""
+    """Returns the places of the columns that are published or belong to the key or partition, in ascending order."""
     return sorted({field.index for field in (*binding.fields, *binding.key, *binding.partition)})

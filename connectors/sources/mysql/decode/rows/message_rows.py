@@ -1,4 +1,4 @@
-"""Reads the messages to the service in rows that were inserted into the tables of stamps and signals."""
+"""Reads messages to the service: the rows that were inserted into the tables of stamps and signals."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,7 +12,7 @@ _NUMBER, _CONTENT = "id", "content"
 
 
 def message_rows(table_map: TableMap, event: Rows) -> Iterator[tuple[int, bytes]]:
-    """Yields the number and the text of each row; none if the table lacks their columns, `id` and `content`."""
+    """Yields the number (`id`) and the text (`content`) of each row; nothing if the table lacks such a column."""
     places = _places(table_map.body, table_map.dialect)
     if places is None:
         return

@@ -22,10 +22,10 @@ BODY_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows of some events, with one element for each event, but `starts` for each row.
+    """Rows of some events. Each list has one element for each event, except `starts`, which has one for each row.
 
-    `bodies` are the events' rows, `counts` the numbers of their changes, and `first_places` the places of the first
-    ones in the block. `starts` are where the rows begin in all bodies together.
+    `bodies` has the rows of each event, `counts` the number of its changes, and `first_places` the place of its first
+    change in the block. `starts` says where the rows begin in the joined bodies.
     """
 
     bodies: Sequence[bytes | pa.Buffer]
@@ -136,11 +136,11 @@ def _none() -> Ints:
 
 @dataclass(slots=True, eq=False)
 class Statements:
-    """Events of one table and with one op, whose rows are all of the columns, in a run of transactions.
+    """Events of one table and one op in a run of transactions. Their rows contain all columns.
 
     For each event, `numbers` has its number in the run; its rows are `sizes` bytes of `octets` from `begins` on. After
-    `scan`, `counts` has how many changes it is, and `starts` where each row begins in `bodies()`. `first_rows` is the
-    number of its first change.
+    `scan`, `counts` has the number of its changes, and `starts` where each row begins in `bodies()`. `first_rows` is
+    the number of its first change.
     """
 
     table: BoundTable

@@ -1,4 +1,4 @@
-"""Splits the rows of an event into the raw bytes of each value. Faster paths have to give the same."""
+"""Splits the rows of an event into the raw bytes of each value. Faster paths must return the same bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

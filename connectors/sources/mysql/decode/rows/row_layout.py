@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError
 
 _EVENTS_MIN = 32
 _ROWS_MAX = 8
-"""How many events there must be, with how few rows each, so that `starts_in` finds the rows."""
+"""`starts_in` finds the rows only of at least so many events, with at most so many rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
 """Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
@@ -28,7 +28,9 @@ read the rows.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """The values of one column: `raw` has those that are not null. The mask `null` is None if none is null."""
+    """The values of one column: `raw` has those that are not null. The mask `null` says which are null; it is None if
+    none is.
+    """
 
     raw: RawColumn
     null: Mask | None
@@ -67,7 +69,7 @@ class RowLayout:
             return []
 
     def starts_in(self, octets: Bytes, begins: Ints, sizes: Ints) -> Ints | None:
-        """Returns where each row of many events of few rows begins, counted in all rows one after another.
+        """Returns where each row begins in the joined rows of many events, which have few rows each.
 
         The rows of an event are `sizes` bytes of `octets` from `begins` on. Returns None if `starts` has to find them:
         there are few events, or one has many rows, or unusual ones. `octets` needs `PADDING_BYTES` after the rows.
@@ -75,18 +77,18 @@ class RowLayout:
         if len(begins) < _EVENTS_MIN:
             return None
         shifts, limits = np.cumsum(sizes) - sizes - begins, begins + sizes
-        numbers, at, found = np.arange(len(begins)), begins, list[tuple[Ints, Ints]]()
+        numbers, at, rounds = np.arange(len(begins)), begins, list[tuple[Ints, Ints]]()
         while len(numbers):
-            found.append((numbers, at + shifts[numbers]))
+            rounds.append((numbers, at + shifts[numbers]))
             at = self._ends(octets, at, limits[numbers])
-            if len(found) > _ROWS_MAX or (at < 0).any():
+            if len(rounds) > _ROWS_MAX or (at < 0).any():
                 return None
             more = at < limits[numbers]
             numbers, at = numbers[more], at[more]
-        if len(found) == 1:
-            return found[0][1]
-        order = np.argsort(np.concatenate([numbers for numbers, _ in found]), kind="stable")
-        ordered: Ints = np.concatenate([starts for _, starts in found])[order]
+        if len(rounds) == 1:
+            return rounds[0][1]
+        order = np.argsort(np.concatenate([numbers for numbers, _ in rounds]), kind="stable")
+        ordered: Ints = np.concatenate([starts for _, starts in rounds])[order]
         return ordered
 
     def _ends(self, octets: Bytes, rows: Ints, limits: Ints) -> Ints:
@@ -140,8 +142,9 @@ def _framed(octets: Bytes, starts: Ints, frame: Framing) -> RawColumn:
 def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     """Compiles a function that finds the rows of one table.
 
-    Each row begins where the one before it ends, so nothing but a loop finds them. The loop consists of what this table
-    needs: a single addition for all columns of a fixed size that are not nullable, and a few for each other column.
+    Each row begins where the row before it ends, so only a loop can find the rows. The loop has only the steps that
+    this table needs: one addition for all columns of a fixed size that are not nullable, and a few for each other
+    column.
     """
     null_bytes = (len(frames) + 7) // 8
     never = sum(1 << place for place, can in enumerate(nullable) if not can)
@@ -156,10 +159,10 @@ def _compiled(frames: Sequence[Framing], nullable: Sequence[bool]) -> Scan:
     bitmap = " | ".join(f"body[at + {byte}] << {8 * byte}" for byte in range(null_bytes))
     source = "\n".join(
         [
-            "def scan(body, found):",
+            "def scan(body, report):",
             "    at, end = 0, len(body)",
             "    while at < end:",
-            "        found(at)",
+            "        report(at)",
             f"        nulls = {bitmap}",
             f"        if nulls & {never}: return False",
             *(f"        {line}" for line in lines),

@@ -17,7 +17,7 @@ LookUp = Callable[[Entity], tuple[Column, ...]]
 
 
 class Declarations(Protocol):
-    """What only the catalogue knows of columns (`Column.declared`)."""
+    """Says what only the catalogue knows of columns (`Column.declared`)."""
 
     def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
         """Returns the columns of a table map with their declared types."""

@@ -53,7 +53,7 @@ class StatementReader:
         return self._tokens[at] if at < len(self._tokens) else _END
 
     def take(self) -> Token:
-        """Returns the next token and passes it. Raises UnclearStatementError at the end."""
+        """Returns the next token and skips it. Raises UnclearStatementError at the end."""
         if self.at_end:
             raise UnclearStatementError
         token = self.peek()
@@ -61,14 +61,14 @@ class StatementReader:
         return token
 
     def accept(self, *keywords: str) -> bool:
-        """Passes these words if exactly they are next, and returns whether they were."""
+        """Skips these words if exactly they are next, and returns whether they were."""
         matches = all(self.peek(ahead).keyword == keyword for ahead, keyword in enumerate(keywords))
         if matches:
             self._at += len(keywords)
         return matches
 
     def accept_symbol(self, symbol: str) -> bool:
-        """Passes a symbol if it is next, and returns whether it was."""
+        """Skips a symbol if it is next, and returns whether it was."""
         token = self.peek()
         matches = token.kind is Lexeme.SYMBOL and token.text == symbol
         if matches:
@@ -76,12 +76,12 @@ class StatementReader:
         return matches
 
     def skip_any(self, keywords: frozenset[str]) -> None:
-        """Passes words as long as they are among these."""
+        """Skips words as long as they are among these."""
         while self.keyword in keywords:
             self._at += 1
 
     def find(self, keywords: frozenset[str]) -> str:
-        """Passes everything up to the first of these words, and the word. Returns it, or an empty text at the end."""
+        """Skips everything up to the first of these words, and this word. Returns it, or an empty text at the end."""
         while not self.at_end:
             keyword = self.take().keyword
             if keyword in keywords:
@@ -89,7 +89,7 @@ class StatementReader:
         return ""
 
     def name(self) -> str:
-        """Passes a name of anything but a table, and returns it as it is written.
+        """Skips a name of anything but a table, and returns the name as it is written.
 
         Raises UnclearStatementError if something else is next, or a name with bytes that could not be decoded.
         """
@@ -99,18 +99,18 @@ class StatementReader:
         return token.text
 
     def database(self) -> str:
-        """Passes the name of a database, and returns it."""
+        """Skips the name of a database, and returns it."""
         return self._folded(self.name())
 
     def table(self) -> TableName:
-        """Passes the name of a table, with or without its database, and returns it."""
+        """Skips the name of a table, with or without its database, and returns it."""
         first = "" if self.accept_symbol(".") else self.database()
         if not first or self.accept_symbol("."):
             return TableName(first or self._database, self.database())
         return TableName(self._database, first)
 
     def all_tables(self, stop: frozenset[str] = frozenset()) -> frozenset[TableName]:
-        """Passes the tokens up to a word in `stop` that is outside of parentheses. Returns all names of tables that
+        """Skips the tokens up to a word in `stop` that is outside of parentheses. Returns all names of tables that
         these tokens can be: also keywords, columns and aliases, as if they were tables.
 
         Raises UnclearStatementError if the statement is not complete, and the tokens that were read have no such word.

@@ -2,7 +2,6 @@
 
 Applications that send such a stamp need not insert a row into `changelog_stamp`.
 
-
 A statement can begin with a comment as sqlcommenter writes it: names and values are percent-encoded, and a value is in
 single quotes. https://google.github.io/sqlcommenter/spec describes the form.
 
@@ -23,9 +22,9 @@ _PAIR: Final = re.compile(rb"([\w%.-]+)='((?:[^'\\]|\\.)*)'")
 def comment_stamp(sql: bytes) -> Stamp | None:
     """Returns the stamp in the comment at the beginning of a statement; None if there is none.
 
-    A comment is a stamp if it has the name `serviceName` with a value that is not empty. Other names than `apiVersion`
-    and `identifier` are ignored, because tools write comments, too. A comment of more than `NBYTES_MAX` bytes is
-    no stamp. `sql` is in any character set in which ASCII characters have one byte.
+    A comment is a stamp if it has the name `serviceName` with a value that is not empty. Except for `apiVersion` and
+    `identifier`, all other names are ignored, because tools write comments, too. A comment of more than `NBYTES_MAX`
+    bytes is no stamp. `sql` is in any character set in which ASCII characters have one byte.
     """
     comment = _COMMENT.match(sql, 0, NBYTES_MAX)
     if comment is None:

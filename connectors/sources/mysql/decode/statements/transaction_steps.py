@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 
 
 def rolled_back(reader: StatementReader) -> Sequence[Transactional]:
-    """ROLLBACK, and ROLLBACK TO a savepoint."""
+    """Returns what ROLLBACK does, or ROLLBACK TO a savepoint."""
     reader.accept("WORK")
     if not reader.accept("TO"):
         return (Transactional(verb=Verb.ROLLBACK),)
@@ -31,13 +31,13 @@ def released(reader: StatementReader) -> Sequence[Transactional]:
 
 
 def xa(reader: StatementReader) -> Sequence[Transactional]:
-    """XA START, END, PREPARE, COMMIT and ROLLBACK. Any other XA statement changes nothing."""
+    """Returns what XA START, END, PREPARE, COMMIT or ROLLBACK does. Any other XA statement changes nothing."""
     verb = _XA_VERBS.get(reader.take().keyword)
     return () if verb is None else (Transactional(verb=verb, xa_id=_xa_id(reader)),)
 
 
 def _xa_id(reader: StatementReader) -> XaId:
-    """The server prints an id as `X'6162',X'',1`; a client can leave out the second and third part."""
+    """Reads the id of an XA transaction, as `X'6162',X'',1`. A client can leave out the second and third part."""
     gtrid = _part(reader)
     bqual = _part(reader) if reader.accept_symbol(",") else b""
     format_id = _number(reader) if reader.accept_symbol(",") else 1

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from changelog.connectors.sources.mysql.decode.usual.headers import Ints, Octets
 
 _COMPARED_MAX = 8
-"""How many contents are looked for in all slices at once. Further ones are looked up slice by slice."""
+"""How many contents are looked for in all slices at once. Further contents are looked up slice by slice."""
 
 
 def distinct(octets: Octets, begins: Ints, lengths: Ints) -> tuple[Ints, Sequence[int]]:

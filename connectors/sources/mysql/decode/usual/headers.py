@@ -26,9 +26,10 @@ WINDOW_BYTES = 96
 assert WINDOW_BYTES < PADDING_BYTES
 
 _RESTART = bytes.fromhex("0080fdfbab")
-"""The bytes in a gap between two events for which the CRC32 of all that was read so far is 0, as before any byte, if
-the event before them has the right checksum. So one call computes the checksums of all events: it ends with
-`WHOLE_CHECKSUM` if they are right, and any wrong one changes all that follow."""
+"""The bytes that are written into the gaps between events. If an event has the right checksum, the CRC32 of the event
+and of these bytes is 0, which is also the CRC32 of no bytes. So one CRC32 of the whole block checks all events: it is
+`WHOLE_CHECKSUM` if all checksums are right, and a wrong one changes it.
+"""
 assert len(_RESTART) == GAP_BYTES
 assert crc32(_RESTART, WHOLE_CHECKSUM) == 0
 
@@ -42,7 +43,7 @@ class Headers:
     """The headers of a block's events, with one element for each event.
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is before
-      that of an earlier event, because the file has passed 4 GiB, or is another one.
+      that of an earlier event. (Then the file has passed 4 GiB, or is another one.)
     - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends` is its `end_log_pos`.
     """
 

@@ -37,7 +37,7 @@ RUN_MIN = 8
 
 _EVENT_BYTES_MEAN_MAX = 2048
 _BLOCK_BYTES_MAX = 8 << 20
-"""Blocks of larger events have few events for each row, and are not searched."""
+"""Blocks with larger events or more bytes are not searched: they have few events for each row."""
 
 _XID_BYTES = 8
 _NOTHING = pa.scalar("")
@@ -101,48 +101,52 @@ class UsualRuns:
         self._block, self._reader, self._state, self._tables, self._next_due = block, reader, state, tables, next_due
         self._search_from = 0
         self._searched_with: object = None
-        self._found: _Found | None = None
+        self._candidates: _Candidates | None = None
 
     def find(self, at: int) -> Run | None:
-        """Returns the run that begins with the event at this place of the block; None if the event is to be read alone.
+        """Returns the run that begins with the event at this place of the block; None if the event must be read alone.
 
         All events before it must have been read.
         """
-        found = self._search()
-        if found is None or at < self._search_from or (first := found.number(at)) is None:
+        candidates = self._search()
+        if candidates is None or at < self._search_from or (first := candidates.number(at)) is None:
             return None
-        end = self._end(found, first)
-        base = self._state.place.base(int(found.begins[first]), int(found.ends[end - 1]))
+        end = self._end(candidates, first)
+        base = self._state.place.base(int(candidates.begins[first]), int(candidates.ends[end - 1]))
         if base is None or end - first < RUN_MIN:
             return None
         run = None
-        if self._state.can_pass(found.head(first), found.gtids.numbers[first:end]):
-            collector = _Collector(found, RunForms(found.forms, self._tables), first)
+        if self._state.can_pass(candidates.head(first), candidates.gtids.numbers[first:end]):
+            collector = _Collector(candidates, RunForms(candidates.forms, self._tables), first)
             end = first + collector.add_all(end)
             run = collector.run(base) if end - first >= RUN_MIN else None
         if run is None:
-            self._search_from = int(found.nexts[max(end - 1, first)])
+            self._search_from = int(candidates.nexts[max(end - 1, first)])
         return run
 
-    def _search(self) -> "_Found | None":
+    def _search(self) -> "_Candidates | None":
         """Searches the block, once it is known whether events have checksums, and again after a new description."""
         if self._reader.format is not self._searched_with:
-            self._searched_with, self._found = self._reader.format, None
+            self._searched_with, self._candidates = self._reader.format, None
             if self._block.nbytes <= min(_BLOCK_BYTES_MAX, _EVENT_BYTES_MEAN_MAX * len(self._block)):
-                self._found = _Found.of(self._block, self._reader)
-        return self._found
+                self._candidates = _Candidates.of(self._block, self._reader)
+        return self._candidates
 
-    def _end(self, found: "_Found", first: int) -> int:
+    def _end(self, candidates: "_Candidates", first: int) -> int:
         """Returns the number after the last transaction that may be in a run with `first`."""
-        end, next_due = found.run_end(first), self._next_due()
-        base = None if next_due is None else self._state.place.base(int(found.begins[first]), int(found.ends[first]))
+        end, next_due = candidates.run_end(first), self._next_due()
+        base = (
+            None
+            if next_due is None
+            else self._state.place.base(int(candidates.begins[first]), int(candidates.ends[first]))
+        )
         if next_due is None or base is None:
             return end
-        return min(end, first + 1 + int(np.searchsorted(found.ends[first:end], next_due - base)))
+        return min(end, first + 1 + int(np.searchsorted(candidates.ends[first:end], next_due - base)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Candidates:
     """The transactions of a block that have the shape of usual ones, in order.
 
     `firsts` has the place of each one's first event in the block, and `nexts` that of the event after its last one.
@@ -165,7 +169,7 @@ class _Found:
     forms: BlockForms
 
     @classmethod
-    def of(cls, block: EventBlock, reader: EventReader) -> "_Found | None":
+    def of(cls, block: EventBlock, reader: EventReader) -> "_Candidates | None":
         checksum_bytes = reader.checksum_bytes
         headers = Headers.of(block, has_checksums=bool(checksum_bytes))
         firsts, nexts = shapes.transactions(headers.types)
@@ -212,22 +216,22 @@ class _Found:
 class _Collector:
     """Collects the statements of transactions from the number `first` on."""
 
-    def __init__(self, found: _Found, forms: RunForms, first: int) -> None:
-        self._found, self._forms, self._first = found, forms, first
+    def __init__(self, candidates: _Candidates, forms: RunForms, first: int) -> None:
+        self._candidates, self._forms, self._first = candidates, forms, first
         self._count = 0
         self._by_head: dict[int, RowsForm | None] = {}
         self._signed: dict[int, tuple[Stamp | None, int]] = {}
 
     def add_all(self, end: int) -> int:
         """Adds transactions up to the first one that is unusual, or up to `end`. Returns their number."""
-        found, first, block_forms = self._found, self._first, self._found.forms
-        begin, last = found.statement_begins[first], found.statement_begins[end]
+        candidates, first, block_forms = self._candidates, self._first, self._candidates.forms
+        begin, last = candidates.statement_begins[first], candidates.statement_begins[end]
         heads = block_forms.heads[begin:last]
         used = np.flatnonzero(np.bincount(heads + 1, minlength=block_forms.head_count + 1)[1:])
         self._by_head = {head: self._forms.form(head) for head in used.tolist()}
         is_known = np.zeros(block_forms.head_count + 1, bool)
         is_known[[head for head, form in self._by_head.items() if form is not None]] = True
-        is_usual = np.logical_and.reduceat(is_known[heads], found.statement_begins[first:end] - begin)
+        is_usual = np.logical_and.reduceat(is_known[heads], candidates.statement_begins[first:end] - begin)
         if len(block_forms.is_begin):
             is_usual &= block_forms.is_begin[first:end]
         self._count = end - first if is_usual.all() else int(np.argmin(is_usual))
@@ -236,13 +240,13 @@ class _Collector:
 
     def _add_stamps(self) -> int:
         """Reads the stamps of the transactions. Returns how many there are before one whose stamps are unusual."""
-        found, forms, begins = self._found, self._found.forms, self._found.statement_begins
+        candidates, forms, begins = self._candidates, self._candidates.forms, self._candidates.statement_begins
         first, end = self._first, self._first + self._count
         stamps = [head for head, form in self._by_head.items() if form is not None and form.is_stamp]
         inside = slice(begins[first], begins[end])
         signed = begins[first] + np.flatnonzero(np.isin(forms.heads[inside], stamps)) if stamps else np.arange(0)
         commented = forms.commented[slice(*np.searchsorted(forms.commented, [begins[first], begins[end]]))]
-        own = {number: forms.stamp(int(found.maps[number]) - 1) for number in commented.tolist()}
+        own = {number: forms.stamp(int(candidates.maps[number]) - 1) for number in commented.tolist()}
         signed = np.append(signed, np.array([number for number, stamp in own.items() if stamp is not None], np.int64))
         for number in np.unique(np.searchsorted(begins, signed, side="right") - 1).tolist():
             result = self._stamp(range(begins[number], begins[number + 1]), own)
@@ -253,14 +257,16 @@ class _Collector:
 
     def _stamp(self, statements: range, own: Mapping[int, Stamp | None]) -> tuple[Stamp | None, int] | None:
         """Returns the stamp of a transaction and the ordinal of its first change; None if its changes have several."""
-        found, forms = self._found, self._found.forms
+        candidates, forms = self._candidates, self._candidates.forms
         message = stamp = None
         for number in statements:
             head = int(forms.heads[number])
             form = self._by_head[head]
             assert form is not None
             if form.is_stamp:
-                message = self._forms.message(head, int(found.maps[number]) + 1) if number == statements[0] else None
+                message = (
+                    self._forms.message(head, int(candidates.maps[number]) + 1) if number == statements[0] else None
+                )
                 if message is None:
                     return None
             elif number > statements[0] and own.get(number) != stamp and message is None:
@@ -270,9 +276,9 @@ class _Collector:
 
     def run(self, base: int) -> Run | None:
         """Returns the run of the transactions that were added. Returns None if rows have to be read one by one."""
-        found, first = self._found, self._first
+        candidates, first = self._candidates, self._first
         end = first + self._count
-        begins = found.statement_begins[first : end + 1]
+        begins = candidates.statement_begins[first : end + 1]
         counts = np.zeros(int(begins[-1] - begins[0]), np.int64)
         groups = self._groups(int(begins[0]), int(begins[-1]))
         for statements in groups:
@@ -289,15 +295,15 @@ class _Collector:
             assert stamps is not None
             stamps[number] = stamp
         return Run(
-            end=int(found.nexts[end - 1]),
-            end_log_pos=int(found.ends[end - 1]),
+            end=int(candidates.nexts[end - 1]),
+            end_log_pos=int(candidates.ends[end - 1]),
             series=Series(
-                head=found.head(first),
-                numbers=found.gtids.numbers[first:end],
-                commits=base + found.begins[first:end],
+                head=candidates.head(first),
+                numbers=candidates.gtids.numbers[first:end],
+                commits=base + candidates.begins[first:end],
             ),
-            committed_at=found.gtids.committed_at[first:end],
-            ends=base + found.ends[first:end],
+            committed_at=candidates.gtids.committed_at[first:end],
+            ends=base + candidates.ends[first:end],
             stamps=stamps,
             ordinals=ordinals,
             rows=np.add.reduceat(counts, begins[:-1] - begins[0]),
@@ -306,18 +312,18 @@ class _Collector:
 
     def _groups(self, begin: int, end: int) -> Sequence[Statements]:
         """Returns the statements with the numbers from `begin` up to `end` by table and op."""
-        headers, heads = self._found.headers, self._found.forms.heads[begin:end]
+        headers, heads = self._candidates.headers, self._candidates.forms.heads[begin:end]
         groups = self._forms.groups
-        group_of, offsets = np.full((2, self._found.forms.head_count), -1, np.int64)
+        group_of, offsets = np.full((2, self._candidates.forms.head_count), -1, np.int64)
         for head, form in self._by_head.items():
             if form is not None and form.statements is not None:
                 group_of[head], offsets[head] = groups.index(form.statements), form.offset
-        rows = self._found.maps[begin:end] + 1
+        rows = self._candidates.maps[begin:end] + 1
         for number, statements in enumerate(groups):
             numbers = np.flatnonzero(group_of[heads] == number)
             events, starts = rows[numbers], offsets[heads[numbers]]
             statements.numbers = numbers
             statements.octets = headers.octets
             statements.begins = headers.begins[events] + starts
-            statements.sizes = headers.sizes[events] - starts - self._found.checksum_bytes
+            statements.sizes = headers.sizes[events] - starts - self._candidates.checksum_bytes
         return [statements for statements in groups if len(statements.numbers)]

@@ -34,7 +34,9 @@ _SQL_AT: Mapping[int, int] = {EventType.ROWS_QUERY: HEADER_BYTES + 1, EventType.
 _COMMENT_BEGINS = np.frombuffer(b" \t\n\r\f\v/", np.uint8)
 _TYPE_OFFSET = 4
 _HEADS_MAX = 32
-"""How many heads of one table and type are looked for in all events at once. Events with others are read alone."""
+"""How many heads (the bytes of an event before its rows) of one table and type are looked for in all events at once.
+Events with further heads are read alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ class BlockForms:
     """The different beginnings of the events in a block's transactions of the usual shape.
 
     `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
-    places of the table maps, and `heads` has a code for each of them: that of the table map and of the bytes with which
-    the event after it begins, before its rows. The code -1 is that of events which have to be read alone. `commented`
-    has the numbers of the table maps before which a statement's text may have a stamp.
+    places of the table maps, and `heads` has a code for each table map. The code stands for the table map and the head
+    of the event after it: the bytes before the event's rows. The code is -1 if the events must be read alone.
+    `commented` has the numbers of the table maps before which a statement's text may have a stamp.
     """
 
     def __init__(self, block: EventBlock, headers: Headers, reader: EventReader, queries: Ints, maps: Ints) -> None:
@@ -93,24 +95,24 @@ class BlockForms:
         codes = np.full(len(rows), -1, np.int64)
         kinds = self._map_codes << 8 | self._headers.types[rows]
         for kind in np.unique(kinds[self._map_codes >= 0]).tolist():
-            left = np.flatnonzero(kinds == kind)
+            rest = np.flatnonzero(kinds == kind)
             for _ in range(_HEADS_MAX):
-                if not len(left):
+                if not len(rest):
                     break
-                self._number_head(rows, left, codes, kind >> 8)
-                left = left[1:][codes[left[1:]] < 0]
+                self._number_head(rows, rest, codes, kind >> 8)
+                rest = rest[1:][codes[rest[1:]] < 0]
         return codes
 
-    def _number_head(self, rows: Ints, left: Ints, codes: Ints, map_code: int) -> None:
-        """Sets the codes of those of the events `left` that have the head of the first one."""
-        headers, event = self._headers, self.decoded(int(rows[left[0]]))
+    def _number_head(self, rows: Ints, rest: Ints, codes: Ints, map_code: int) -> None:
+        """Sets the codes of those of the events `rest` that have the head of the first one."""
+        headers, event = self._headers, self.decoded(int(rows[rest[0]]))
         if not isinstance(event, log.Rows):
             return
-        events = rows[left]
+        events = rows[rest]
         begins = headers.begins[events] + HEADER_BYTES
         equal = are_equal(headers.octets, begins, int(begins[0]), event.offset - HEADER_BYTES)
         equal &= event.offset <= headers.sizes[events] - self._checksum_bytes
-        codes[left[equal]] = len(self._heads)
+        codes[rest[equal]] = len(self._heads)
         self._heads.append(_Head(event, map_code))
 
     def _commented(self, maps: Ints) -> Ints:
@@ -126,7 +128,7 @@ class BlockForms:
         return numbers[has_text & np.isin(headers.octets[headers.begins[texts] + offsets], _COMMENT_BEGINS)]
 
     def stamp(self, place: int) -> Stamp | None:
-        """Returns the stamp in the text of a statement, of which `commented` has the table map after it."""
+        """Returns the stamp in the text of a statement that `commented` names."""
         packet = self.packet(place)
         return comment_stamp(packet[_SQL_AT[packet[_TYPE_OFFSET]] : len(packet) - self._checksum_bytes])
 
@@ -135,7 +137,7 @@ class BlockForms:
         return bytes(self._block[place])
 
     def decoded(self, place: int) -> log.Event | None:
-        """Decodes an event; None if it is malformed, because the general path reports this in its place of the log."""
+        """Decodes an event; None if it is malformed: the general path reports this, at its place in the log."""
         try:
             events: Sequence[log.Event] = [*self._reader.read(self.packet(place))]
         except ChangelogError:
@@ -184,7 +186,7 @@ class RunForms:
         return RowsForm(event.offset, self._statements(table, OPS[event.operation]), is_stamp=False)
 
     def message(self, head: int, place: int) -> Stamp | None:
-        """Returns the stamp in an event with rows whose form is one of stamps; None unless it is a single one."""
+        """Returns the stamp in an event whose rows are stamps; None unless it has exactly one."""
         event, described = self.block.decoded(place), self.block.table_map(head)
         assert isinstance(event, log.Rows)
         assert described is not None

@@ -1,4 +1,4 @@
-"""Prints all values of a column: most of them together, and then, one by one, those that are left."""
+"""Prints all values of a column: most of them together, and then, one by one, those that this cannot print."""
 
 import numpy as np
 

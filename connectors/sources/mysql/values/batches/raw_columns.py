@@ -35,7 +35,7 @@ class RawColumn:
         return len(self.starts)
 
     def unsigned(self, size: int, *, at: int = 0, big_endian: bool = False) -> npt.NDArray[np.uint64]:
-        """Reads an unsigned number of 1 to 8 bytes from each value, `at` bytes after the begin of the value."""
+        """Reads an unsigned number of 1 to 8 bytes from each value, `at` bytes after the beginning of the value."""
         words: npt.NDArray[np.uint64] = np.ndarray(
             (len(self.octets) - _WORD_BYTES + 1,), ">u8" if big_endian else "<u8", buffer=self.octets, strides=(1,)
         )

@@ -120,7 +120,7 @@ def _apply_to_array(values: list[Json], index: int, change: Change) -> None:
 
 
 def _stored_order(name: str) -> tuple[int, bytes]:
-    """The server sorts the members of an object by the length of their names in bytes, and then by the bytes."""
+    """Returns the sort key of a member. The server sorts by the length of the name in bytes, and then by the bytes."""
     encoded = name.encode()
     return len(encoded), encoded
 

@@ -44,7 +44,7 @@ def opaque_value(kind: int, data: bytes) -> str | Number | None:
 
 
 def _decimal(data: bytes) -> str | None:
-    """The first byte is the number of digits, the second the number of digits after the point."""
+    """Reads a DECIMAL. The first byte is the number of digits, the second the number of digits after the point."""
     if len(data) < 2 or not 1 <= data[0] <= _PRECISION_MAX or data[1] > data[0]:
         return None
     try:
@@ -60,8 +60,8 @@ def _time(packed: int) -> str | None:
 
 
 def _datetime(kind: int, packed: int) -> str | None:
-    """From the lowest bit up, there are 24 bits for the fraction of a second, 17 for the time and 5 for the day. The
-    other bits hold `13 * year + month`.
+    """Prints a date, with or without a time. From the lowest bit up, there are 24 bits for the fraction of a second, 17
+    for the time and 5 for the day. The other bits hold `13 * year + month`.
     """
     seconds, microseconds = divmod(packed, 1 << 24)
     day, clock = divmod(seconds, 1 << 17)

@@ -13,8 +13,8 @@ _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e15  # between them, Python lays numbers out 
 _EXPONENT_MIN, _EXPONENT_MAX = -15, 14  # the power of ten of the first digit, if there is no exponent
 
 _quickly: Final = JSONEncoder(ensure_ascii=False, check_circular=False).encode
-"""It separates values as MySQL does, and escapes what MySQL escapes: quotes, backslashes and characters below 32. But
-it formats some doubles differently, and it cannot print a `Number`.
+"""Python's encoder. It separates values as MySQL does, and escapes what MySQL escapes: quotes, backslashes and
+characters below 32. But it formats some doubles differently, and it cannot print a `Number`.
 """
 _other_double: Final = re.compile(r"[0-9]e[+-]|[0-9]{16}\.").search
 """Finds a double that Python formats differently, or a text that looks like such a double."""

@@ -3,9 +3,11 @@ event has.
 
 All numbers are little-endian. The set starts with 8 bytes: the number of sources. Then, for each source, come the 16
 bytes of its UUID and the number of its intervals (8 bytes). Each interval is its first number and the first number
-after it (8 bytes each). MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and
-the last of the first 8 bytes are 1, and the 6 bytes between them are the number of sources. After each UUID come a byte
-with twice the length of the tag, and the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
+after it (8 bytes each).
+
+MySQL 8.3 and later use a second format if a source has a tag. In this format, the first and the last of the first 8
+bytes are 1, and the 6 bytes between them are the number of sources. Each UUID is followed by a byte with twice the
+length of the tag, and by the tag. See `Gtid_set::encode` in `sql/rpl_gtid.h` of MySQL.
 """
 
 import struct
@@ -44,7 +46,8 @@ def encode_gtids(gtids: GtidSet) -> bytes:
 def decode_gtids(data: bytes | memoryview) -> GtidSet:
     """Returns the set that `data` holds, in either format.
 
-    Raises ChangelogError (MALFORMED) with the offset of the byte that does not fit, also if bytes are left over.
+    Raises ChangelogError (MALFORMED) with the offset of the byte that does not fit, or of the first byte that is left
+    over.
     """
     data = bytes(data)
     (header,) = _unpack(_NUMBER, data, 0)

@@ -30,8 +30,8 @@ class GtidPosition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses a list of GTIDs, such as `@@gtid_binlog_pos`, or `@@gtid_binlog_state`, which can have several GTIDs
-        of a domain. Of several GTIDs of a domain, the last one is used.
+        """Parses a list of GTIDs, such as `@@gtid_binlog_pos` or `@@gtid_binlog_state`. If a domain has several GTIDs,
+        the last one is used.
 
         Raises ChangelogError (MALFORMED) with the offset of the character that does not fit.
         """
@@ -96,7 +96,7 @@ class GtidPosition:
 
 
 class GtidPositionBuilder:
-    """Advances a position by one GTID after the other, each in constant time."""
+    """Advances a position by GTIDs, each in constant time."""
 
     def __init__(self, start: GtidPosition) -> None:
         self._domains = dict(start.domains)
@@ -111,9 +111,7 @@ class GtidPositionBuilder:
         self._domains[domain] = server, sequence
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds the GTIDs whose texts are `head` and then one of the `numbers`. The last of them becomes the
-        position.
-        """
+        """Adds the GTIDs with the text `head`, followed by one of the `numbers`. The last GTID becomes the position."""
         for number in numbers[-1:].tolist():
             self.add(f"{head}{number}")
 

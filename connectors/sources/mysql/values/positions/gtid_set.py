@@ -109,7 +109,7 @@ class GtidSetBuilder:
         _add(self._bounds.setdefault(source, []), number)
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds the GTIDs whose texts are `head` and then one of the `numbers`."""
+        """Adds the GTIDs whose texts are `head`, followed by one of the `numbers`."""
         source, _ = parse_gtid(f"{head}1")
         bounds = self._bounds.get(source, [])
         if len(numbers) and bounds and bounds[-1] == numbers[0] and (np.diff(numbers) == 1).all():
@@ -187,7 +187,7 @@ def _printed(bounds: Bounds) -> Iterable[str]:
 
 
 def _is_inside(bounds: Bounds | list[int], number: int) -> bool:
-    """Returns whether one of the intervals has the number. One does if the number of bounds up to `number` is odd."""
+    """Returns whether an interval contains `number`: then an odd count of bounds is at or below it."""
     return bisect_right(bounds, number) % 2 == 1
 
 
@@ -208,7 +208,7 @@ def _add(bounds: list[int], number: int) -> None:
 
 
 def _insert(bounds: list[int], number: int) -> None:
-    """Adds a number that is in no interval. It may extend the interval before it, the one after it, or join both."""
+    """Adds a number that is in no interval. The number may extend the interval before it or after it, or join both."""
     index = bisect_right(bounds, number)
     extends_left = index > 0 and bounds[index - 1] == number
     extends_right = index < len(bounds) and bounds[index] == number + 1

@@ -25,7 +25,7 @@ class GtidsBuilder(Protocol[G_co]):
         ...
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds several GTIDs, whose texts are `head` and then one of the `numbers`."""
+        """Adds several GTIDs, whose texts are `head`, followed by one of the `numbers`."""
         ...
 
     def build(self) -> G_co:
@@ -48,7 +48,7 @@ class Gtids(Protocol):
         ...
 
     def contains_any(self, head: str, numbers: Ints) -> bool:
-        """Returns whether this includes a transaction whose GTID is `head` and then one of the `numbers`."""
+        """Returns whether this includes a transaction whose GTID is `head`, followed by one of the `numbers`."""
         ...
 
     def missing(self, other: Self) -> Self:

@@ -120,19 +120,21 @@ def _two_bytes(code: bytes) -> int:
 
 
 def _shifted(code: bytes) -> int:
-    """Shift-JIS: the half-width katakana have one byte."""
+    """Returns the size of a character in Shift-JIS, where half-width katakana have one byte."""
     return 1 if code[0] <= 0x80 or 0xA0 <= code[0] < 0xE0 else 2
 
 
 def _extended(code: bytes) -> int:
-    """Japanese EUC: 8E begins a half-width katakana, and 8F a character of three bytes."""
+    """Returns the size of a character in Japanese EUC: 8E begins a half-width katakana, and 8F a character of three
+    bytes.
+    """
     if code[0] == _HALF_WIDTH:
         return 2 if code[1:] >= _FIRST_TRAIL_BYTE else 1
     return 3 if code[0] == _THIRD_SET else 2 if code >= _FIRST_TRAIL_BYTE else 1
 
 
 def _four_bytes(code: bytes) -> int:
-    """GB 18030: a digit as the second byte begins a character of four bytes."""
+    """Returns the size of a character in GB 18030: it is four bytes if the second byte is a digit."""
     return 4 if code[0] > 0x80 and code[1:].isdigit() else _two_bytes(code)
 
 
@@ -160,7 +162,7 @@ def _unicode(codec: str) -> ToUtf8:
 
 
 def _ucs2(text: bytes) -> bytes:
-    """Converts from UCS-2, which has no surrogate pairs: both halves are characters that Unicode does not have."""
+    """Converts from UCS-2. It has no surrogate pairs: each half of a pair is a character that Unicode does not have."""
     return _ABOVE_UCS2.sub(_NONE * 2, _from_unicode(text, "utf-16-be")).encode("utf-8", "replace")
 
 

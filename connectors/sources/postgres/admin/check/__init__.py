@@ -1,4 +1,4 @@
-"""Checks every precondition of the source; if one is not met, its finding says how to meet it."""
+"""Checks every precondition of the source. The finding for a precondition that is not met says how to meet it."""
 
 from collections.abc import Sequence
 from typing import Any

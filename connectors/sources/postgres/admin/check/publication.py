@@ -36,8 +36,8 @@ class PublishedTable:
 class Publication:
     """The state of an existing publication.
 
-    `via_root` says that it publishes partitions under the name of their partitioned table, `all_operations` that it
-    publishes all kinds of change, and `generated` that it sends stored generated columns.
+    `via_root` says that the publication sends partitions under the name of their partitioned table. `all_operations`
+    says that it sends all kinds of change, and `generated` that it sends stored generated columns.
     """
 
     via_root: bool
@@ -46,7 +46,7 @@ class Publication:
     tables: Mapping[tuple[str, str], PublishedTable]
 
 
-# Columns that older servers lack are read through to_jsonb, which does not have to name them.
+# Columns that older servers lack are read through to_jsonb: a query that names them would fail there.
 _PUBLICATION = """
 SELECT pubviaroot, pubinsert AND pubupdate AND pubdelete AND pubtruncate,
     coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's'

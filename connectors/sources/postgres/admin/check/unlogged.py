@@ -1,4 +1,4 @@
-"""Checks whether tables were changed in ways that the database's log does not show, and how the service notices it."""
+"""Checks whether tables were changed in ways that the database's log does not show, and how the service sees that."""
 
 from collections.abc import Iterator
 
