@@ -73,7 +73,7 @@ def start(temporary: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def refuse_leftovers(temporary: Path, output: str) -> None:
-    """Fails if a process still works in the folder, or a server still listens on the demo's port."""
+    """Fails if the command line of a running process names the folder, or a server still listens on the demo's port."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             assert str(temporary).encode() not in process.read_bytes()

@@ -1,4 +1,4 @@
-"""Used by all tests of `derive_deltas`: its configuration, and a reader that rebuilds tables from deltas."""
+"""What the tests of `derive_deltas` share: its configuration, and a reader that rebuilds tables from deltas."""
 
 import json
 from collections import defaultdict

@@ -127,7 +127,7 @@ def java_of(parent: int) -> int | None:
 
 
 def gone(process: int) -> bool:
-    """Says whether no process has this id, except one that has ended and was not waited for."""
+    """Returns whether no process with this id runs. A process that ended, but was not waited for, does not count."""
     try:
         return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -135,7 +135,7 @@ def gone(process: int) -> bool:
 
 
 def kill(process: int) -> None:
-    """Kills a process, which may have ended."""
+    """Kills a process, if it has not ended already."""
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:

@@ -132,7 +132,7 @@ def test_only_so_many_bytes_are_in_flight_and_a_transaction_continues_after_any_
         sizes = [len(batch.values.data) + len(batch.offsets.data) for batch in batches]
         assert max(sizes) < 25_000
         assert 50_000 < sum(sizes) < 100_000
-        # The frames of one run may end at other rows than those of another, so the test takes one of many rows.
+        # Frames end at different rows in each run, so the test resumes from the middle of the longest frame.
         longest = max(batches, key=len)
         half = len(longest) // 2
         process.acknowledge(batches[-1].last)

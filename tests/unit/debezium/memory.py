@@ -95,7 +95,7 @@ class Topics:
 
 
 class TopicsReader:
-    """One opening of topics in memory; see `Input`."""
+    """Opened topics in memory; see `Input`."""
 
     def __init__(self, topics: Topics, progress: Progress, ahead: Sequence[Sequence[Any]]) -> None:
         self._topics = topics

@@ -190,7 +190,7 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of `types` of which a value is not published as our reader publishes it."""
+    """Returns the columns of `types` with a value that is not published as our reader publishes it."""
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):

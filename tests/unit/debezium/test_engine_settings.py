@@ -1,4 +1,4 @@
-"""With which properties Debezium continues in process."""
+"""The properties with which a Debezium in process continues after a restart."""
 
 from changelog.connectors.sources.debezium.inputs.engine.settings import TABLES, continued, defaults
 
@@ -12,7 +12,7 @@ def test_the_publication_is_altered_only_for_other_tables() -> None:
     assert continued(one, None) == one
 
 
-def test_other_modes_stay() -> None:
+def test_other_modes_stay_as_they_are() -> None:
     own = {**defaults("postgresql", None, "shop", []), MODE: "all_tables"}
     assert continued(own, own[TABLES]) == own
     other = defaults("mysql", None, "shop", [("shop", "a")])

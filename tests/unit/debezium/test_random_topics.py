@@ -1,6 +1,6 @@
 """Random events in several parts are published through the real loop, with crashes at every step.
 
-The oracle is the parts themselves: each event exactly once, those of a part in their order.
+The parts themselves are the oracle: each event is published exactly once, and the events of a part are in their order.
 """
 
 from contextlib import closing
@@ -63,7 +63,7 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_pat
 
 @pytest.mark.parametrize("number", range(2))
 def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
-    """Some messages are no events. Each is skipped by a decision, which is for the position of the stop."""
+    """Some messages are no events. An operator's decision for the position of the stop skips each of them."""
     random = Random(seed + number)
     writer = Writer(random)
     for _ in range(6):

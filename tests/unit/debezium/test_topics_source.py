@@ -57,8 +57,8 @@ def commits(app: App) -> list[tuple[str, str]]:
     return [(source["transaction"], source["position"][9:].lstrip("0")) for source in sources]
 
 
-def test_a_delete_tells_of_a_dropped_column(tmp_path: Path) -> None:
-    """Its old row is whole without the column, so nothing is unavailable."""
+def test_a_delete_shows_that_a_column_was_dropped(tmp_path: Path) -> None:
+    """The old row in the delete is complete without the column, so nothing is unavailable."""
     wide = {"id": "int32", "status": "string", "note": "string"}
     of_item = app(
         tmp_path,
@@ -123,7 +123,7 @@ def test_other_connectors_log_whole_rows(tmp_path: Path) -> None:
     assert published(of_item) == [("delete", "1", None, A)]
 
 
-def test_the_old_row_of_an_index_is_not_a_row(tmp_path: Path) -> None:
+def test_an_old_row_with_only_the_columns_of_an_index_is_ignored(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("u", ITEM, {"id": 0, "status": "a"}, B))
     of_item.run()
     assert published(of_item) == [("update", "1", B, "unknown")]

@@ -292,7 +292,7 @@ def test_headers_of_the_simple_converter() -> None:
     assert (row.op, row.before, row.facts.committed_at) == ("d", (b"1",), 3000)
 
 
-def test_a_flat_row_without_facts_is_of_the_table_that_its_topic_names() -> None:
+def test_a_flat_row_without_facts_belongs_to_the_table_that_its_topic_names() -> None:
     row = changed(plain({"id": 1}, {"id": 1}, timestamp_ms=4), types=ORDERS, unwrapped=True)
     assert (row.op, row.table.name, row.facts.committed_at) == ("u", ("public", "orders"), 4000)
 
@@ -311,7 +311,7 @@ def test_deletes_that_became_nulls() -> None:
         assert (row.op, row.before, row.after, row.key) == ("d", None, None, (b"1",))
 
 
-def test_a_null_is_of_the_table_of_the_last_row() -> None:
+def test_a_null_belongs_to_the_table_of_the_last_row() -> None:
     translator = Translator(TranslationSettings(types=ORDERS, unwrapped=True, tombstones_delete=True))
     null = Message(topic="shop.public.orders", key=b'{"id":1}', value=None)
     created, deleted = translator.translate([plain({"id": 1, "note": "x"}, {"id": 1}), null])

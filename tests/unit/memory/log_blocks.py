@@ -1,7 +1,5 @@
-"""Reads the log of a `World` (a database in memory) from the last confirmed position. Assembles it with the capture
+"""Reads the log of a `World` (a database in memory) from the last confirmed position, and assembles it with the capture
 core.
-
-The assembly is that of the capture core.
 """
 
 from collections import Counter

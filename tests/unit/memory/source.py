@@ -32,12 +32,10 @@ SOURCE = {"name": "memory"}
 
 
 class MemorySource:
-    """One opening of the source.
-
-    The source has no thread of its own. Each `read` calls `live`, which changes the world. Often, `read` also does one
-    step of reading the tables. If `messages` is true, the source writes a message into the log for each chunk that it
-    has read, as a source for PostgreSQL does. Otherwise, it publishes a chunk's rows between two transactions, after it
-    has delivered everything that was in the log when the chunk was read. `whole` is as in
+    """An opened source. It has no thread of its own. Each `read` calls `live`, which changes the world. Often, `read`
+    also does one step of reading the tables. If `messages` is true, the source writes a message into the log for each
+    chunk that it has read, as a source for PostgreSQL does. Otherwise, it publishes a chunk's rows between two
+    transactions, after it has delivered everything that was in the log when the chunk was read. `whole` is as in
     `LogBlocks`.
     """
 
@@ -121,7 +119,7 @@ class MemorySource:
         )
 
     def _plan(self, checkpoint: Checkpoint) -> None:
-        """Plans what this opening reads from the tables, and what it searches in the changelog."""
+        """Plans what the source reads from the tables, and what it searches in the changelog."""
         repairs, windows = self._state.repairs, checkpoint.windows
         active = [name for name in self._entities if name not in repairs.paused]
         self._tasks = {

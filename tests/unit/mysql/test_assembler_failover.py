@@ -73,9 +73,7 @@ def test_an_error_during_a_divided_transaction_or_after_it_loses_nothing(
 def test_a_transaction_that_overtook_a_published_part_is_refused(
     size: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica committed the third transaction before the second one. Of the second one, a part is already
-    published.
-    """
+    """The replica committed the third transaction before the second one, which is already published in part."""
     primary, replica = World(Random(seed)), World(Random(seed), file=80)
     for world in primary, replica:
         world.commit(1)
@@ -93,5 +91,5 @@ def test_a_transaction_that_overtook_a_published_part_is_refused(
     read(stored, reader, replica, rows, size=size)
     assert reader.stop is not None
     assert reader.stop.kind is Kind.DIVERGED
-    assert "before 3e11fa47-71ca-11e1-9e33-c80aa9429562:2, of which a part is already published" in reader.stop.message
+    assert "before 3e11fa47-71ca-11e1-9e33-c80aa9429562:2, which is already published in part" in reader.stop.message
     assert len(rows) == before

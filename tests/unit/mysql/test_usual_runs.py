@@ -107,8 +107,8 @@ def entities_of(random: Random | None) -> dict[tuple[str, str], Entity]:
 def stored(
     log: MixedLog, random: Random | None, *, mariadb: bool
 ) -> tuple[Gtids, Position | None, tuple[str, int, int] | None]:
-    """Returns random stored progress: the received transactions, the published position, and the transaction of which a
-    half is published.
+    """Returns random stored progress: the received transactions, the published position, and the transaction that is
+    published in part.
     """
     flavour = Flavour.MARIADB if mariadb else Flavour.MYSQL
     if random is None:

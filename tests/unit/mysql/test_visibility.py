@@ -39,7 +39,7 @@ def test_mysql_sees_what_was_executed_before() -> None:
     assert snapshot.misses(ids).tolist() == [True, False, True, True, False, False]
 
 
-def test_mysql_sees_transactions_from_before_the_opening() -> None:
+def test_mysql_sees_transactions_from_before_the_stream_was_opened() -> None:
     assert not delivered("1-4", 5).snapshot(gtids("1-4")).misses(np.array([30, 40])).any()
 
 

@@ -209,7 +209,7 @@ def test_a_change_is_certain_after_its_commit_if_the_stream_shows_that() -> None
     assert write_and_resolve(database, definitions) == ("a701", True)
 
 
-def test_the_next_opening_keeps_what_was_learned() -> None:
+def test_a_restart_keeps_what_was_learned() -> None:
     database = Database(do_nothing)
     definitions = Definitions(database.look, database.query)
     definitions.track([COMPOSITE])

@@ -77,9 +77,7 @@ def test_a_new_changelog_begins_where_the_slot_does() -> None:
 
 
 def test_for_a_partial_transaction_the_stream_begins_at_through() -> None:
-    """The partial transaction is the last transaction of which the changelog has rows. The server must send it
-    again.
-    """
+    """The partial transaction is the last transaction with rows in the changelog. The server must send it again."""
     partial = LAST._replace(commit=0x1800)
     source = {MEMBER: last_transaction(partial, "app")}
     history = history_of(replace(STORED, partial=True, position=Position(1, 0x1800, 8), source=source))

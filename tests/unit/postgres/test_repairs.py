@@ -75,7 +75,7 @@ def test_a_rebuild_reads_the_table_and_then_sweeps() -> None:
     assert (swept.open, swept.ended, swept.revision) == ({}, {"s": "done"}, 3)
 
 
-def test_a_sweep_waits_until_the_opening_before_it_has_no_more_to_do() -> None:
+def test_a_sweep_waits_until_the_source_opens_again_with_nothing_left_to_read() -> None:
     repairs_, _ = after_signal("rebuild")
     assert repairs_.progressed(WINDOWS, Reached(revision=1, idle=False)).revision == 1
 

@@ -92,8 +92,8 @@ class _Changelog:
 
 
 class _Sweep:
-    """A service whose changelog has rows that the table lacks. Each opening looks up all keys that earlier openings
-    published.
+    """A service whose changelog has rows that the table lacks. Each *opening* (a start of the service) looks up all
+    keys that earlier openings published.
     """
 
     def __init__(self, database: Database, base: Mapping[int, int], make: Callable[..., Windows]) -> None:

@@ -49,5 +49,5 @@ class Documents:
 
     @staticmethod
     def unknown(key: tuple[Value, ...]) -> Row | None:
-        """Returns the row of a document of which only the key is known."""
+        """Returns the row of a document whose key alone is known."""
         return (key[0], UNCHANGED) if key else None

@@ -6,8 +6,8 @@ the service. `changelog.connectors.sources.debezium.decode.translate` turns it i
 A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
 token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
 
-The classes of which each message needs an object are structs of msgspec, because making one takes a tenth of the time
-of a dataclass.
+Classes whose objects are made for each message are structs of msgspec, because that takes a tenth of the time of a
+dataclass.
 
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """

@@ -48,7 +48,7 @@ _NO_ESCAPE: Final = r" if b'\\' not in {t} and "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueReaders:
-    """The readers of a table's rows as values from a decoder of Avro, each of which is an argument.
+    """The readers of a table's rows from values of a decoder of Avro. Each value is an argument.
 
     `row` takes the values of one row, and `change` those of the row before and of the row after a change. Both raise
     the errors of converters.

@@ -105,7 +105,7 @@ class Rows:
             return self.from_members(_members.decode(text))
 
     def from_members(self, members: dict[str, Raw]) -> Row:
-        """Returns the row with these members, all of which are removed. Raises the error of `from_json`."""
+        """Returns the row with these members, and removes all of them. Raises the error of `from_json`."""
         row: list[Value] = []
         for name, convert in self.converters.items():
             token = members.pop(name, None)

@@ -71,7 +71,8 @@ class LogState:
         self.lower_case_table_names = lower_case_table_names
         self.epoch, self.database = epoch, database
         self.half = half
-        """The last transaction of which a part was published: its GTID, and the epoch and the commit of that part.
+        """The last transaction that was published in part: its GTID, and the epoch and the commit of the published
+        part.
 
         Its other rows get the same epoch and commit, even if another server sends them.
         """
@@ -184,14 +185,14 @@ class LogState:
         self._ended_before = int(series.commits[-1]) + 1
 
     def check_order(self) -> None:
-        """Raises ChangelogError (DIVERGED) if the open transaction has overtaken one of which a part is published.
+        """Raises ChangelogError (DIVERGED) if the open transaction has overtaken one that is published in part.
 
         A replica that was promoted may have committed two transactions in another order than its primary did.
         """
         if self._awaits_half and self.half is not None and self.begun is not None and self.begun.gtid != self.half[0]:
             raise ChangelogError(
                 Kind.DIVERGED,
-                f"the server committed {self.begun.gtid} before {self.half[0]}, of which a part is already published",
+                f"the server committed {self.begun.gtid} before {self.half[0]}, which is already published in part",
                 hint=f"connect to the server that it was read from; or {OVER_GAP}",
             )
 

@@ -31,9 +31,8 @@ _PROBED_PAGES = 128
 _SCHEMAS_PUBLISHED = 150000
 
 _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
-"""Groups of type OIDs: the integers, and text with varchar. A key column's type may change within a group, because the
-texts of the keys stay the same.
-"""
+"""Groups of type OIDs: integers, and text with varchar. If a key column's type changes within a group, the texts of the
+keys stay the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

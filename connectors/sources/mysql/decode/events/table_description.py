@@ -267,7 +267,7 @@ def _label_list(field: Cursor) -> Iterator[bytes]:
 
 
 def _primary_key(fields: _Fields, width: int) -> Iterator[int]:
-    """Yields the indexes of the primary key's columns, even of those of which the key has only a prefix."""
+    """Yields the indexes of the primary key's columns, even if the key has only a prefix of a column."""
     simple, prefixed = fields.get(_Field.PRIMARY_KEY), fields.get(_Field.PRIMARY_KEY_WITH_PREFIX)
     while simple is not None and simple.left:
         yield _index(simple, width)

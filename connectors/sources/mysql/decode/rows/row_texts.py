@@ -152,7 +152,7 @@ class RowTexts:
 
 
 def _patched(before: Image | None, place: int, value: PartialJson) -> bytes:
-    """Returns the text of a JSON value of which the log has only the differences."""
+    """Returns the text of a JSON value that the log has only as differences."""
     old = None if before is None else before[place]
     if not isinstance(old, memoryview):
         raise ChangelogError(Kind.MALFORMED, "a row has differences of a JSON value, but its old row lacks the value")
