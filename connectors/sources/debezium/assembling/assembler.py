@@ -332,7 +332,7 @@ class Assembler:
         block.take(PublishedRow(self._origin(event.facts), binding, Op.TRUNCATE, None))
 
     def _fitted(self, event: Changed) -> Changed:
-        """Returns a delete with the columns that the table had last, if the event has only those of the key.
+        """Returns a delete with the columns that the table had last, if the event has only the columns of the key.
 
         If a delete has more columns than the key, these are the table's columns now, and all others were dropped.
         """

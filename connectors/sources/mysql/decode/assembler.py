@@ -1,7 +1,8 @@
 """Turns events of the binary log into rows of the changelog. Pure.
 
 The `Assembly` of the capture core puts the rows in order; `TransactionReader` tells it which events belong together.
-The `commit` in the positions of a transaction is the coordinate of its GTID event.
+The `commit` in the positions of a transaction is the coordinate (the place in the log, as one number) of its GTID
+event.
 
 The service writes nothing to the server, so nothing in the log marks when a table was read. Instead, the source notes
 where the log ended at that time. It publishes the rows of the read once the stream has reached this place and is

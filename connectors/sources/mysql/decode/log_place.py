@@ -1,6 +1,7 @@
 """Tracks where the stream is in the binary log.
 
-Events have the offset of their end, but only 32 bits of it, and inside a transaction MariaDB's events have none.
+Events have the offset of their end, but only 32 bits of it, and inside a transaction MariaDB's events have none. A
+*coordinate* is a place in the log as one number (`values.positions.coordinates`).
 """
 
 from changelog.connectors.sources.mysql.decode.events.header import ARTIFICIAL_FLAG, Header

@@ -23,8 +23,9 @@ Ints = npt.NDArray[np.int64]
 class Begun:
     """A transaction whose GTID was read.
 
-    `commit` is its coordinate on this server. `seen` says that it was delivered earlier. `stamp` is the stamp in its
-    GTID. `takes_effect` is false if the transaction only begins a two-phase ALTER of MariaDB, or rolls it back.
+    `commit` is its coordinate (its place in the log, as one number) on this server. `seen` says that it was delivered
+    earlier. `stamp` is the stamp in its GTID. `takes_effect` is false if the transaction only begins a two-phase ALTER
+    of MariaDB, or rolls it back.
     """
 
     gtid: str

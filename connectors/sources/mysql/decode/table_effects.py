@@ -87,7 +87,7 @@ class TableEffects:
                 self._dropped(table)
 
     def _create_missing(self, table: TableName) -> None:
-        """Handles CREATE TABLE IF NOT EXISTS. MySQL logs it also if the table exists, when it changes nothing."""
+        """Handles CREATE TABLE IF NOT EXISTS. MySQL also logs it if the table exists, and nothing changes."""
         entity = self._tables.named(table)
         if entity is not None and self._state.is_dropped(entity.name):
             self._replaced(table)

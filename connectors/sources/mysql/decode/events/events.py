@@ -103,7 +103,7 @@ class MariadbGtid:
     - `standalone`: the transaction is the next event alone, and no event ends it.
     - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
     - `ddl`: it is a statement that changes definitions.
-    - `xa_prepare`, `xa_complete`: it prepares the XA transaction `xa_id`, or commits it or rolls it back.
+    - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
     - `alter`: which part of a two-phase ALTER it is. `alter_start` is, for the second part, the sequence of the first.
     - `commit_id`: the same for transactions that were committed together.
     """

@@ -158,7 +158,7 @@ class Statements:
         return gather(self.octets, len(self.begins), [(self.begins.astype(np.int32), self.sizes.astype(np.int32))])[1]
 
     def scan(self) -> bool:
-        """Finds the rows. Returns False if those of an event are unusual, and have to be added one by one."""
+        """Finds the rows. Returns False if the rows of an event are unusual, and must be added one by one."""
         layout, images = self.table.layout, 2 if self.op is Op.UPDATE else 1
         assert layout is not None
         bodies = np.cumsum(self.sizes) - self.sizes

@@ -50,7 +50,7 @@ class GtidColumns:
 
 
 def gtid_columns(headers: Headers, events: Ints, checksum_bytes: int) -> GtidColumns:
-    """Decodes those of the events that are GTIDs, all of them of the same database."""
+    """Decodes the GTIDs among the events. All GTIDs must be from the same kind of database."""
     window, ends = headers.window(events), headers.sizes[events] - checksum_bytes
     if len(events) and headers.types[events[0]] == EventType.GTID:
         return _mysql(window, ends, headers.timestamps_s[events])

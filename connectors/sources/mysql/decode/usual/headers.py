@@ -101,7 +101,7 @@ def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
 
 
 def _is_before(ends: Ints) -> Mask:
-    """Returns a mask of the events whose offset is before that of the last event that has one."""
+    """Returns a mask of the events whose offset is lower than the last offset before it."""
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
     mask: Mask = (ends > 0) & (ends < before)

@@ -149,10 +149,11 @@ class UsualRuns:
 class _Candidates:
     """The transactions of a block that have the shape of usual ones, in order.
 
-    `firsts` has the place of each one's first event in the block, and `nexts` that of the event after its last one.
-    `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the transaction ends. `last`
-    has the last transaction of each run. `maps` are the places of all table maps in the transactions, and
-    `statement_begins` has the number of the first one for each transaction, and then the number of all.
+    For each transaction, `firsts` has the place of its first event in the block, and `nexts` the place of the event
+    after its last event. `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the
+    transaction ends. `last` has the last transaction of each run. `maps` are the places of all table maps in the
+    transactions, and `statement_begins` has the number of the first one for each transaction, and then the number of
+    all.
     """
 
     headers: Headers

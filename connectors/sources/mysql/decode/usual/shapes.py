@@ -57,7 +57,7 @@ _FORMS = {
 def transactions(types: Octets) -> tuple[Ints, Ints]:
     """Takes the types of a block's events. Returns where each transaction begins, and the places after their ends.
 
-    Only transactions of one kind of server are found, which is that of the first GTID.
+    Finds only transactions of the kind of server that wrote the first GTID.
     """
     gtids = np.flatnonzero((types == EventType.GTID) | (types == EventType.MARIADB_GTID))
     if not len(gtids):
