@@ -210,8 +210,7 @@ class AssemblyRun:
         check_ordinal(int((spans.ordinals + spans.rows).max()))
 
     def sign(self, stamp: Stamp | None) -> None:
-        """Sets the stamp of the next rows of the open transaction. A stamp from a message, earlier or later, overrides
-        it.
+        """Sets the stamp of the next rows of the open transaction. A stamp from any of its messages overrides this one.
 
         This is for logs in which stamps have no place of their own, and so no ordinal. With None, the next rows have no
         stamp.

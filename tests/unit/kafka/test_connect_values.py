@@ -1,4 +1,4 @@
-"""Batches become messages in the envelope of Debezium or flat messages. The headers contain what the service must know
+"""Batches become messages in Debezium's envelope, or flat messages. The headers hold what the service must read back
 later.
 """
 

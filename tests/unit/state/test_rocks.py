@@ -1,4 +1,4 @@
-"""The store in RocksDB: the same as the store in memory, its lock, and folders that it refuses."""
+"""The store in RocksDB behaves as the store in memory. It takes a lock, and refuses some folders."""
 
 import subprocess
 import sys
