@@ -39,7 +39,7 @@ class Campaign:
 
 
 class Kept:
-    """The figures of each finished piece, by its first round, and the seconds that they took. A file can store them."""
+    """The figures of each finished piece, by its first round, and the seconds that all took. `file` can store them."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file

@@ -166,7 +166,7 @@ class Shop:
     def _with(
         self, record: Record, new: State | None, old: State | None, unsent: Sequence[str], absent: Sequence[str]
     ) -> Record:
-        """Returns the record with its states: the new one without the columns `unsent`, the old one without `absent`."""
+        """Returns the record with its states: the new one lacks the columns `unsent`, the old one lacks `absent`."""
         current, nulls = self._state(new, unsent)
         original, old_nulls = self._state(old, absent)
         envelope = record.envelope
