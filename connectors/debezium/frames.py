@@ -259,8 +259,8 @@ class FrameDecoder:
         if at != len(body):
             raise ValueError("length")
         offsets, keys, values, headers = columns
-        known = (self._topics.keys(), self._partitions.keys(), self._schemas.keys(), self._schemas.keys())
-        if not all(set(used.tolist()) <= defined for used, defined in zip(numbers, known, strict=True)):
+        definitions = (self._topics.keys(), self._partitions.keys(), self._schemas.keys(), self._schemas.keys())
+        if not all(set(column.tolist()) <= defined for column, defined in zip(numbers, definitions, strict=True)):
             raise ValueError("definition")
         topics, partitions, key_schemas, value_schemas = numbers
         return RecordBatch(

@@ -62,7 +62,7 @@ def find(java_class: str, chosen: Path | None, environment: Mapping[str, str]) -
 
     Raises ChangelogError (PRECONDITION) if a jar is missing.
     """
-    connector = next((known for known in CONNECTORS.values() if known.java_class == java_class), None)
+    connector = next((candidate for candidate in CONNECTORS.values() if candidate.java_class == java_class), None)
     if chosen is None and connector is None:
         raise ChangelogError(
             Kind.PRECONDITION,

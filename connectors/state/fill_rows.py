@@ -33,8 +33,8 @@ def may_lack(provenances: pa.StringArray) -> Mask:
     mask: Mask = others.to_numpy(zero_copy_only=False).copy()
     if mask.any():
         texts = provenances.filter(others)
-        found = pc.or_(*(pc.match_substring(texts, text) for text in LACKING))
-        mask[mask] = found.to_numpy(zero_copy_only=False)
+        has_text = pc.or_(*(pc.match_substring(texts, text) for text in LACKING))
+        mask[mask] = has_text.to_numpy(zero_copy_only=False)
     return mask
 
 

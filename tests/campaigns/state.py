@@ -189,14 +189,14 @@ class _Soak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of the changelog. `said` has the parts that must be equal for a table and its twin."""
+    """One row of the changelog. `content` has the parts that must be equal for a table and its twin."""
 
     entity: str
     key: str
     op: str
     position: str
     current: str | None
-    said: dict[str, Any]
+    content: dict[str, Any]
 
 
 def rows_of(log: Path) -> Iterator[Row]:
@@ -219,14 +219,14 @@ def rows_of(log: Path) -> Iterator[Row]:
             provenance = json.loads(row["provenance"])
             for name in ("position", "table"):
                 del provenance["source"][name]
-            said = {**row, "provenance": provenance, "entity": row["entity"].removeprefix("twin_"), "position": None}
+            content = {**row, "provenance": provenance, "entity": row["entity"].removeprefix("twin_"), "position": None}
             yield Row(
                 entity=row["entity"],
                 key=row["key"],
                 op=row["op"],
                 position=row["position"],
                 current=row["current"],
-                said=said,
+                content=content,
             )
 
 
@@ -254,7 +254,7 @@ class Twins:
         is_twin = row.entity.startswith("twin_")
         may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
         if not is_twin:
-            lacks = '"unavailable":' in json.dumps(row.said["provenance"], separators=(",", ":"))
+            lacks = '"unavailable":' in json.dumps(row.content["provenance"], separators=(",", ":"))
             may_lack |= row.op == "create" and lacks  # the row moved, and was not whole under its old key
             self._whole[row.entity, row.key] = row.current is not None and not lacks
         if row.op == "read":
@@ -267,14 +267,16 @@ class Twins:
     def _compare(self, ours: tuple[Row, bool], twin: tuple[Row, bool]) -> None:
         (row, may_lack), (whole, _) = ours, twin
         self.changes += 1
-        self.originals += whole.said["original"] is not None
-        if row.said == whole.said:
+        self.originals += whole.content["original"] is not None
+        if row.content == whole.content:
             return
-        same = all(row.said[name] == whole.said[name] for name in ("op", "key", "transaction", "partition", "moved"))
+        same = all(
+            row.content[name] == whole.content[name] for name in ("op", "key", "transaction", "partition", "moved")
+        )
         if may_lack and same:
             self.unknown += 1
         else:
-            self.faults.append(f"{row.said}, not {whole.said}"[:2000])
+            self.faults.append(f"{row.content}, not {whole.content}"[:2000])
 
     def check(self) -> None:
         """Raises AssertionError if a change is unlike that of the twin, or is missing."""

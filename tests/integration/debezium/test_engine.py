@@ -175,8 +175,10 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
 
     def count() -> int:
         with sqlite3.connect(applied) as connection:
-            known = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'events'").fetchone() != (0,)
-            return int(connection.execute("SELECT count(*) FROM events").fetchone()[0]) if known else 0
+            table_exists = connection.execute(
+                "SELECT count(*) FROM sqlite_master WHERE name = 'events'"
+            ).fetchone() != (0,)
+            return int(connection.execute("SELECT count(*) FROM events").fetchone()[0]) if table_exists else 0
 
     def wait_for(events: int) -> None:
         until(lambda: count() >= events, f"events are missing: {log.read_text('utf-8')}")
@@ -205,13 +207,13 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
     assert "the Debezium process was killed (SIGKILL)" in log.read_text("utf-8")
 
 
-def _insert(dsn: str, known: int, rows: int) -> int:
+def _insert(dsn: str, before: int, rows: int) -> int:
     """Inserts this many rows in two transactions, and returns the new number of rows in the table."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for first, last in ((known + 1, known + rows // 2), (known + rows // 2 + 1, known + rows)):
+        for first, last in ((before + 1, before + rows // 2), (before + rows // 2 + 1, before + rows)):
             series = "SELECT i, 'NEW', i FROM generate_series(%s::int, %s::int) AS i"
             connection.execute(f"INSERT INTO orders {series}", [first, last])
-    return known + rows
+    return before + rows
 
 
 def _streams(dsn: str) -> bool:

@@ -68,11 +68,11 @@ class Counting(Watcher):
         self.restored += rows
 
 
-def state_of(store: MemoryStore, log: StoredLog, **given: Any) -> BeforeImages:
+def state_of(store: MemoryStore, log: StoredLog, **arguments: Any) -> BeforeImages:
     def open_log() -> Log:
         return log  # type: ignore[return-value]
 
-    return BeforeImages(store, open_log, new_id=lambda: "id-1", **given)
+    return BeforeImages(store, open_log, new_id=lambda: "id-1", **arguments)
 
 
 def follow(state: BeforeImages, log: StoredLog, records: Sequence[Record], stored: Checkpoint | None) -> Checkpoint:
@@ -318,8 +318,8 @@ def test_what_is_filled_into_a_piece_is_bounded(monkeypatch: pytest.MonkeyPatch)
     state = state_of(store, log)
     state.recover(None)
     follow(state, log, shop.lacking, None)
-    lacking, known = (described(record) for record in log.records[-2:])
+    lacking, filled = (described(record) for record in log.records[-2:])
     assert lacking["source"].unavailable == ("body",), "there was no room for it"
     assert "body" not in lacking["current"]
-    assert "short" in str(known["current"])
+    assert "short" in str(filled["current"])
     assert STAMP.service_name == "shop"
