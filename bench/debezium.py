@@ -1,7 +1,8 @@
-"""Measures what Python adds to Debezium: the CPU time of both processes of the embedded engine, for one snapshot.
+"""Measures the CPU time that Debezium in a Java process takes, and the CPU time that its Python program adds.
 
-The side *frames* reads frames, as a source of the service does. The side *events* makes an event object of each record,
-and stores the offset of each batch in a folder. Nothing looks at the rows.
+Debezium reads one snapshot. The side *frames* reads frames (batches of records), as a source of the service does. The
+side *events* makes an event object of each record, and stores the offset of each batch in a folder. Both discard the
+rows.
 """
 
 import json
@@ -39,7 +40,9 @@ FROM generate_series(1, %s) AS i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds of wall clock and of CPU for all rows, with the start of Java, which takes about 2 s of its CPU time."""
+    """Seconds by the clock and of CPU for all rows. They include the start of Java, which takes about 2 s of CPU
+    time.
+    """
 
     seconds: float
     java_cpu_s: float

@@ -1,8 +1,9 @@
-"""Measures how fast change events of Debezium are translated, assembled and encoded into Arrow batches.
+"""Measures how fast the service translates events of Debezium, assembles them, and encodes them into Arrow batches.
 
-Nothing is read from a network or stored: the messages are made in memory, in the form in which Debezium's connector for
-PostgreSQL writes them. Each is an update of a row of 12 columns with its old row, and a transaction of its own or of
-100. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and Avro.
+Nothing is read from a network or stored: the messages are made in memory, as Debezium's connector for PostgreSQL writes
+them. Each message is an update of a row of 12 columns, with its old row. `--rows` says how many messages make a
+transaction. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and
+Avro.
 """
 
 import argparse
@@ -119,7 +120,7 @@ _KEY_ID, _VALUE_ID = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Microseconds of CPU for a message: for its translation, and for its assembly and encoding; events a second."""
+    """Microseconds of CPU for each message (one figure for its translation, one for the rest), and events a second."""
 
     translate_us: float
     encode_us: float
@@ -141,7 +142,7 @@ def main() -> None:
     figures = {}
     for form in [options.form] if options.form else FORMS:
         messages = _messages(form, count, options.rows)
-        gc.freeze()  # a service does not hold all messages, so the garbage collector should not look at them
+        gc.freeze()  # a service never has all messages in memory, so do not search them
         rounds = [_measured(messages) for _ in range(1 if options.quick else options.rounds)]
         figures[form] = _median(rounds)
         print(
@@ -164,13 +165,13 @@ def _median(rounds: Sequence[Figures]) -> Figures:
 
 
 def _measured(messages: Sequence[Message]) -> Figures:
-    """Processes all messages. CPU time counts, so that other work on the machine disturbs less."""
+    """Processes all messages. Measures CPU time, because other work on the machine disturbs it less than the clock."""
     settings = TranslationSettings(
         types={("public", "orders"): {name: declared for name, (_, declared) in _TYPES.items()}},
         schema_of=lambda number: to_avro(_KEY if number == _KEY_ID else _EVENT),
     )
     translator, pipeline = Translator(settings), _Pipeline()
-    pipeline.feed(translator.translate(messages[:BLOCK]))  # libraries load parts of themselves when they are first used
+    pipeline.feed(translator.translate(messages[:BLOCK]))  # the first use makes libraries load parts of themselves
     translated = encoded = 0.0
     for begin in range(0, len(messages), BLOCK):
         block = messages[begin : begin + BLOCK]
@@ -190,7 +191,7 @@ def _measured(messages: Sequence[Message]) -> Figures:
 
 
 class _Pipeline:
-    """Assembles and encodes updates; each id of a transaction is a transaction."""
+    """Assembles and encodes updates. Updates with the same transaction id are one transaction."""
 
     def __init__(self) -> None:
         self._entity = Entity(

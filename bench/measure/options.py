@@ -13,7 +13,7 @@ class Size:
     rounds: int
 
     def parser(self, description: str | None, rows_help: str) -> argparse.ArgumentParser:
-        """Returns a parser of these options. `rows_help` says what the number in `--rows` is the number of."""
+        """Returns a parser of these options. `rows_help` says what `--rows` counts."""
         parser = argparse.ArgumentParser(description=description)
         parser.add_argument("--rows", type=int, help=f"{rows_help}: {self.rows}, with --quick {self.quick_rows}")
         parser.add_argument("--rounds", type=int, help=f"times that each side runs: {self.rounds}, with --quick 1")

@@ -1,4 +1,4 @@
-"""Debezium's engine for Python: a connector's events go to a function, batch by batch."""
+"""Debezium's engine for Python: a function gets a connector's events, batch by batch."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 LOGGER = logging.getLogger("changelog.debezium")
 
 READ_S = 60.0
-"""How long one wait for events lasts. Nothing depends on it."""
+"""How long one wait for events lasts. No result depends on it."""
 
 Handler = Callable[[Sequence[ChangeEvent]], object]
 Value = str | int | float | bool
@@ -27,10 +27,11 @@ Value = str | int | float | bool
 class DebeziumEngine:
     """Runs a connector of Debezium in a process of its own, and passes its events to a handler.
 
-    `config` has the connector's properties, as Debezium documents them. `store` keeps where the connector continues.
-    `jars` is a folder with Debezium's jars, by default the one into which `changelog debezium install` put them. Java's
-    heap has `heap_mib`. While the handler works, at most `in_flight_bytes` of further events are on their way.
-    Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError (USAGE) if a property has no value.
+    `config` has the connector's properties, as Debezium documents them. `store` keeps the position at which the
+    connector continues. `jars` is a folder with Debezium's jars; the default is the folder that `changelog debezium
+    install` fills. `heap_mib` is the size of Java's heap. While the handler works, Debezium sends at most
+    `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError
+    (USAGE) if the value of a property is neither a text nor a number nor a bool.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class DebeziumEngine:
     def run(self, handler: Handler) -> None:
         """Passes events to `handler` until `close` is called.
 
-        Each call gets the next events, in Debezium's order. When it returns, they count as processed: their offset is
-        stored, and no later run passes them again. When it raises, the error ends the run, and the next run passes the
-        same events again. If this process is killed in between, the events of the call that was running come again.
-        Those of at most one call do, except during a snapshot, which Debezium begins again.
+        Each call gets the next events, in Debezium's order. When the call returns, its events count as processed: their
+        offset is stored, and no later run passes them again. When the call raises, the error ends the run, and the next
+        run passes the same events again. If this process is killed during a call, the events of this one call come
+        again. During a snapshot, more events come again, because Debezium begins the snapshot again.
 
         Raises ChangelogError if Java, the jars or the configuration are not as they must be, or if the connector fails.
-        Its kind is CONNECTION if the database cannot be reached: another call of `run` connects again.
+        The error's kind is CONNECTION if the database cannot be reached: another call of `run` connects again.
         """
         with self._lock:
             if self._runner is not None:
@@ -81,7 +82,7 @@ class DebeziumEngine:
     def close(self) -> None:
         """Ends the run after the current call of the handler, and waits for it. Any thread may call it.
 
-        In the thread of the run, that is in the handler or a signal handler, it does not wait.
+        A call in the thread of `run`, from the handler or a signal handler, does not wait.
         """
         with self._lock:
             self._closing = True
@@ -133,7 +134,7 @@ class DebeziumEngine:
             in_flight_bytes=self._in_flight_bytes,
             log_level=next((name for name in ("DEBUG", "INFO", "WARNING") if level <= getattr(logging, name)), "ERROR"),
         )
-        launch.configuration()  # reports a mistake in it before missing jars
+        launch.configuration()  # reports a mistake in the properties before missing jars
         return replace(launch, jars=sets.find(self._properties["connector.class"], self._jars, os.environ))
 
 

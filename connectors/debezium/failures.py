@@ -1,4 +1,4 @@
-"""Says in one line why the Debezium process ended, by a table of what Debezium, databases and Java say."""
+"""Says in one line why the Debezium process ended, from the messages of Debezium, databases and Java."""
 
 import re
 import signal
@@ -44,10 +44,10 @@ RULES: Sequence[tuple[Kind, Sequence[str], str | None]] = (
     ),
     (Kind.USAGE, ("configuration is not valid", "configexception", "invalid configuration"), None),
 )
-"""The kind of an error with one of these patterns in its causes (the first that matches), and a hint."""
+"""Kinds of errors, each with the patterns that identify it in an error's causes, and a hint. The first match counts."""
 
 _WRAPPER = re.compile(r"^(Failed to start connector|An exception occurred in the change event)")
-"""Messages that say no more than that something failed."""
+"""Messages that say only that something failed, not why."""
 
 _GENERAL = ("Error occurred during init", "Error: Could not create the Java", "Error: A fatal exception")
 """The beginnings of lines by which Java says that it did not start; the next line says why."""
@@ -61,8 +61,9 @@ def failure(
 ) -> ChangelogError:
     """Returns the error for an engine that failed.
 
-    `end` is its last frame, if there was one, `code` the exit code of the process (negative for a signal; None if it
-    hangs), `errors` are the last lines of its standard error, and `logged` the causes of the last errors in its log.
+    `end` is the engine's last frame, if it sent one. `code` is the exit code of the process: negative for a signal,
+    None if the process hangs. `errors` are the last lines of the process's standard error. `logged` are the causes of
+    the last errors in Debezium's log.
     """
     if end is not None:
         return _of_engine(launch, end, logged)
@@ -91,7 +92,7 @@ def _of_engine(launch: Launch, end: End, logged: Sequence[str]) -> ChangelogErro
     if missing is not None:
         return _missing_class(launch, missing)
     message = _message(causes)
-    if message.endswith(":") and logged:  # Debezium has left out the cause, but logged it
+    if message.endswith(":") and logged:  # Debezium left the cause out of the error, but logged it
         message = f"{message} {logged[-1]}"
     text = " ".join([message, *(f"{cause.name} {cause.message}" for cause in causes)])
     if causes[0].message.startswith(_INVALID):  # the log says why a connection failed
@@ -119,7 +120,7 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 
 def _message(causes: Sequence[Cause]) -> str:
-    """Returns the message of the root cause, and before it that of the exception around it, if it says something."""
+    """Returns the root cause's message, after that of the exception around it, if that exception says anything more."""
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]
     outer = [message.rstrip(":") for message in messages if message and not _WRAPPER.match(message)]

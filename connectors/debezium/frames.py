@@ -1,7 +1,7 @@
 """The frames between this process and the Debezium process: bytes to dataclasses, and commands to bytes. No I/O.
 
 **A frame** is the length of its body (4 bytes), its kind (1 byte), three zero bytes, and the body. All numbers are
-little endian. JSON is UTF-8. `connectors/debezium/java/` holds the other side.
+little endian. JSON is UTF-8. The Java code in `connectors/debezium/java/` writes and reads the same frames.
 
 From Debezium, in this order:
 
@@ -12,7 +12,7 @@ From Debezium, in this order:
 | R | records, column by column | `RecordBatch` |
 | S | one record of the schema history, JSON | `HistoryRecord` |
 | L | JSON: level, logger, message and, if an error is logged, its root cause | `LogLine` |
-| E | JSON: whether the engine ended as it was asked to, a message, and the chain of causes | `End` |
+| E | JSON: whether the engine ended because it was asked to, a message, and the chain of causes | `End` |
 
 Names of topics, partitions of the source, and schemas are sent once, as *definitions* with a number. A definition comes
 before the first record that refers to it. The body of R has these parts, where n is the number of records:
@@ -25,8 +25,8 @@ before the first record that refers to it. The body of R has these parts, where 
   is 0, and text i is between the positions i and i + 1. That is the layout of Arrow's binary arrays. The bytes of the
   four columns follow after all positions, in the same order. An empty text means that there is none.
 
-To Debezium: C (JSON: the configuration), O (JSON: `[PARTITION, OFFSET]`), S (a record of the schema history), G (go),
-A (8 bytes: all records up to this number are stored) and Q (stop). `process` says what they mean.
+To Debezium: C (JSON: the configuration), O (JSON: `[PARTITION, OFFSET]`), S (a record of the schema history), G (go), A
+(8 bytes: all records up to this number are stored) and Q (stop). The module `process` says what they mean.
 """
 
 import struct
@@ -45,7 +45,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 PROTOCOL = 1
 
 BODY_BYTES_MAX = 1 << 30
-"""A longer frame is not from our program. Debezium's own limits, and its heap, are far below this."""
+"""The most bytes in a frame. Debezium's own limits and its heap are far smaller, so a longer frame is damaged."""
 
 _HEADER = struct.Struct("<IB3x")
 _DEFINITION = struct.Struct("<IB3x")
@@ -56,7 +56,7 @@ _TOPIC, _PARTITION, _SCHEMA = b"tps"
 
 
 class Schema:
-    """A schema of Kafka Connect, as JSON. The same schema is the same object, within one Debezium process."""
+    """A schema of Kafka Connect, as JSON. Records of one Debezium process that have equal schemas share one object."""
 
     def __init__(self, content: bytes) -> None:
         self.content: Final = content
@@ -124,12 +124,14 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """Records of the engine, in its order. `last` is the number of the last record; the first of a process has 1.
+    """Records of the engine, in its order. `last` is the number of the last record. A process numbers its records from
+    1.
 
-    `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions, of which `topic_names`,
-    `partition_texts` and `schemas` have the contents. A text of `partition_texts` is JSON with sorted fields. Schema 0
-    is None. `timestamps` are milliseconds since 1970, NO_TIMESTAMP if there is none. `offsets`, `keys`, `values` and
-    `headers` are JSON. `ends_batch` is true for the last frame of a batch of the engine.
+    `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
+    `partition_texts` and `schemas` have the contents of these definitions. A text of `partition_texts` is JSON with
+    sorted fields. The schema with number 0 is None. `timestamps` are milliseconds since 1970, or NO_TIMESTAMP.
+    `offsets`, `keys`, `values` and `headers` are JSON. `ends_batch` is true for the last frame of a batch of the
+    engine.
     """
 
     last: int
@@ -171,7 +173,7 @@ Frame = Hello | RecordBatch | HistoryRecord | LogLine | End
 
 
 class FrameDecoder:
-    """Decodes the bytes of Debezium's output, in pieces of any size. Raises ChangelogError (MALFORMED)."""
+    """Decodes Debezium's output, which may arrive in chunks of any size. Raises ChangelogError (MALFORMED)."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -257,8 +259,8 @@ class FrameDecoder:
         if at != len(body):
             raise ValueError("length")
         offsets, keys, values, headers = columns
-        known = (self._topics.keys(), self._partitions.keys(), self._schemas.keys(), self._schemas.keys())
-        if not all(set(used.tolist()) <= defined for used, defined in zip(numbers, known, strict=True)):
+        definitions = (self._topics.keys(), self._partitions.keys(), self._schemas.keys(), self._schemas.keys())
+        if not all(set(column.tolist()) <= defined for column, defined in zip(numbers, definitions, strict=True)):
             raise ValueError("definition")
         topics, partitions, key_schemas, value_schemas = numbers
         return RecordBatch(
@@ -290,7 +292,7 @@ def canonical(partition: bytes) -> bytes:
 def start(
     configuration: Mapping[str, object], offsets: Mapping[bytes, bytes], history: Sequence[bytes]
 ) -> Iterator[bytes]:
-    """Yields the frames that start the engine, in the form of `process.EngineProcess`."""
+    """Yields the frames that start the engine. The parameters are those of `process.EngineProcess`."""
     yield _frame(b"C", msgspec.json.encode(configuration))
     for partition, offset in offsets.items():
         yield _frame(b"O", b"[%b,%b]" % (partition, offset))

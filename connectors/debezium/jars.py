@@ -1,4 +1,4 @@
-"""The jars of Debezium: which connectors have a complete set, where it is, and how Maven fetches it.
+"""Debezium's jars: for which connectors a complete set is known, where the set is, and how Maven fetches it.
 
 All jars of Debezium in a folder have one version: jars of different versions fail with NoSuchMethodError. Each version
 here is the newest in which we could fetch the connector with everything that it needs from Maven Central.
@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 from changelog.envelope.errors import ChangelogError, Kind
 
 MANIFEST = "changelog-jars.json"
-"""The file in a folder that we filled, which has the names and sizes of the jars. It is written last."""
+"""The file with the names and sizes of the jars that `install` put into a folder. It is written last."""
 
 EMBEDDED = "debezium-embedded-*.jar"
 INSTALL_MAVEN = "install it (Debian: apt-get install maven), or run `changelog debezium pom` and Maven elsewhere"
@@ -28,7 +28,7 @@ _PLUGIN = "3.8.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector:
-    """A connector of Debezium. `drivers` are Maven coordinates of what the connector needs and does not depend on."""
+    """A connector of Debezium. `drivers` are Maven coordinates of jars that it needs but does not declare."""
 
     name: str
     java_class: str
@@ -52,17 +52,17 @@ CONNECTORS: Mapping[str, Connector] = {
 
 
 def default_folder(connector: Connector, environment: Mapping[str, str], version: str | None = None) -> Path:
-    """Returns the folder into which a connector's jars are installed, unless another is named."""
+    """Returns the folder into which a connector's jars are installed, unless the user names another one."""
     data = environment.get("XDG_DATA_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".local" / "share"
     return Path(data, "changelog", "debezium", version or connector.version, connector.name)
 
 
 def find(java_class: str, chosen: Path | None, environment: Mapping[str, str]) -> Path:
-    """Returns the folder with the jars for a connector class: `chosen`, or where they were installed.
+    """Returns the folder with the jars for a connector class: `chosen`, or the folder into which `install` put them.
 
-    Raises ChangelogError (PRECONDITION) if there are none, or if some are missing.
+    Raises ChangelogError (PRECONDITION) if a jar is missing.
     """
-    connector = next((known for known in CONNECTORS.values() if known.java_class == java_class), None)
+    connector = next((candidate for candidate in CONNECTORS.values() if candidate.java_class == java_class), None)
     if chosen is None and connector is None:
         raise ChangelogError(
             Kind.PRECONDITION,
@@ -121,7 +121,7 @@ def pom(connector: Connector, version: str | None = None) -> str:
 
 
 def install(connector: Connector, folder: Path, version: str | None = None) -> int:
-    """Fetches a connector with all its jars into `folder`, which it replaces at once, and returns the number of jars.
+    """Fetches a connector with all its jars, replaces `folder` by them in one step, and returns the number of jars.
 
     Raises ChangelogError: PRECONDITION if Maven is missing or cannot fetch a jar, or if the folder holds other files.
     """

@@ -12,21 +12,21 @@ OWN_JAR = Path(__file__).resolve().parent / "changelog-debezium.jar"
 MAIN = "changelog.debezium.Main"
 
 LOGGING = "slf4j-jdk14-*.jar"
-"""The binding by which Debezium's log reaches us. Each set that we install has it."""
+"""The binding of slf4j through which Debezium's log reaches us. `jars.install` adds it to each set of jars."""
 OTHER_LOGGING = ("log4j-slf4j*.jar", "logback-classic-*.jar", "slf4j-simple-*.jar", "slf4j-reload4j-*.jar")
 
 RESERVED = ("offset.storage", "schema.history.internal", "errors.max.retries")
-"""Properties that decide where the connector continues. They are ours."""
+"""Properties that users cannot set, because they decide where the connector continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to run the engine: `properties` are Debezium's, without those that are RESERVED; `jars` is a folder.
+    """How to run the engine: `properties` are Debezium's, without RESERVED ones; `jars` is a folder.
 
-    Java's heap has `heap_mib`, and all of the process about 150 MiB more. At most `in_flight_bytes` of records are sent
-    before they are acknowledged, and one frame has about `frame_bytes`, or one record that is larger. If the engine has
-    not stopped `stop_s` seconds after it was asked to, its process is killed. Log lines below `log_level` (DEBUG, INFO,
-    WARNING or ERROR) stay in Java.
+    `heap_mib` is the size of Java's heap; the whole process takes about 150 MiB more. At most `in_flight_bytes` of
+    records are sent before they are acknowledged. A frame has about `frame_bytes` of records, or one larger record. If
+    the engine has not stopped `stop_s` seconds after a request to stop, its process is killed. Log lines below
+    `log_level` (DEBUG, INFO, WARNING or ERROR) stay in Java.
     """
 
     properties: Mapping[str, str]
@@ -67,10 +67,11 @@ class Launch:
         ours = {
             "name": self.properties.get("topic.prefix", "changelog"),
             "schema.history.internal": "changelog.debezium.History",
-            # Inside the process, a connector that connects again would begin after the last acknowledged record, so
-            # records in flight would come twice. Here, only a new process connects again.
+            # If the connector connected again within this process, it would begin after the last acknowledged record,
+            # and records in flight would come twice. So only a new process connects again.
             "errors.max.retries": "0",
-            # Four headers with names of the connector and its task, the same for each record, of no use here.
+            # These headers name the connector and its task. They are the same in every record, and nothing here reads
+            # them.
             "extended.headers.enabled": "false",
         }
         return {

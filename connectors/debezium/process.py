@@ -1,30 +1,33 @@
-"""The process that runs Debezium's engine, and its frames. It knows nothing of what happens to the records.
+"""Starts the process that runs Debezium's engine, and exchanges frames with it. Callers decide what to do with records.
 
-**Start.** `EngineProcess` gets the offsets and the schema history at which the connector is to continue, both as an
-earlier process sent them; without them, the connector begins as at its first start. Passwords in the properties go
-through a pipe. They are neither in the command line nor in a file.
+**Start.** `EngineProcess` takes the offsets and the schema history at which the connector is to continue, both as an
+earlier process sent them. Without them, the connector begins as at its first start. Properties, which may have
+passwords, go through a pipe; they are neither in the command line nor in a file.
 
 **Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
-history comes before the rows that need it, and often long before, because rows wait in a queue inside Debezium. So it
-may be stored as soon as it is read, and has to be stored not later than the offset of a row that comes after it. At the
-start, Debezium passes over records of the history that come after the offset, and it stores them once more when it
-reads their changes again: both are harmless.
+history comes before the rows that need it, often long before, because rows wait in a queue inside Debezium. The caller
+may store this record as soon as it has read it. It must do so no later than it stores the offset of a row that comes
+after it. At the start, Debezium ignores stored history records that are later than the offset. It sends them again when
+it reads their changes again. A record that is stored twice does no harm.
 
-**Acknowledgements.** `acknowledge(n)` says that the records 1 to n, and the history that was read before record n, are
-stored, together with the offset of record n (`RecordBatch.last_offsets`). Then the connector may tell the database that
-it no longer needs its log up to there. It learns of it when a whole frame is acknowledged. A process that is started
-with the offset of record n continues with record n + 1, also within a transaction. During a snapshot, it begins
-the snapshot again, and connectors that Debezium calls *at least once* may begin earlier.
+**Acknowledgements.** `acknowledge(n)` says that the caller has stored the records 1 to n, the history that it read
+before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector learns of this when all records
+of a frame are acknowledged. Then it may let the database discard its log up to there. A process that is started with
+the offset of record n continues with record n + 1, also within a transaction. There are two exceptions. A process that
+is started in the middle of a snapshot begins the snapshot again. A connector that Debezium calls *at least once* may
+begin before record n + 1.
 
-**Back-pressure.** The engine does not wait for the acknowledgement of a batch before it sends the next. But at most
-`Launch.in_flight_bytes` are sent and not acknowledged; then it waits.
+**Back-pressure.** The engine sends the next batch before the previous one is acknowledged. It waits only when
+`Launch.in_flight_bytes` are sent and not acknowledged.
 
-**End.** `stop` asks the engine to end. The caller should acknowledge first what it has stored. `read` then returns what
-was on its way, which can be thrown away, and finally `End`, also if the engine fails meanwhile. `close` does all of
-this, and kills the process if it takes too long. If this program ends, in whatever way, the process ends as well,
-within about a second. If the engine fails, or its process is killed, `read` raises ChangelogError, once everything that
-was sent before has been read. A connector that loses its database fails, too. The way to connect again is another
-process, with the offsets that are stored.
+**End.** `stop` asks the engine to end. Before that, the caller should acknowledge everything that it has stored.
+Afterwards `read` returns the records that were on their way, which the caller can discard, and finally `End`, even if
+the engine fails meanwhile. `close` does all of this, and kills the process if it takes too long. If this program ends,
+in whatever way, the process ends within about a second.
+
+**Failures.** If the engine fails, or its process is killed, `read` raises ChangelogError, after it has returned
+everything that was sent before. A lost connection to the database is a failure, too. To connect again, start another
+process with the stored offsets.
 """
 
 import contextlib
@@ -46,10 +49,10 @@ from changelog.connectors.java import find_java
 from changelog.envelope.errors import ChangelogError, Kind
 
 PIPE_BYTES = 1 << 20
-"""The most that Linux lets any user ask for. With the usual 64 KiB, each frame would take many turns."""
+"""The size of the pipe from Java: the most that Linux allows every user. With 64 KiB, a frame takes many reads."""
 
 GRACE_S = 5.0
-"""How long `close` waits longer than the process itself does, before it kills the process."""
+"""How much longer than `Launch.stop_s` `close` waits before it kills the process."""
 
 STDERR_LINES = 50
 LOGGED_CAUSES = 5
@@ -62,8 +65,9 @@ Received = RecordBatch | HistoryRecord | End
 class EngineProcess:
     """A running Debezium process. One thread reads and acknowledges; any thread may call `wake`.
 
-    `offsets` has for each partition of the source the JSON of the offset, as `RecordBatch.last_offsets` returns it, and
-    `history` the records of the schema history, in their order. `log` gets Debezium's log lines while frames are read.
+    `offsets` has the JSON of the offset of each partition of the source, as `RecordBatch.last_offsets` returns it.
+    `history` has the records of the schema history, in their order. `log` is called with Debezium's log lines while
+    frames are read.
 
     Raises ChangelogError: PRECONDITION if Java or a jar is missing, USAGE if a property is missing or is ours to set.
     """
@@ -100,7 +104,7 @@ class EngineProcess:
             raise
         assert self._process.stdout
         self._stdout = self._process.stdout.fileno()
-        with contextlib.suppress(AttributeError, OSError):  # other systems than Linux, or a lower limit
+        with contextlib.suppress(AttributeError, OSError):  # the system is not Linux, or allows less
             fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
@@ -122,8 +126,8 @@ class EngineProcess:
     def read(self, timeout_s: float) -> Received | None:
         """Returns what comes next; None if nothing comes within this time, or if `wake` was called.
 
-        Raises ChangelogError if the engine failed or its process is gone: its kind is CONNECTION if another attempt may
-        succeed.
+        Raises ChangelogError if the engine failed or its process is gone. The error's kind is CONNECTION if another
+        attempt may succeed.
         """
         deadline = time.monotonic() + timeout_s
         while not self._received:
@@ -140,7 +144,7 @@ class EngineProcess:
                 self._take(self._decoder.feed(data))
             else:
                 self._end(None)
-        if isinstance(self._received[0], End):  # it stays
+        if isinstance(self._received[0], End):  # stays, so that every later call returns it
             return self._received[0]
         return self._received.popleft()
 
@@ -149,14 +153,14 @@ class EngineProcess:
         self._send(frames.acknowledgement(last))
 
     def stop(self) -> None:
-        """Asks the engine to end; `read` returns `End` later. More calls do nothing."""
+        """Asks the engine to end; `read` returns `End` later. Further calls do nothing."""
         if not self._stopping:
             self._stopping = True
             self._send(frames.STOP)
 
     def wake(self) -> None:
         """Makes `read`, which may run in another thread, return None soon."""
-        with contextlib.suppress(OSError):  # full, so `read` wakes anyhow, or closed
+        with contextlib.suppress(OSError):  # the socket is full, so `read` wakes anyhow, or closed
             self._wake_in.send(b"w")
 
     def close(self) -> None:
@@ -182,7 +186,7 @@ class EngineProcess:
             return
         self.stop()
         deadline = time.monotonic() + self._launch.stop_s + GRACE_S
-        with contextlib.suppress(ChangelogError):  # the caller no longer needs the engine, so a failure is none
+        with contextlib.suppress(ChangelogError):  # a failure no longer matters to the caller
             while (remaining_s := deadline - time.monotonic()) > 0 and not isinstance(self.read(remaining_s), End):
                 pass
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -206,7 +210,7 @@ class EngineProcess:
                     self._received.append(frame)
 
     def _end(self, end: End | None) -> None:
-        """Takes note that the engine has ended, or its process without saying so. `read` tells it after the records."""
+        """Notes that the engine, or its process without an `End`, has ended. `read` reports this after the records."""
         if (end is not None and end.success) or self._stopping:
             self._received.append(End(success=True, message=end.message if end else "the process was ended"))
             return
@@ -225,7 +229,7 @@ class EngineProcess:
             self._process.stdin.flush()
 
     def _read_stderr(self) -> None:
-        """Logs what Java itself, or a library, prints, except the lines of stack traces, and keeps the last lines."""
+        """Logs what Java or a library prints, without the lines of stack traces, and keeps the last lines."""
         assert self._process.stderr
         for line in iter(self._process.stderr.readline, b""):
             text = line.decode("utf-8", "replace").strip()

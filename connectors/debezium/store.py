@@ -1,4 +1,4 @@
-"""Stores where a connector continues: the offset of each partition of its source, and the history of its schemas."""
+"""Stores what a connector needs to continue: the offset of each partition of its source, and the schema history."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ class Progress:
 
 
 class Store(Protocol):
-    """Where `DebeziumEngine` keeps its progress. An application may have its own, for example in its database."""
+    """Where `DebeziumEngine` keeps its progress. An application may keep it elsewhere, for example in its database."""
 
     def open(self) -> Progress:
         """Takes the store for this process, and returns what it holds."""
@@ -52,9 +52,9 @@ class FileStore:
     """Keeps the progress in a folder, which one engine at a time uses.
 
     `history.jsonl` has a line for each record of the schema history, and is only appended to. `offsets.json` is
-    replaced at each commit, by a rename. It says how long the history is, so a history that a crash left longer is cut
-    at the next start. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if it
-    cannot be read or written, MALFORMED if its files are not ours.
+    replaced at each commit, by a rename. `offsets.json` says how long the history is. If a crash left more than that,
+    the next start cuts it off. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if
+    it cannot be read or written, MALFORMED if its files are not ours.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -84,7 +84,9 @@ class FileStore:
         return Progress(offsets=dict(self._offsets), history=history)
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
-        """Appends to the history, then replaces the file of offsets, which makes both valid."""
+        """Appends to the history, then replaces `offsets.json`, which makes both the offsets and the longer history
+        valid.
+        """
         try:
             if history:
                 self._append(b"".join(record + b"\n" for record in history))
@@ -130,7 +132,7 @@ class FileStore:
         return content
 
     def _read_history(self, size: int) -> Sequence[bytes]:
-        """Returns the records within the valid length, and cuts what a crash left after them."""
+        """Returns the records within the valid length, and cuts off what a crash left after them."""
         assert self._history is not None
         if os.fstat(self._history).st_size < size:
             raise self._malformed(f"history.jsonl is shorter than {size} bytes")

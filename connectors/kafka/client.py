@@ -32,9 +32,7 @@ OURS = frozenset(
         "transactional.id",
     }
 )
-"""Options of librdkafka that users cannot set.
-
-Exactly-once depends on them, or another setting sets them."""
+"""Options of librdkafka that users cannot set: exactly-once depends on them, or another setting sets them."""
 
 _log = structlog.get_logger("kafka")
 
@@ -87,10 +85,10 @@ Every other error becomes CONNECTION: the service recovers the sink and tries ag
 
 
 def error_of(error: KafkaError, doing: str) -> ChangelogError:
-    """Translates an error to a ChangelogError. `doing` says what the caller was doing, as in "committing to Kafka"."""
+    """Translates an error to a ChangelogError. `doing` says what failed, as in "committing to Kafka"."""
     kind, hint = _TABLE.get(error.code(), (Kind.CONNECTION, None))
     if error.code() == KafkaError._SSL and "certificate" not in error.str():
-        kind, hint = Kind.CONNECTION, None  # for example, the connection broke during the handshake
+        kind, hint = Kind.CONNECTION, None  # for example if the connection broke during the handshake
     return ChangelogError(kind, f"{doing}: {error.str()} ({error.name()})", hint=hint)
 
 
@@ -161,13 +159,14 @@ class Client:
     ) -> Consumer:
         """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
 
-        With `open_too`, it also gets the messages of open and aborted transactions. Offsets that the caller commits are
-        those of `group`. `defaults` and `ours` are further options, as in `config`.
+        With `open_too`, the consumer also gets the messages of open and aborted transactions. If the caller commits
+        offsets, Kafka stores them for the group `group`. `defaults` and `ours` are further options, as in `config`.
         """
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    # A reader learns that it is at the end only from an empty answer; this makes that answer come soon.
+                    # A reader learns only from an empty answer that it is at the end. With this option, that answer
+                    # comes soon.
                     {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, **(defaults or {})},
                     group_id=group,
                     isolation_level="read_uncommitted" if open_too else "read_committed",

@@ -56,7 +56,7 @@ class Registry:
             raise ChangelogError(
                 Kind.USAGE, f"{section} registry_client: a certificate or key cannot be read ({error.strerror})"
             ) from error
-        weakref.finalize(self, self._client.close)  # nobody closes the codec that holds this object
+        weakref.finalize(self, self._client.close)  # the codec that holds this object is never closed
 
     def id_of(self, subject: str, schema: avro.Schema) -> int:
         """Returns the schema's id under `subject`.

@@ -38,7 +38,7 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Says when a commit is stored.
+    """Says when a commit (rows and a checkpoint that are stored together) is stored.
 
     A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
 

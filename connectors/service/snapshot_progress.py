@@ -1,4 +1,4 @@
-"""Reports by metrics and log lines how far the tables are read. On a terminal, `show.SnapshotBar` shows it."""
+"""Reports in metrics and log lines how far the tables are read. On a terminal, `show.SnapshotBar` shows this."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -10,13 +10,13 @@ from changelog.connectors.service.metrics import Metrics
 from changelog.connectors.state.before_images import Watcher
 
 LOG_AGAIN_S: Final = 30.0
-"""The seconds between two log lines about the same restoring."""
+"""The seconds between two log lines about the same restore."""
 
 _log = structlog.get_logger("service")
 
 
 class StateMetrics(Watcher):
-    """Sets the metrics of the state, and from time to time logs how many rows a restoring has read."""
+    """Sets the metrics of the state, and from time to time logs how many rows a restore has read."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._clock = metrics, clock

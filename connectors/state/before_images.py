@@ -1,4 +1,4 @@
-"""The part of the publish loop that fills in what the database's log lacks, and follows what was published."""
+"""The publish loop's use of the store: fills in values that the database's log lacks, and adds published rows."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Watcher:
     """Receives events about the store. This base class ignores them."""
 
     def restoring(self, rows: int, /) -> None:
-        """Called while the store is made again or brought forward, with the number of rows that were read since."""
+        """Called while the store is restored, with the number of rows that were read since the last call."""
 
     def folded(self, position: str, nbytes: int, /) -> None:
         """Called when the store has all rows up to `position`, and takes `nbytes` bytes.
@@ -33,11 +33,12 @@ class Watcher:
 
 
 class BeforeImages:
-    """Knows the current row of every key, as the changelog has it, and fills rows from there.
+    """Knows the current row of every key, as the changelog has it, and fills in the values that rows lack.
 
-    The calls, in this order: `recover` once the sink is recovered; `fill` for each piece, then `add` if the sink has
-    taken its rows; `fold` after the sink's commit. `open_log` opens a reader of the changelog. `stopping` and `alive`
-    are as in `Reading`. Every method raises ChangelogError.
+    The order of calls is: `recover` after the sink is recovered; `fill` for each piece (batches of rows and the
+    checkpoint after them), then `add` if the sink has taken the piece's rows; `fold` after the sink's commit.
+    `open_log` opens a reader of the changelog. `stopping` says whether the service is to end, and `alive` is called
+    repeatedly during a restore. Every method raises ChangelogError.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class BeforeImages:
     def recover(self, checkpoint: Checkpoint | None) -> None:
         """Brings the store to the sink's last checkpoint, and drops all changes that were not committed.
 
-        A store that is behind the checkpoint catches up from the changelog. The store is made again if it is ahead, or
-        if it was made for another changelog. The latter is found by an id that the store gives to the changelog.
+        A store that is behind the checkpoint catches up from the changelog. A store that is ahead of it, or was made
+        for another changelog, is made again. To recognize its changelog, the store gives it an id, which checkpoints
+        hold.
         """
         facts = self._store.facts()
         stored = facts.get(_POSITION, b"").decode()
@@ -78,19 +80,19 @@ class BeforeImages:
         self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
-        """Returns the rows of a piece with the values that they lack, as far as they are known.
+        """Returns the rows of a piece, in which lacking values are filled in as far as they are known.
 
-        `checkpoint` is the piece's checkpoint. The rows count only after `add`.
+        `checkpoint` is the piece's checkpoint. The rows reach the store only if `add` is called.
         """
         self._pending.begin(checkpoint.settings)
         return [fill_batch(self._pending, batch) for batch in rows]
 
     def add(self) -> None:
-        """Records that the sink has taken the rows of the last `fill`."""
+        """Notes that the sink has taken the rows of the last `fill`."""
         self._pending.add()
 
     def mark(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Returns the checkpoint as the sink is to store it: with the id of the changelog."""
+        """Returns the checkpoint with the id of the changelog, for the sink to store."""
         return replace(checkpoint, state={_ID: self._id})
 
     def fold(self, checkpoint: Checkpoint) -> None:

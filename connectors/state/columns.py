@@ -1,4 +1,4 @@
-"""The versions of each entity's columns, which say whether a stored value can still be that of the table."""
+"""The versions of each entity's columns. They say whether a stored value can still be the table's value."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from msgspec import Raw
 from changelog.envelope.versions import Version
 
 UNKNOWN: Final = 0
-"""The version of rows that are older than the first version. None of their values can be used."""
+"""Stands for the version of a row that is older than the first known version. No value of such a row can be used."""
 
 _FACT = "versions/"
 
@@ -52,8 +52,8 @@ class Columns:
     def add(self, placed: PlacedVersion) -> bool:
         """Adds a version. Returns whether the entity's earlier rows can no longer be used.
 
-        That is the case if the entity's settings, such as its masks, have changed, and if the changelog was started
-        again, which begins with version 1.
+        Earlier rows cannot be used if the entity's settings, such as its masks, have changed. Nor can they be used if
+        the changelog was started again; then the versions begin with 1 again.
         """
         version = placed.version
         earlier = self._versions.get(version.entity, [])
@@ -82,7 +82,8 @@ class Columns:
     def usable(self, entity: str, number: int) -> frozenset[str]:
         """Returns the present columns whose values in a row of version `number` are still those of the table.
 
-        Every version since then must have the column, with the same type, and must not have restated it.
+        Every later version must have the column with the same type. No later version may have *restated* it: changed
+        the stored values of old rows.
         """
         usable = self._usable.get((entity, number))
         if usable is None:

@@ -1,8 +1,8 @@
-"""Fills many rows at once; the result is that of `fill_rows`.
+"""Fills in the values that many rows lack at once, with the same result as `fill_rows`.
 
-Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row,
-which is in the same batch or comes from the store, so it is taken as it is. Rows that lack other values, or that may
-lack some, and all other rows of their keys, go through `fill_rows`.
+Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row. It
+is taken as it is, from the same batch or from the store. If a row may lack other values, `fill_rows` fills in that row
+and all other rows of its key.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from changelog.envelope.model import Op
 Ints = npt.NDArray[np.int64]
 
 FEW_ROWS = 8
-"""Up to this number of rows, `fill_rows` is faster."""
+"""For batches of at most this many rows, `fill_rows` is faster."""
 
 _MARKED = pa.array([GAPS, SCHEMAS])
 
 
 def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch with the values that they lack, and stages all rows.
+    """Returns the rows of a batch with lacking values filled in, and stages all rows (`Pending` explains the steps).
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -49,8 +49,9 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed` has the rows that `fill_rows` changed. `_takes` says, for each row without an original, which state is its
-    original: that of a row of the batch, or, from the number of rows on, one of `_looked_up`; -1 stands for none.
+    `changed` has the rows that `fill_rows` changed. `_takes` has a number for each row. A number below the number of
+    rows names the row of the batch whose `current` becomes the original. Larger numbers count the rows of `_looked_up`,
+    which come from the store. -1 says that the row gets no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
@@ -92,9 +93,10 @@ class _Fast:
                 self.changed[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
-        """Takes the originals of rows, the first ones of their keys, from the store.
+        """Takes originals from the store, for the rows that are the first ones of their keys.
 
-        Returns the keys whose stored rows are unusual, or of another version of the columns. Their rows are left out.
+        Leaves out keys whose stored rows are not *usual* (`StoredRow`) or have another version of the columns, and
+        returns these keys.
         """
         prefix = usual_prefix(pending.columns.number(entity))
         unusual = set()

@@ -12,7 +12,7 @@ from changelog.envelope.model import Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The values of a row before a change that can be used, as JSON, by column; and which of them are JSON nulls."""
+    """The usable values of a row before a change, as JSON, by column; and the columns with JSON's null."""
 
     values: Mapping[str, bytes]
     json_null: frozenset[str]
@@ -80,9 +80,9 @@ def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
 def _merged(
     state: bytes, lacking: Sequence[str], json_null: Sequence[str], before: Known, columns: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """Returns a state with the values of `before` for the columns that it lacks.
+    """Returns a state, in which the columns that it lacks get the values of `before`.
 
-    The second result has the columns that it still lacks, and the third one the columns that have a JSON null.
+    The second result has the columns that are still lacking, the third one the columns that have a JSON null.
     """
     filled = {name: before.values[name] for name in lacking if name in before.values}
     if not filled:

@@ -1,4 +1,4 @@
-"""Fills rows one by one. This is the plain path, which defines the result; `fill_batches` gives the same, faster."""
+"""Fills in the values that rows lack, row by row. This simple code defines the result; `fill_batches` is faster."""
 
 from collections.abc import Mapping
 
@@ -21,25 +21,25 @@ from changelog.envelope.versions import Version
 Mask = npt.NDArray[np.bool_]
 
 LACKING = ('"unavailable', '"jsonNull')
-"""If none of these texts is in a provenance, the row's states lack no value and have no JSON null."""
+"""A row whose provenance has none of these texts lacks no value in `current` or `original`, and has no JSON null."""
 
 _WHOLE = 'Z"}}'
-"""The end of a provenance whose last member is the time of the commit. What the states lack would come after it."""
+"""The end of a provenance whose last member is the time of the commit. The members in LACKING would come after that."""
 
 
 def may_lack(provenances: pa.StringArray) -> Mask:
-    """Returns a mask of the rows of which the provenance has one of the texts of LACKING."""
-    others = pc.invert(pc.ends_with(provenances, _WHOLE))  # looking at the ends takes much less time
+    """Returns a mask of the rows whose provenance has one of the texts of LACKING."""
+    others = pc.invert(pc.ends_with(provenances, _WHOLE))  # checking the ends first saves much time
     mask: Mask = others.to_numpy(zero_copy_only=False).copy()
     if mask.any():
         texts = provenances.filter(others)
-        found = pc.or_(*(pc.match_substring(texts, text) for text in LACKING))
-        mask[mask] = found.to_numpy(zero_copy_only=False)
+        has_text = pc.or_(*(pc.match_substring(texts, text) for text in LACKING))
+        mask[mask] = has_text.to_numpy(zero_copy_only=False)
     return mask
 
 
 def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows of a batch with the values that they lack, and stages all rows.
+    """Returns the rows of a batch with lacking values filled in, and stages all rows (`Pending` explains the steps).
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
@@ -47,7 +47,7 @@ def fill_rows(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def fill_one(pending: Pending, rows: pa.RecordBatch, number: int) -> Row | None:
-    """Stages the row with this number, and returns it with the values that it lacks; None if it stays as it is."""
+    """Stages the row with this number. Returns it with lacking values filled in; None if the row does not change."""
     entity, key, op, position = (rows.column(name)[number].as_py() for name in ("entity", "key", "op", "position"))
     current = rows.column("current")[number].as_py()
     if entity == SCHEMAS:
@@ -73,7 +73,7 @@ def _fill(pending: Pending, entity: str, key: bytes, position: str, row: Row, mo
     to, from_ = moves(entity, moved)
     before: bytes | None = None
     if from_ is not None:
-        before = pending.moved.pop(key, None)  # the row at the other place; its delete comes just before this create
+        before = pending.moved.pop(key, None)  # the row under its old key, which was deleted just before
     elif lacks(row) or to is not None:
         before = pending.get(entity, key)
     if to is not None:
@@ -102,13 +102,13 @@ def _fill(pending: Pending, entity: str, key: bytes, position: str, row: Row, mo
 
 
 def lacks(row: Row) -> bool:
-    """Returns whether a row may lack values. A create or a read has no original; a delete or an update should."""
+    """Returns whether a row may lack values. Updates and deletes should have an original; other rows have none."""
     no_original = row.original is None and row.op in (Op.UPDATE, Op.DELETE)
     return no_original or LACKING[0] in row.provenance
 
 
 def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
-    """Returns the store's keys of the places to which and from which a row moved; `moved` is a value of that column."""
+    """Returns the store's keys to which and from which a row moved. `moved` is a value of the column `moved`."""
     if moved is None:
         return None, None
     places = json.decode(moved)
@@ -117,7 +117,7 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _is_affordable(pending: Pending, row: Row, filled: Row) -> bool:
-    """Returns whether the piece may grow by what was filled in, and counts that."""
+    """Returns whether the budget of the piece allows the values that were filled in, and subtracts them from it."""
     growth = sum(
         len(after or b"") - len(before or b"")
         for after, before in ((filled.current, row.current), (filled.original, row.original))

@@ -8,23 +8,26 @@ from changelog.connectors.state.columns import Columns, PlacedVersion
 from changelog.connectors.state.recent import ABSENT, RecentRows
 
 FILLED_BYTES_MAX: Final = 256 << 20
-"""The most bytes that are filled into the rows of one piece. The log of an update can be tiny although its row is
-large; without this limit, a piece could take any amount of memory."""
+"""The most bytes that are filled into one piece (rows that go to the sink together).
+
+The log of an update can be tiny although its row is large, so without this limit a piece could take any amount of
+memory.
+"""
 
 _MASK = "mask/"
 
 _UNCHANGED: Final = b"unchanged"
-"""Stands for a row that no change has; it is told from other values by its identity."""
+"""Stands for a row that no change has. It is recognized by its identity."""
 
 
 class Pending:
-    """The store's rows as they are after all changes so far, in or outside of the store.
+    """The store's rows after all changes so far, whether the store already has these changes or not.
 
     Changes go through three steps. *Staged* changes belong to rows that the sink may still refuse. *Added* changes
     belong to rows that the sink has, but has not committed. *Committed* changes are being written to the store.
 
-    `columns` has the versions of each entity's columns. `moved` has the rows that left a key and did not arrive at the
-    next one yet, by the store's key of the latter. `budget` is how many bytes may still be filled into this piece.
+    `columns` has the versions of each entity's columns. `moved` has the rows that left their key but have not arrived
+    at the new one, by the store's key of the new one. `budget` is how many bytes may still be filled into this piece.
     """
 
     def __init__(self, store: Store) -> None:
@@ -128,7 +131,7 @@ class Pending:
         self._staged.forget(entity)
 
     def see_version(self, placed: PlacedVersion) -> None:
-        """Adds a version of an entity's columns."""
+        """Notes a version of an entity's columns."""
         entity = placed.version.entity
         if self.columns.add(placed):
             self.forget(entity)
@@ -138,7 +141,7 @@ class Pending:
     # Steps
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Begins a piece, whose checkpoint has these settings. Drops what was staged and not added."""
+        """Begins a piece, whose checkpoint has these settings. Drops changes that were staged but not added."""
         self._staged = Changes()
         self._fetched.clear()
         self.budget = FILLED_BYTES_MAX
@@ -150,7 +153,7 @@ class Pending:
         self._staged = Changes()
 
     def commit(self, facts: Mapping[str, bytes]) -> Changes:
-        """Returns the added changes, with further facts, to be written to the store. They count as committed.
+        """Returns the added changes and `facts`, to be written to the store. The changes now count as committed.
 
         Call `written` before the next `commit`.
         """
@@ -159,7 +162,7 @@ class Pending:
         return self._committed
 
     def written(self) -> None:
-        """Records that the committed changes are in the store."""
+        """Notes that the committed changes are in the store."""
         for entity in self._committed.forgotten:
             self._recent.forget(entity)
         self._recent.add(self._committed.rows)

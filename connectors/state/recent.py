@@ -8,15 +8,15 @@ NBYTES_MAX: Final = 64 << 20
 """About how many bytes of keys and rows are in memory."""
 
 _OVERHEAD: Final = 150
-"""About how many bytes Python takes for a key and a row besides their own bytes."""
+"""About how many bytes Python needs for a key and a row in addition to their content."""
 
 ABSENT: Final = b"absent"
-"""Stands for a key that is not in memory; it is told from other values by its identity."""
+"""Stands for a key that is not in memory. It is recognized by its identity."""
 
 
 @dataclass(slots=True)
 class RecentRows:
-    """Rows in two generations. When the younger one has half of `nbytes_max`, it takes the place of the older one."""
+    """Rows in two generations. A younger generation that reaches half of `nbytes_max` replaces the older one."""
 
     nbytes_max: int = NBYTES_MAX
     _young: dict[bytes, bytes | None] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Makes the store from the changelog, or brings it forward to the changelog's end."""
+"""Fills an empty store from the changelog, or brings an older store forward to the changelog's end."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from changelog.envelope.versions import Version
 
 WRITE_ROWS: Final = 20_000
 WRITE_BYTES: Final = 32 << 20
-"""A batch for the store has at most about this many rows and bytes."""
+"""About the most rows and bytes in one write to the store."""
 
 _NOTHING = b""
-"""The state of a marker, which stands for a row that moved away, until the restoring ends."""
+"""The state of a marker. Until the end of the restore, a marker stands for a row that moved away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Reading:
 
     `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
     has the changelog; without it, the store is empty. `progress` is called with the number of rows that were read.
-    `stopping` says that the service is to end, and `alive` is called repeatedly.
+    `stopping` says whether the service is to end.
     """
 
     masks: Mapping[str, str]
@@ -47,8 +47,8 @@ class Reading:
 def restore(store: Store, log: Log, reading: Reading) -> dict[str, bytes]:
     """Brings the store to the end of the changelog. Returns the facts about the columns of entities.
 
-    The caller writes these facts, together with the position that the store then has. If the process ends before, the
-    next one may repeat all of this. Raises ChangelogError: that of the reader or the store, or CONNECTION if the
+    The caller writes these facts together with the store's new position. If the process ends before that, the next
+    process may repeat the whole restore. Raises the ChangelogError of the reader or the store, or CONNECTION if the
     service is to stop.
     """
     restoring = _Restoring(store, reading)
@@ -73,9 +73,10 @@ def _rows(log: Log, reading: Reading, columns: Columns) -> Iterator[pa.RecordBat
 class _Restoring:
     """Takes the changelog's rows in any order, as long as the rows of each partition are in order.
 
-    A row is left out if the store has a newer one of its key, or if the row is older than its entity's `_floors`: the
-    last gap, truncate, or change of settings. If a row moved to another partition, its older place may be read later,
-    so a marker with the position of the move takes its place until the end.
+    A row is left out if the store has a newer row of its key. It is also left out if it is older than its entity's
+    entry in `_floors`: the position of the last gap, truncate, or change of settings. When a row moves to another
+    partition, older rows of the partition that it left may be read after the move. So a marker with the position of the
+    move stays under its old key until the end.
     """
 
     _store: Store
@@ -120,7 +121,7 @@ class _Restoring:
                 self._take(entity, rows if alone else rows.take(pa.array(np.flatnonzero(codes == code))))
 
     def end(self) -> None:
-        """Writes what is left, and deletes markers, and rows that a truncate deleted."""
+        """Writes the last rows, and deletes the markers and the rows that a truncate deleted."""
         self._write()
         if not self._untidy:
             return
@@ -165,7 +166,7 @@ class _Restoring:
     def _value(
         self, entity: str, position: str, state: bytes | None, provenance: str | None, before: bytes | None
     ) -> bytes | None:
-        """Returns the store's value of a row, None for a delete. If the row may lack values, `provenance` is given."""
+        """Returns the store's value of a row, None for a delete. `provenance` is None if the row lacks no values."""
         if state is None:
             return None
         version = self.columns.number_at(entity, position)
@@ -187,7 +188,7 @@ class _Restoring:
         ).encode()
 
     def _masked_alike(self, entity: str, provenances: pa.StringArray) -> Sequence[bool]:
-        """Returns which rows have the entity's present masks; the secret of the masks may have been another one."""
+        """Returns which rows have the entity's present masks. Older rows may be masked with another secret."""
         mask = self._reading.masks[entity]
         if not mask:
             return [True] * len(provenances)

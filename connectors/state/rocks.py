@@ -1,4 +1,4 @@
-"""Keeps the store in RocksDB. Only this module imports its binding, which is the optional package `rocksdict`.
+"""Keeps the store in RocksDB. Only this module imports `rocksdict`, RocksDB's binding, which is an optional package.
 
 Rows and facts are in the same column family and are written in the same batches. So after a crash, the facts say
 exactly which rows the store has, whatever part of the last batches was lost.
@@ -35,7 +35,7 @@ CACHE_BYTES: Final = 64 << 20
 """How much memory RocksDB takes for blocks that it has read."""
 
 BUFFER_BYTES: Final = 32 << 20
-"""How much RocksDB gathers in memory before it writes a file. There are at most two such buffers."""
+"""The size of a buffer in which RocksDB gathers rows before it writes a file. There are at most two such buffers."""
 
 _FACT = b"\0"
 _AFTER_FACTS = b"\1"
@@ -53,8 +53,8 @@ class RocksStore:
     """The store in the folder `path`, for the changelog of the service `name`. Implements `Store`.
 
     `changelog` says where the changelog is, such as `files /var/lib/changelog`. The folder is locked while the store is
-    open. Raises ChangelogError: IN_USE if another process has it open, PRECONDITION if it belongs to another changelog
-    or has other files, STORAGE if it cannot be used.
+    open. Raises ChangelogError: IN_USE if another process has the folder open, PRECONDITION if the folder belongs to
+    another changelog or has other files, STORAGE if it cannot be used.
     """
 
     def __init__(self, path: Path, *, name: str, changelog: str) -> None:
@@ -82,8 +82,8 @@ class RocksStore:
             return cast(list[bytes | None], self._opened().get(list(keys)))
 
     def write(self, changes: Changes, *, bulk: bool = False) -> None:
-        """See `Store`. Without `bulk`, the changes survive the end of the process, but not always that of the machine.
-        A store that lost changes catches up from the changelog.
+        """See `Store`. Without `bulk`, the changes survive a crash of the process. A crash of the machine may lose the
+        last ones; then the store catches up from the changelog.
         """
         batch = WriteBatch(raw_mode=True)
         for entity in changes.forgotten:
@@ -129,7 +129,7 @@ class RocksStore:
             self._unflushed = False
 
     def nbytes(self) -> int:
-        """See `Store`. These are the bytes on disk and in RocksDB's buffers."""
+        """See `Store`. Counts the bytes on disk and in RocksDB's buffers."""
         database = self._opened()
         names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
         return sum(database.property_int_value(name) or 0 for name in names)
@@ -210,7 +210,7 @@ class RocksStore:
         except OSError as error:
             reason = error.strerror or str(error)
             raise _failed(self._path, reason) from error
-        except Exception as error:  # the binding raises no class of its own
+        except Exception as error:  # the binding has no class for its errors
             if type(error) is not Exception:
                 raise
             raise _failed(self._path, " ".join(str(error).split())) from error

@@ -21,9 +21,9 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 class StoredRow:
     """A row as the changelog last published it.
 
-    `version` is the number of the version of the entity's columns at the row (`changelog.envelope.versions`), and
-    `position` the text of the row's position. `state` is the JSON of `current`. `json_null` names the json columns
-    whose null is JSON's null. `complete` says that no column's value was unavailable.
+    `version` is the number of the version of columns that the row has (`changelog.envelope.versions`). `position` is
+    the text of the row's position. `state` is the JSON of `current`. `json_null` names the json columns whose null is
+    JSON's null. `complete` says that no column's value was unavailable.
 
     A row is *usual* if it is complete and has no JSON null.
     """
@@ -67,7 +67,7 @@ class StoredRow:
 
 
 def usual_prefix(version: int) -> bytes:
-    """Returns how the value of a usual row of this version begins; its position and its JSON follow."""
+    """Returns the first bytes of the value of a usual row of this version. The row's position and JSON follow."""
     return _FIXED.pack(version, 0, b"")[: HEADER - 34]
 
 

@@ -140,7 +140,7 @@ class Rendering:
         return self._state(row.current, row.source.unavailable, row.source.json_null, row.key)
 
     def _before(self, row: _Row) -> Any:
-        """Renders the original. Consumers need the key of a delete, so it has a value even if no original is known."""
+        """Renders the row before the change. A delete always has this row, because consumers need the key in it."""
         original = _NOTHING if row.op == Op.DELETE and row.original is None else row.original
         if original is None:
             return None
@@ -191,8 +191,8 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. A column that the state lacks gets its value from the key, else a placeholder (only in
-        `after`, if the value is unavailable), else null.
+        """Renders a state. A key column that the state lacks gets its value from the key. Any other lacking column is
+        null; but in `after`, a value that the log did not send gets a placeholder.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

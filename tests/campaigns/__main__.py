@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tests.campaigns
 from tests.campaigns._measured import MEASURED, append
-from tests.campaigns._pieces import Kept, run
+from tests.campaigns._pieces import Progress, run
 
 CHECKOUT = Path(__file__).parents[2]
 KEPT = CHECKOUT / ".cache" / "soak"
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = unfinished(chosen.name, chosen.rounds) if chosen.seed is None else chosen.seed
     if seed is None:
         seed = random.SystemRandom().randrange(2**32)
-    progress = Kept(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
+    progress = Progress(KEPT / f"{chosen.name}-{seed}-{chosen.rounds}.json")
     before = f", continued after {len(progress.done)} finished pieces" if progress.done else ""
     print(f"campaign {chosen.name}: {chosen.rounds} rounds, seed {seed}{before}", flush=True)
     campaign = importlib.import_module(f"tests.campaigns.{chosen.name}").campaign()

@@ -1,5 +1,5 @@
-"""Starts `changelog` without its imports, which take half a second of CPU time: a nursery process has imported all
-modules, and forks a process for each start.
+"""Starts `changelog` without the half second of CPU time that its imports take: a nursery process, which has imported
+all modules, forks a process for each start.
 
 Such a process runs the same code as one that `python -m changelog` started. Tests start hundreds of services, and so
 use a nursery; campaigns of `make soak` do not.
@@ -90,7 +90,7 @@ class Forked:
 
 
 class Nursery:
-    """A process that forks services. It begins with the first service, and has the environment variables `own`."""
+    """A process that forks services. It starts with the first service, and has the environment variables `own`."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own

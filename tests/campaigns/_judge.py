@@ -88,7 +88,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 class Fold:
-    """Reads the log once, like a consumer. Notes a fault if a state comes after a newer state of the same key.
+    """Reads the changelog once, like a consumer. Notes a fault if a state comes after a newer state of the same key.
 
     Each original must equal the previous state byte for byte.
     """

@@ -38,17 +38,17 @@ class Campaign:
     at_once: int = 1
 
 
-class Kept:
-    """The figures of each finished piece, by its first round, and the seconds that they took. A file can store them."""
+class Progress:
+    """The figures of each finished piece, by its first round, and the seconds that all took. `file` can store them."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self.done: dict[int, Figures] = {}
         self._before_s, self._since = 0.0, time.monotonic()
         if file is not None and file.exists():
-            progress = json.loads(file.read_text("utf-8"))
-            self._before_s = progress["seconds"]
-            self.done = {int(first): figures for first, figures in progress["done"].items()}
+            stored = json.loads(file.read_text("utf-8"))
+            self._before_s = stored["seconds"]
+            self.done = {int(first): figures for first, figures in stored["done"].items()}
 
     @property
     def seconds(self) -> float:
@@ -70,15 +70,15 @@ class Kept:
             self._file.unlink(missing_ok=True)
 
 
-def run(campaign: Campaign, rounds: int, seed: int, kept: Kept | None = None) -> dict[str, Any]:
-    """Runs the pieces that are not in `kept`, and returns the figures of all pieces together."""
-    kept = kept or Kept()
-    remaining = [piece for piece in _pieces(campaign, rounds, seed) if piece.first not in kept.done]
+def run(campaign: Campaign, rounds: int, seed: int, progress: Progress | None = None) -> dict[str, Any]:
+    """Runs the pieces that are not in `progress`, and returns the figures of all pieces together."""
+    progress = progress or Progress()
+    remaining = [piece for piece in _pieces(campaign, rounds, seed) if piece.first not in progress.done]
     if remaining:
         with campaign.site() as run_piece:
             for piece, figures in _results(run_piece, remaining, campaign.at_once):
-                kept.add(piece, figures)
-    return {"rounds": rounds, **_total(kept.done[first] for first in sorted(kept.done))}
+                progress.add(piece, figures)
+    return {"rounds": rounds, **_total(progress.done[first] for first in sorted(progress.done))}
 
 
 def _pieces(campaign: Campaign, rounds: int, seed: int) -> list[Piece]:

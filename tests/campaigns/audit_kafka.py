@@ -37,7 +37,7 @@ from tests.servers.disks import fill, make_room, small_disk
 
 ROUNDS = 10
 CROWD, CROWDED_EVERY, CROWDED_AT = 1_000, 100, 50
-"""Of each 100 rounds, the block that begins with round 50 also has a thousand small tables."""
+"""In every 100 rounds, the block that begins with round 50 also has a thousand small tables."""
 DISK_MIB = 700
 FULL_S = (2.0, 8.0)
 _SILENT = logging.getLogger("tests.campaigns.audit_kafka")

@@ -1,7 +1,7 @@
-"""The campaign `debezium_judge`, with Debezium in Kafka Connect and its topics between Debezium and our service.
+"""The campaign `debezium_judge`, but Debezium runs in Kafka Connect, and our service reads its topics.
 
-There is a topic for each table, so rows of several tables have no order. Within each table, the service must publish
-the rows of our own reader.
+There is one topic for each table, so rows of different tables have no order. The rows of each table must be those of
+our own source, in the same order.
 """
 
 from tests.campaigns import debezium_judge

@@ -1,10 +1,11 @@
-"""Debezium reads the same databases as our own readers, and both must publish the same changes.
+"""Debezium reads the same databases as our own sources, and both must give the same changes.
 
-A round is a new database on PostgreSQL, MySQL or MariaDB, in turn, with tables of random types, and several thousand
-random changes: multi-row statements, changes of keys, overlapping and rolled-back transactions, savepoints, TRUNCATE,
-and definitions that change in between. Two services read it: one with our own reader of the database, and one that runs
-Debezium and publishes its events. Both must have the same rows in the same order, with the same transactions, states
-and values, except for the differences in `_debezium.listed`, which are counted.
+A round is a new database on PostgreSQL, MySQL or MariaDB, in turn. It has tables with columns of random types, and
+several thousand random changes: multi-row statements, changes of keys, overlapping and rolled-back transactions,
+savepoints, TRUNCATE, and changes of tables' definitions. Two services read it: one with our own source for the
+database, and one that runs Debezium and publishes its events. Both must publish the same rows in the same order, with
+the same transactions, states and values. The exceptions are the known differences in `_debezium.listed`, which are
+counted.
 """
 
 import contextlib
@@ -39,9 +40,10 @@ CATCH_UP_S = 300.0
 def campaign(
     changes: int = CHANGES, databases: tuple[str, ...] = DATABASES, kills: int = 0, *, topics: bool = False
 ) -> Campaign:
-    """A round is a new database, about `changes` changed rows in it, and `kills` faults of the service of Debezium.
+    """A round is a new database with about `changes` changed rows, and `kills` faults of the service that runs
+    Debezium.
 
-    With `topics`, Debezium runs in Kafka Connect, and its service reads the topics.
+    With `topics`, Debezium runs in Kafka Connect, and that service reads its topics.
     """
 
     @contextlib.contextmanager
@@ -131,7 +133,7 @@ class _Round:
             faults = Faults(self._rng, other.service, self._database.cut)
             workload.run(changes // (kills + 1), ALTERATIONS // (kills + 1) + 1)
             if kills:
-                # Until a change is published, Debezium would begin its snapshot again.
+                # After a fault before the first published change, Debezium would begin its snapshot again.
                 other.until(lambda counts: any(ops.keys() - {"read"} for ops in counts.values()), CATCH_UP_S)
             for _ in range(kills):
                 faults.make()
@@ -147,7 +149,7 @@ class _Round:
 
 
 class _Reader:
-    """A service with a file log. `folder` does not exist yet."""
+    """A service with a file log. Creates `folder`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

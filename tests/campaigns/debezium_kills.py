@@ -1,6 +1,6 @@
 """The campaign `debezium_judge`, while Java, the service that runs it, and its connections are killed again and again.
 
-The changelog of the service must have the same rows as that of our own reader, each exactly once.
+The changelog of this service must have the same rows as the changelog of our own source, each exactly once.
 """
 
 from tests.campaigns import debezium_judge

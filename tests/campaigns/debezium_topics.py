@@ -108,7 +108,7 @@ class _Producer:
     """Writes random transactions in a thread, until it is stopped."""
 
     def __init__(self, servers: str, rng: random.Random) -> None:
-        # The changelog's topics are compacted some days after the times of their messages.
+        # Kafka compacts messages some days after their times, so these times must be recent.
         self.writer = Writer(rng, begun_ms=int(time.time() * 1000) - STARTED_MS)
         self._rng, self._stop = rng, threading.Event()
         self._sent = dict.fromkeys(self.writer.parts, 0)
@@ -151,7 +151,7 @@ class _Producer:
             self._producer.produce(topic, message.value, message.key, int(number))
 
     def _in_transaction(self, send: Callable[[], None], *, abort: bool) -> None:
-        """Repeats a transaction until its outcome is as it should be. A killed broker may abort it."""
+        """Repeats a transaction until it ends as `abort` says. A killed broker may abort a transaction by itself."""
         while True:
             self._producer.begin_transaction()
             try:
@@ -308,7 +308,8 @@ class _Block:
         }
 
     def _check_topics(self) -> dict[str, int]:
-        """Makes sure that the topics have what the producer wrote, because a fault there would not be the service's.
+        """Checks that the topics have what the producer wrote; otherwise the service would be blamed for a fault of the
+        producer.
 
         Returns the offset after the last message of each partition.
         """

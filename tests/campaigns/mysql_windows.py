@@ -4,9 +4,9 @@ Rounds take turns: MariaDB; MySQL; and MySQL with `binlog_order_commits = OFF`, 
 order than that of the log. Some commits are delayed after they are logged and before they become visible.
 
 At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
-`marks_wrong` those of them that have a stale row. On servers that make commits visible in the order of the log, no such
+`marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
 chunk may be wrong. On the third server, a round lasts until a chunk is wrong. This proves that the round had commits
-which an incorrect reader would get wrong.
+that an incorrect reader gets wrong.
 """
 
 import contextlib

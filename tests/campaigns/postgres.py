@@ -1,8 +1,9 @@
 """Threads write at full speed, while the service and PostgreSQL are killed and single sessions of the service hang.
 
 The service is killed at random moments and at fail points. At the end, the changelog is compared with a second reader
-of the same log (no change lost, repeated or reordered, and the same provenance). It is also compared with itself (each
-original is the previous state, and versions grow) and with the tables (value by value).
+of the same log: no change may be lost, repeated or reordered, and the provenance must be the same. The changelog must
+agree with itself: each original is the previous state, and versions grow. And it is compared with the tables, value by
+value.
 """
 
 import random

@@ -1,7 +1,8 @@
-"""Threads write, and the service, whose log has only keys of old rows, is killed; its state fills in what is missing.
+"""Threads write, and the service is killed. The log has only keys of old rows; the service's state fills in the rest.
 
-Triggers copy every change to twin tables, for which the log has whole old rows. One service publishes both. At the end,
-both must have the same changes with the same originals. The state loses its folder now and then.
+Triggers copy every change to *twin* tables, for which the log has whole old rows. One service publishes both. At the
+end, each table must have the same changes, with the same originals, as its twin. Now and then, the state's folder is
+deleted.
 """
 
 import json
@@ -71,7 +72,7 @@ CREATE SCHEMA twin;
 def campaign(seconds: float = 4.0) -> Campaign:
     """A round is a kill, about every `seconds`, or at a fail point. Ten rounds share one server and its writers.
 
-    The writers begin before the tables are read, or after that; in the latter case, no original is unknown.
+    The writers begin either before the tables are read or after that. If they begin after that, no original is unknown.
     """
 
     def run_piece(piece: Piece) -> Figures:
@@ -173,7 +174,7 @@ class _Soak:
     def _round(self, seconds: float) -> None:
         """Lets the service run for a while, crashes it, perhaps deletes its state, and starts it again."""
         rng = self._rng
-        if rng.random() < 0.8:  # else it may be killed while it starts, and restores its state
+        if rng.random() < 0.8:  # otherwise the kill may come while the service starts and restores its state
             self._service.said_or_crashed("streaming", CATCH_UP_S)
         crashed = self._service.wait(seconds * (4.0 if self._fail_at else rng.random() * 1.8))
         self._service.kill()
@@ -188,14 +189,14 @@ class _Soak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of the changelog. `said` is what must be equal for a table and its twin."""
+    """One row of the changelog. `content` has the parts that must be equal for a table and its twin."""
 
     entity: str
     key: str
     op: str
     position: str
     current: str | None
-    said: dict[str, Any]
+    content: dict[str, Any]
 
 
 def rows_of(log: Path) -> Iterator[Row]:
@@ -218,14 +219,14 @@ def rows_of(log: Path) -> Iterator[Row]:
             provenance = json.loads(row["provenance"])
             for name in ("position", "table"):
                 del provenance["source"][name]
-            said = {**row, "provenance": provenance, "entity": row["entity"].removeprefix("twin_"), "position": None}
+            content = {**row, "provenance": provenance, "entity": row["entity"].removeprefix("twin_"), "position": None}
             yield Row(
                 entity=row["entity"],
                 key=row["key"],
                 op=row["op"],
                 position=row["position"],
                 current=row["current"],
-                said=said,
+                content=content,
             )
 
 
@@ -233,8 +234,8 @@ def rows_of(log: Path) -> Iterator[Row]:
 class Twins:
     """Compares the changes of each table with those of its twin, in order.
 
-    A change may lack values if the changelog did not have the whole row before it, as during the first read of the
-    tables; such changes are `unknown`.
+    A change may lack values if the changelog did not have the whole row before the change, as during the first read of
+    the tables. `unknown` counts such changes.
     """
 
     changes: int = 0
@@ -253,8 +254,8 @@ class Twins:
         is_twin = row.entity.startswith("twin_")
         may_lack = not is_twin and row.op in ("update", "delete") and not self._whole.get((row.entity, row.key), False)
         if not is_twin:
-            lacks = '"unavailable":' in json.dumps(row.said["provenance"], separators=(",", ":"))
-            may_lack |= row.op == "create" and lacks  # it moved from a row that was not whole
+            lacks = '"unavailable":' in json.dumps(row.content["provenance"], separators=(",", ":"))
+            may_lack |= row.op == "create" and lacks  # the row moved, and was not whole under its old key
             self._whole[row.entity, row.key] = row.current is not None and not lacks
         if row.op == "read":
             return
@@ -266,14 +267,16 @@ class Twins:
     def _compare(self, ours: tuple[Row, bool], twin: tuple[Row, bool]) -> None:
         (row, may_lack), (whole, _) = ours, twin
         self.changes += 1
-        self.originals += whole.said["original"] is not None
-        if row.said == whole.said:
+        self.originals += whole.content["original"] is not None
+        if row.content == whole.content:
             return
-        same = all(row.said[name] == whole.said[name] for name in ("op", "key", "transaction", "partition", "moved"))
+        same = all(
+            row.content[name] == whole.content[name] for name in ("op", "key", "transaction", "partition", "moved")
+        )
         if may_lack and same:
             self.unknown += 1
         else:
-            self.faults.append(f"{row.said}, not {whole.said}"[:2000])
+            self.faults.append(f"{row.content}, not {whole.content}"[:2000])
 
     def check(self) -> None:
         """Raises AssertionError if a change is unlike that of the twin, or is missing."""

@@ -1,7 +1,7 @@
 """The service reads tables while much happens to them.
 
 There are random writes, long transactions, savepoints, moves, commits that are in the server's log long before they are
-visible, a rewrite, a TRUNCATE, and kills of the service. In the changelog, no state of a key may follow a
+visible, a rewrite of a table, a TRUNCATE, and kills of the service. In the changelog, no state of a key may follow a
 newer state. The last states in the changelog must equal the tables, and no change may be lost or repeated.
 """
 

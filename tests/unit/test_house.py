@@ -14,7 +14,7 @@ import pytest
 
 import tests.campaigns.__main__ as campaigns
 from tests.campaigns import _measured as measured
-from tests.campaigns._pieces import Campaign, Figures, Kept, Piece, run
+from tests.campaigns._pieces import Campaign, Figures, Piece, Progress, run
 
 CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
@@ -178,10 +178,10 @@ def _stub(fault_at: int | None, tried: list[int]) -> Campaign:
 def test_an_interrupted_campaign_continues_with_the_remaining_pieces(tmp_path: Path, at_once: int) -> None:
     file, tried = tmp_path / "soak" / "kept.json", list[int]()
     with pytest.raises(AssertionError, match=r"round 2 to 3 \(seed \d+\): lost a row"):
-        run(_stub(2, tried), 5, seed=7, kept=Kept(file))
+        run(_stub(2, tried), 5, seed=7, progress=Progress(file))
     assert tried == [0, 2]
     tried.clear()
-    figures = run(replace(_stub(None, tried), at_once=at_once), 5, seed=7, kept=Kept(file))
+    figures = run(replace(_stub(None, tried), at_once=at_once), 5, seed=7, progress=Progress(file))
     assert sorted(tried) == [2, 4]
     assert figures == run(_stub(None, []), 5, seed=7)
     assert figures.pop("rates") != run(_stub(None, []), 5, seed=8).pop("rates")
@@ -194,7 +194,7 @@ def test_a_campaign_without_a_seed_continues_the_interrupted_run(
     monkeypatch.setattr(campaigns, "KEPT", tmp_path)
     assert campaigns.unfinished("postgres", 50) is None
     for name in ("postgres-7-50", "windows-8-50", "postgres-9-40"):
-        Kept(tmp_path / f"{name}.json").add(Piece(first=0, rounds=1, seed=1), {})
+        Progress(tmp_path / f"{name}.json").add(Piece(first=0, rounds=1, seed=1), {})
     assert campaigns.unfinished("postgres", 50) == 7
 
 

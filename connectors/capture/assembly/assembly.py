@@ -202,16 +202,15 @@ class AssemblyRun:
         if assembly.open is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
         self._assembled.first = self._assembled.first or spans.transaction(0)
-        taken = replace(spans, published=assembly.all_published(spans)).with_rows()
-        if len(taken):
-            self._spans.append(taken)
+        with_rows = replace(spans, published=assembly.all_published(spans)).with_rows()
+        if len(with_rows):
+            self._spans.append(with_rows)
         self._taken += int(spans.rows.sum())
         self._ended.add_all(spans, ends)
         check_ordinal(int((spans.ordinals + spans.rows).max()))
 
     def sign(self, stamp: Stamp | None) -> None:
-        """Sets the stamp of the next rows of the open transaction. A stamp from a message, earlier or later, overrides
-        it.
+        """Sets the stamp of the next rows of the open transaction. A stamp from any of its messages overrides this one.
 
         This is for logs in which stamps have no place of their own, and so no ordinal. With None, the next rows have no
         stamp.

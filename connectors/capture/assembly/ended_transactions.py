@@ -11,7 +11,7 @@ from changelog.connectors.capture.rows.spans import SpanColumns
 
 @dataclass(slots=True)
 class EndedTransactions:
-    """The transactions that have ended, in the order of the log, in which commits increase."""
+    """The transactions that have ended, in the order of the log, which is also the order of their commits."""
 
     _parts: list[tuple[Transaction, int] | tuple[SpanColumns, Ints]] = field(default_factory=list)
 
@@ -20,7 +20,7 @@ class EndedTransactions:
         self._parts.append((transaction, end))
 
     def add_all(self, spans: SpanColumns, ends: Ints) -> None:
-        """Adds the transactions of these spans, of which each has one."""
+        """Adds the transactions of these spans. Each span is a whole transaction."""
         self._parts.append((spans, ends))
 
     def last(self, before: int | None = None) -> tuple[Transaction, int] | None:

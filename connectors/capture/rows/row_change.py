@@ -1,7 +1,8 @@
 """Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values.
 
 A value is the server's text, None for NULL, or `UNCHANGED` if the database's log lacks the value because it did not
-change. There is one result for each row, so it is a struct of msgspec, which is made in a tenth of a dataclass's time.
+change. There is one result for each row. So it is a struct of msgspec: a dataclass would take ten times as long to
+make.
 """
 
 from enum import Enum

@@ -24,7 +24,7 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
     """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
 
     The assembly adds rows to its last span until the span is encoded. A log of small transactions has a span for each
-    row, so it is a struct of msgspec, which is made in a tenth of a dataclass's time.
+    row. So this is a struct of msgspec: a dataclass would take ten times as long to make.
 
     The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
     transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing
@@ -40,7 +40,7 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpanColumns:
-    """Many spans, with one element for each in the arrays, which have the members of `Span` and `Transaction`.
+    """Many spans as arrays: one array for each member of `Span` and `Transaction`, with one element for each span.
 
     `stamps` is None if no span has a stamp.
     """
@@ -77,7 +77,7 @@ class SpanColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Returns all spans of the parts, of which there is at least one."""
+        """Returns all spans of the parts. There must be at least one part."""
         if len(parts) == 1:
             return parts[0]
         arrays = {
@@ -124,7 +124,7 @@ Spans = Sequence[Span | SpanColumns]
 
 
 def parted(spans: Spans, count: int) -> tuple[list[Span | SpanColumns], list[Span]]:
-    """Splits off the last `count` rows, all of which must be in the last span, which is not in `SpanColumns`.
+    """Splits off the last `count` rows. All of them must be in the last span, and this must be a `Span`.
 
     Returns the spans of the earlier rows, and a list with the one span of the last `count` rows. This list is empty if
     `count` is 0.

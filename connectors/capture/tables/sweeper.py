@@ -24,7 +24,8 @@ FAIL_POINTS = ("sweep:read", "sweep:found", "sweep:published")
 """The fail points of a sweep, at which tests can crash the process."""
 
 GLANCE_S = 5.0
-"""How often a sweep takes a snapshot, in seconds. With each snapshot, `Windows` can forget keys that it needs no more.
+"""How often a sweep takes a snapshot, in seconds. With each snapshot, `Windows` can forget keys that it no longer
+needs.
 """
 
 Snapshots = Callable[[], AbstractContextManager[Callable[[], Visibility]]]
@@ -78,7 +79,7 @@ class Sweeper:
         for name in self._sweeps:
             entity, repair = self._entities[name], self._repairs[name]
             if entity.immutable and entity.on_change_of_immutable == "ignore":
-                self._end([name])  # the changelog keeps rows that were deleted from this entity's table
+                self._end([name])  # this entity's policy: the changelog keeps deleted rows
             elif repair.sweep:
                 starts[name] = repair.start
             else:

@@ -103,7 +103,7 @@ class KafkaSink:
     the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
     `recover` has a new producer ask the broker to end the transaction (`init_transactions`), and then reads the
     checkpoint, which shows the outcome. A producer that failed never aborts a transaction in order to send its rows
-    again.
+    again, because that transaction may be committed.
 
     With `over_gap`, topics that are gone are created again, because the caller records the gap. Once `stopping` returns
     True, the sink waits only a few seconds for Kafka; the next start finds out the outcome. `reach` is called with the

@@ -1,4 +1,4 @@
-"""Compares what two readers of one database published: each row, in its order, and its transaction."""
+"""Compares what two services published from one database: each row, its place in the order, and its transaction."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ def _state(text: str | None) -> Mapping[str, bytes] | None:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a comparison found. `listed` counts listed differences of values, and `faults` all others."""
+    """The result of a comparison. `listed` counts known differences (`_debezium.listed`), `faults` all others."""
 
     changes: int = 0
     reads: int = 0
@@ -88,9 +88,9 @@ class Verdict:
 
 
 class Comparison:
-    """Compares two readers of tables. `described` says of what types columns are, for messages. `is_later` says that
-    Debezium's time of a change may be earlier than that of its commit. `in_parts` says that Debezium's events came in a
-    topic for each table. Then rows are in order within their table only.
+    """Compares the rows of our own source with those from Debezium. `described` has the types of columns, for messages.
+    `is_later` says that Debezium's time of a change may be before the time of its commit. `in_parts` says that
+    Debezium's events came through one topic for each table, so that only the rows of one table are in order.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Comparison:
             self.verdict.fault("one reader has more changes", (len(ours), len(theirs), more))
 
     def _is_unsure(self, own: Row, other: Row) -> bool:
-        """Whether Debezium's delete has only the key, because no update of the table has come yet.
+        """Returns whether Debezium's delete has only the key, because there was no update of the table before it.
 
         Events of PostgreSQL do not say whether old rows are complete. The first update shows it.
         """
@@ -176,7 +176,9 @@ class Comparison:
             self._state(own, side, getattr(own, side), getattr(other, side))
 
     def _time(self, own: Row, other: Row) -> None:
-        """MySQL's log has a time for each statement, which Debezium tells, and one for the commit."""
+        """Compares the times. MySQL's log has the time of each statement, which Debezium publishes, and of the
+        commit.
+        """
         ours, theirs = (datetime.fromisoformat(row.committed_at) for row in (own, other))
         if self._is_later and timedelta(0) < ours - theirs < STATEMENT_MAX:
             self.verdict.listed["the time of the statement"] += 1

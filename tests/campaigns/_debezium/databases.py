@@ -21,7 +21,7 @@ from tests.servers import SETTINGS, fresh_database
 from tests.servers.mysql import fresh_mysql_database, mysql_server, version_of
 
 DONE = "done"
-"""The table whose row is the last change."""
+"""A row that is inserted into this table is the last change of a round."""
 
 HEAD = """
 name = "{name}"
@@ -54,8 +54,8 @@ HISTORY = {"schema.history.internal": "io.debezium.storage.file.history.FileSche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A fresh database. `executes` are sessions, and `source` is the section of our own reader. `connector` and
-    `properties` are Debezium's.
+    """A new database. `executes` has a function for each session, which executes SQL. `source` is the configuration of
+    our own source. `connector` and `properties` are for Debezium.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Opened:
     properties: Mapping[str, str]
 
     def own(self, path: Path, keys: Mapping[str, Sequence[str]]) -> str:
-        """Returns the configuration of our own reader. `keys` has the key of each table."""
+        """Returns the configuration of the service with our own source. `keys` has the key of each table."""
         source = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.source.items())
         return self._config(source, path, keys)
 
@@ -84,7 +84,7 @@ class Opened:
         return self._config(source, path, keys)
 
     def in_connect(self, tables: Iterable[str], folder: Path) -> Mapping[str, str]:
-        """Returns the properties of the connector in Kafka Connect, which stores its history of schemas in a folder."""
+        """Returns the connector's properties for Kafka Connect. The schema history is stored in `folder`."""
         return {
             **self.properties,
             "connector.class": CLASSES[self.connector],
@@ -124,10 +124,10 @@ class Database(Protocol):
         """Returns the types that columns can have."""
 
     def open(self) -> contextlib.AbstractContextManager[Opened]:
-        """Creates a fresh database."""
+        """Creates a new database, which lasts as long as the block."""
 
     def last(self, tables: Sequence[str]) -> Iterator[str]:
-        """Yields what Debezium needs once the tables exist."""
+        """Yields the SQL that Debezium needs after the tables exist."""
 
     def cut(self) -> None:
         """Ends the sessions that read the server's log."""

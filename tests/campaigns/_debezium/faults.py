@@ -9,7 +9,7 @@ from tests.campaigns._service import FAIL_POINTS, Service
 from tests.integration.debezium.site import java_of, kill
 
 PAUSE_S_MAX = 8.0
-"""Longer than Java takes to start, so that a fault comes before, while or after Debezium reads."""
+"""The longest wait before a fault. Java starts in less time, so faults come before, while and after Debezium reads."""
 
 
 class Faults:

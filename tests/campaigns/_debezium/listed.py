@@ -1,7 +1,7 @@
-"""The listed differences between Debezium's values and ours, each with the exact form of both.
+"""The known differences between the values that Debezium publishes and ours. Each has a rule.
 
 `docs/reference/debezium-events.md` says why they exist. A rule takes our value and Debezium's, as `parsed` returns
-them, and says whether they differ in exactly this way.
+them, and returns whether they differ in exactly this way.
 """
 
 import json
@@ -65,12 +65,12 @@ def one_bit(ours: Any, theirs: Any) -> bool:
 
 
 def leading_zeros(ours: Any, theirs: Any) -> bool:
-    """Debezium's bit strings have no length, so zeros at the beginning get lost."""
+    """Debezium's bit strings have no length, so they lose the zeros at the beginning."""
     return bool((ours.lstrip("0") or "0") == theirs)
 
 
 def padded_to(length: int) -> Rule:
-    """Returns the rule for bit strings of different lengths: Debezium tells only the most bits that a column holds."""
+    """Returns the rule for `bit varying`: Debezium pads each value to the most bits that the column holds."""
     return lambda ours, theirs: bool(ours.zfill(length) == theirs)
 
 
@@ -80,7 +80,7 @@ def without_scale(ours: Any, theirs: Any) -> bool:
 
 
 def in_the_gap(ours: Any, theirs: Any) -> bool:
-    """Debezium takes days of 1582 that the Gregorian calendar left out in Rome for days of the Julian calendar."""
+    """In 1582, the Gregorian calendar skipped ten days. Debezium reads these dates as dates of the Julian calendar."""
     if isinstance(ours, list):
         pairs = zip(ours, theirs, strict=True)
         return len(ours) == len(theirs) and all(own == other or in_the_gap(own, other) for own, other in pairs)
@@ -130,22 +130,22 @@ def _bound(side: str | None) -> str:
 
 
 def fraction_digits(ours: Any, theirs: Any) -> bool:
-    """We publish all digits of a time's fraction that its column has, Debezium not the zeros at the end."""
+    """We publish as many digits of a time's fraction as its column has. Debezium leaves out the zeros at the end."""
     return "." in ours and bool(ours.rstrip("0").rstrip(".") == theirs)
 
 
 def no_day(ours: Any, theirs: Any) -> bool:
-    """We publish a date or a timestamp of which a part is 0 as the server's text, Debezium as null."""
+    """If a part of a date or a timestamp is 0, we publish the server's text, and Debezium publishes null."""
     return theirs is None and bool(re.match(r"0000-|\d{4}-00-|\d{4}-\d\d-00", ours))
 
 
 def epoch(ours: Any, theirs: Any) -> bool:
-    """In the log, MySQL's zero timestamp is 0, as which Debezium reads it."""
+    """In the log, MySQL's zero timestamp is the number 0. Debezium reads this number as 1970-01-01."""
     return bool(re.fullmatch(r"0000-00-00 00:00:00(\.0+)?", ours)) and theirs == "1970-01-01T00:00:00.000000Z"
 
 
 def year_0(ours: Any, theirs: Any) -> bool:
-    """We publish the server's text for days of the year 0, Debezium's event has the day before the year 1."""
+    """For dates in the year 0, we publish the server's text, and Debezium the same date in the year 1 BC."""
     match = re.fullmatch(r"0000-(\d\d-\d\d)(?: (\d\d:\d\d:\d\d)(\.\d+)?)?", ours)
     if match is None:
         return False
@@ -154,7 +154,7 @@ def year_0(ours: Any, theirs: Any) -> bool:
 
 
 def year_1(ours: Any, theirs: Any) -> bool:
-    """For days of the year 0 that it reads from a table, Debezium has the same day of the year 1."""
+    """For dates in the year 0 that Debezium reads from a table, it publishes the same date in the year 1."""
     match = re.fullmatch(r"0000-(\d\d-\d\d)(?: (\d\d:\d\d:\d\d)(?:\.(\d+))?)?", ours)
     if match is None:
         return False
@@ -163,7 +163,7 @@ def year_1(ours: Any, theirs: Any) -> bool:
 
 
 def escaped(ours: Any, theirs: Any) -> bool:
-    """Debezium leaves backslashes in the labels of a definition, and puts some before commas."""
+    """Debezium keeps the backslashes in the labels of a table's definition, and adds some before commas."""
     return bool(re.sub(r"[\\,]", r"\\\g<0>", ours) == theirs)
 
 
@@ -173,7 +173,7 @@ def as_double(ours: Any, theirs: Any) -> bool:
 
 
 def shifted_uuid(ours: Any, theirs: Any) -> bool:
-    """MariaDB's log leaves out bytes 0 at the end of a UUID. Debezium puts them before it."""
+    """MariaDB's log leaves out zero bytes at the end of a UUID. Debezium adds them at the beginning."""
     octets = bytes.fromhex(ours.replace("-", "")).rstrip(b"\0")
     return bool(theirs.replace("-", "") == octets.rjust(16, b"\0").hex())
 
@@ -192,8 +192,8 @@ def as_text(ours: Any, theirs: Any) -> bool:
 def no_character(ours: Any, theirs: Any) -> bool:
     """We publish `?` for each half of a surrogate pair in a column that has no pairs, as the server does.
 
-    Debezium has U+FFFD for a half and the character after it, and one character for two halves. It also has U+FFFD for
-    bytes of latin1 that Java does not know.
+    Debezium publishes U+FFFD in place of a half and the character after it, and one character in place of two halves.
+    It also publishes U+FFFD for bytes of latin1 that Java does not know.
     """
     pattern = "".join(
         r"(\?.?|[\x80-\x9f])" if of == "\ufffd" else rf"({of}|\?\?)" if of > "\uffff" else re.escape(of)
@@ -203,7 +203,7 @@ def no_character(ours: Any, theirs: Any) -> bool:
 
 
 def same_json(ours: Any, theirs: Any) -> bool:
-    """MySQL's JSON has no text. Both print the same document, with other spaces, and doubles in another way."""
+    """MySQL stores JSON as binary. Debezium and we print the same document with other spaces and other doubles."""
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(same_json, ours, theirs))
     if isinstance(ours, _Members) and isinstance(theirs, _Members):

@@ -18,10 +18,10 @@ NOT_CARRIED: Mapping[Flavour, str] = {
 }
 """Types with which Debezium fails, as regular expressions.
 
-Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns. Labels in binary are no
-texts for it. The driver by which it reads tables fails with zeros before negative numbers. And it takes YEAR for one of
-the numbers for which MySQL's log says whether they are unsigned, which YEAR is not in 8.0. So it reads beyond that part
-of the log if a table has a YEAR and eight numbers.
+Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with labels in
+the character set `binary`. The driver with which it reads tables fails with negative numbers that have leading zeros.
+YEAR fails in a table with eight numbers: MySQL's log has a list that says which columns of numbers are unsigned. In 8.0
+this list leaves out YEAR. Debezium expects YEAR in it, and reads beyond its end.
 """
 
 
@@ -40,7 +40,7 @@ def kinds(flavour: Flavour, version: tuple[int, int]) -> Sequence[Kind]:
 
 
 def _years(random: Random) -> str:
-    """Draws a year, but not 0, at which Debezium's snapshot of MariaDB fails."""
+    """Draws a year, but not 0, because Debezium's snapshot of MariaDB fails at a year 0."""
     return str(random.randrange(1901, 2156))
 
 

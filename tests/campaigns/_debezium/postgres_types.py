@@ -272,7 +272,7 @@ def _kinds() -> Sequence[Kind]:
         "double precision[]": array(floating(single=False), "float8"),
     }
     kinds = [Kind(definition=definition, draw=draw) for definition, draw in plain.items()]
-    drawn = {
+    bounds = {
         "int4range": small_integer,
         "int8range": small_integer,
         "numrange": numeric(6, 2),
@@ -282,7 +282,7 @@ def _kinds() -> Sequence[Kind]:
     }
     ranges = [
         Kind(definition=type_, draw=bounded(draw, type_), listed={"range as text": listed.range_text})
-        for type_, draw in drawn.items()
+        for type_, draw in bounds.items()
     ]
     return [
         *kinds,

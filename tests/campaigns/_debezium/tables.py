@@ -9,8 +9,9 @@ from tests.campaigns._debezium.listed import Rule, Rules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A type as a column's definition names it, a function that draws the SQL of a value, and the listed differences of
-    its values. `listed_reads` are those of values that are read from tables, which the log does not have.
+    """A type as a column's definition names it, a function that draws the SQL of a random value, and the known
+    differences of its values (`listed`). `listed_reads` are further differences of values that are read from tables,
+    not from the log.
     """
 
     definition: str
@@ -30,10 +31,11 @@ class KeyColumn:
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """A table. `columns` are those outside the key, by name; a change of the definition of the table changes them.
+    """A table. `columns` are the columns outside the key, by name; a change of the table's definition changes this
+    mapping.
 
-    `rules` has the listed differences of each column that the table ever had, and `read_rules` those of the rows that
-    were read.
+    `rules` has the known differences of each column that the table ever had. `read_rules` has those of rows that were
+    read from the table.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Table:
             self.read_rules[name] = {**kind.listed, **kind.listed_reads}
 
     def note(self, column: str, rules: Rules) -> None:
-        """Adds the listed differences of a column."""
+        """Adds the known differences of a column."""
         self.rules.setdefault(column, {}).update(rules)
 
     def new_column(self) -> str:
@@ -69,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A change of a table's definition: its SQL, and what it makes of the columns."""
+    """A change of a table's definition: its SQL, and the columns after it."""
 
     sql: str
     columns: Mapping[str, Kind]

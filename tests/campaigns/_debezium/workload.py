@@ -1,6 +1,6 @@
 """Random changes of tables by several sessions, whose transactions overlap.
 
-A session has keys of its own, so that sessions never wait for each other. Now and then, when no transaction is open,
+Each session has its own keys, so that sessions never wait for each other. Now and then, when no transaction is open,
 the definition of a table changes, or a table is truncated.
 """
 
@@ -22,7 +22,7 @@ Execute = Callable[[str], None]
 class Dialect(Protocol):
     """What differs between the databases.
 
-    `scans` says that a statement which changes several rows may wait for rows that it does not change.
+    `scans` says that a statement that changes several rows may wait for locks of rows that it does not change.
     """
 
     begin: str
@@ -34,7 +34,7 @@ class Dialect(Protocol):
 
 @dataclass(slots=True)
 class _Session:
-    """A session. `rows` are the numbers of the rows of each table that it sees, of those that it may change."""
+    """A session. `rows` has, by table, the numbers of the rows that the session now sees and may change."""
 
     number: int
     execute: Execute
@@ -45,7 +45,9 @@ class _Session:
 
 
 class Workload:
-    """Writes to tables. `counts` says what was done; `changes` counts rows that were changed, also in vain."""
+    """Writes to tables. `counts` says what was done; its `changes` counts changed rows, even if they were rolled
+    back.
+    """
 
     def __init__(self, random: Random, dialect: Dialect, tables: Sequence[Table], executes: Sequence[Execute]) -> None:
         self._random, self._dialect, self._tables = random, dialect, tables
@@ -66,7 +68,7 @@ class Workload:
         self.changes = 0
 
     def run(self, changes: int, alterations: int) -> None:
-        """Makes so many more changes of rows, and so many changes of definitions between them."""
+        """Makes `changes` further changes of rows, and between them `alterations` changes of definitions."""
         every, before, altered = changes // (alterations + 1), self.changes, 0
         while self.changes < before + changes:
             if self.changes >= before + every * (altered + 1):
@@ -131,7 +133,7 @@ class Workload:
             self._delete(session, table, self._random.sample(rows, min(many, len(rows) // 2)))
 
     def _number(self, session: _Session, table: Table | None = None) -> int:
-        """Returns a number that no row has; half of the time one that a deleted row had."""
+        """Returns a number that no row has. Half of the time, a deleted row had this number."""
         if table is not None and self._next > 10 and self._random.random() < 0.5:
             number = self._random.randrange(self._next) * SESSIONS + session.number
             if number not in session.rows[table.name]:

@@ -79,7 +79,7 @@ class Load:
                 if rng.random() < 0.06:
                     self._prepare(cursor, rng)
                     return
-                if rng.random() < 0.03:  # rarely, so that many are still prepared at a restart
+                if rng.random() < 0.03:  # rarely, so that many transactions are still prepared at a restart
                     with self._servers.gates.fragile.passing(), self._servers.gates.deciding:
                         decide(cursor, rng, self._servers.xa, share=0.2)
                 else:

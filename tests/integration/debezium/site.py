@@ -47,7 +47,7 @@ def create_table(dsn: str, rows: int = 0) -> None:
 
 
 class SqliteStore:
-    """A store of an application: the handler's rows and the offset are one transaction."""
+    """The store of an application, which commits the handler's rows and the offset in one transaction."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -115,8 +115,8 @@ def program(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def java_of(parent: int) -> int | None:
-    """Returns the id of the Debezium process that a process started, if one runs. Other Java processes do not count:
-    Spark's, or one that is only asked for its version.
+    """Returns the id of the Debezium process that the process `parent` started, if it runs. Other Java processes do not
+    count, such as Spark's or one that only prints its version.
     """
     for task in Path(f"/proc/{parent}/task").glob("*/children"):
         for child in task.read_text("utf-8").split():
@@ -127,7 +127,7 @@ def java_of(parent: int) -> int | None:
 
 
 def gone(process: int) -> bool:
-    """Returns whether no process with this id runs. A process that ended, but was not waited for, does not count."""
+    """Says whether the process has ended, even if its parent has not waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -135,7 +135,7 @@ def gone(process: int) -> bool:
 
 
 def kill(process: int) -> None:
-    """Kills a process, if it has not ended already."""
+    """Kills a process, unless it has already ended."""
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:

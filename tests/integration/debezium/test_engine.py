@@ -83,7 +83,7 @@ def test_a_handler_gets_the_snapshot_and_the_stream_and_a_batch_again_that_it_re
     ]
     assert received[1].headers == (("__debezium.newkey", {"id": 7}),)
     after = json.loads(received[0].value or b"")["after"]
-    assert after == {"id": 1, "status": "PAID", "amount": "BUY="}  # the decimal's digits; the schema has the scale
+    assert after == {"id": 1, "status": "PAID", "amount": "BUY="}  # 1350 in base64; the schema has the scale
     schema = json.loads(received[0].value_with_schema() or b"")["schema"]
     [row] = [field for field in schema["fields"] if field["field"] == "after"]
     assert [field.get("parameters", {}).get("scale") for field in row["fields"]] == [None, None, "2"]
@@ -150,7 +150,7 @@ def test_only_so_many_bytes_are_in_flight_and_a_transaction_continues_after_any_
 
 
 def test_the_process_ends_with_its_parent_although_its_input_stays_open(jars: Path) -> None:
-    """A child of the parent may have inherited the other end of the pipe; this test holds it."""
+    """As if another child of the parent had inherited the pipe: this test holds the pipe's other end open."""
     command = Launch(properties={}, jars=jars).command(find_java())
     parent = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & exec sleep 1000', "sh", *command]
     with subprocess.Popen(parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -175,8 +175,10 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
 
     def count() -> int:
         with sqlite3.connect(applied) as connection:
-            known = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'events'").fetchone() != (0,)
-            return int(connection.execute("SELECT count(*) FROM events").fetchone()[0]) if known else 0
+            table_exists = connection.execute(
+                "SELECT count(*) FROM sqlite_master WHERE name = 'events'"
+            ).fetchone() != (0,)
+            return int(connection.execute("SELECT count(*) FROM events").fetchone()[0]) if table_exists else 0
 
     def wait_for(events: int) -> None:
         until(lambda: count() >= events, f"events are missing: {log.read_text('utf-8')}")
@@ -205,13 +207,13 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
     assert "the Debezium process was killed (SIGKILL)" in log.read_text("utf-8")
 
 
-def _insert(dsn: str, known: int, rows: int) -> int:
-    """Inserts this many rows in two transactions, and returns how many there are then."""
+def _insert(dsn: str, before: int, rows: int) -> int:
+    """Inserts this many rows in two transactions, and returns the new number of rows in the table."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for first, last in ((known + 1, known + rows // 2), (known + rows // 2 + 1, known + rows)):
+        for first, last in ((before + 1, before + rows // 2), (before + rows // 2 + 1, before + rows)):
             series = "SELECT i, 'NEW', i FROM generate_series(%s::int, %s::int) AS i"
             connection.execute(f"INSERT INTO orders {series}", [first, last])
-    return known + rows
+    return before + rows
 
 
 def _streams(dsn: str) -> bool:

@@ -36,7 +36,7 @@ def test_a_restart_knows_columns_from_the_history(mariadb: Server, tmp_path: Pat
                 connection.commit()
 
         def run(then: Callable[[], None], count: int) -> list[object]:
-            """Runs the engine until there are this many more events, and returns the rows after them."""
+            """Runs the engine until it has passed on this many events, and returns the rows of these events."""
             events.clear()
 
             def handle(batch: Sequence[ChangeEvent]) -> None:

@@ -1,6 +1,6 @@
 """The service reads a database through a Debezium that it runs itself, and continues exactly after restarts and kills.
 
-PostgreSQL has no history of schemas; MariaDB has one, which is in the checkpoint.
+Debezium keeps no schema history for PostgreSQL. For MariaDB it keeps one, which the service stores in the checkpoint.
 """
 
 import json
@@ -37,7 +37,7 @@ class InProcess(Site):
         )
 
     def publish(self, count: int) -> None:
-        """Runs the service until the changelog has so many messages."""
+        """Runs the service until the changelog has this many messages."""
         with self.running() as service:
             service.until(lambda: len(self.messages("orders")) >= count)
         assert len(self.messages("orders")) == count

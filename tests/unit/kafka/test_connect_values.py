@@ -1,4 +1,4 @@
-"""Batches become messages in the envelope of Debezium or flat messages. The headers contain what the service must know
+"""Batches become messages in Debezium's envelope, or flat messages. The headers hold what the service must read back
 later.
 """
 
@@ -31,28 +31,28 @@ def messages(envelope: Any, *records: Record, partitions: int = 1) -> Messages:
     return values.messages(rows)
 
 
-def payloads(made: Messages) -> list[Any]:
-    return [None if value is None else json.loads(value)["payload"] for value in made.values]
+def payloads(result: Messages) -> list[Any]:
+    return [None if value is None else json.loads(value)["payload"] for value in result.values]
 
 
 def test_rows_of_several_entities() -> None:
-    made = messages(
+    result = messages(
         "flat",
         record(Op.CREATE, STATE, commit=1),
         record(Op.CREATE, STATE, commit=2, entity="bill", key="43"),
         record(Op.DELETE, None, STATE, commit=3),
     )
-    assert made.rows.column("entity").to_pylist() == ["order", "order", "bill"]
-    assert payloads(made) == [json.loads(STATE), None, json.loads(STATE)]
-    assert [json.loads(key)["payload"] for key in made.keys] == [{"id": 42}, {"id": 42}, {"id": 43}]
-    assert [json.loads(key)["schema"]["name"] for key in made.keys] == ["shop.order.Key"] * 2 + ["shop.bill.Key"]
+    assert result.rows.column("entity").to_pylist() == ["order", "order", "bill"]
+    assert payloads(result) == [json.loads(STATE), None, json.loads(STATE)]
+    assert [json.loads(key)["payload"] for key in result.keys] == [{"id": 42}, {"id": 42}, {"id": 43}]
+    assert [json.loads(key)["schema"]["name"] for key in result.keys] == ["shop.order.Key"] * 2 + ["shop.bill.Key"]
 
 
 def test_rows_of_the_changelog_itself_stay_in_our_envelope() -> None:
     row = record(Op.CREATE, "{}", entity="schemas", key="order")
-    made = messages("debezium", row)
-    assert made == JSON.messages(made.rows)
-    assert made.keys == [b"order"]
+    result = messages("debezium", row)
+    assert result == JSON.messages(result.rows)
+    assert result.keys == [b"order"]
 
 
 def test_headers_are_plain_text_for_kafka_connect() -> None:
@@ -61,8 +61,8 @@ def test_headers_are_plain_text_for_kafka_connect() -> None:
     )
     values = ConnectValues("debezium", "shop", None)
     values.prepare([entity("id", "name")])
-    made = values.messages(batch.with_shapes(batch.from_records([moved]), {"order": SHAPE}))
-    assert made.headers == [
+    result = values.messages(batch.with_shapes(batch.from_records([moved]), {"order": SHAPE}))
+    assert result.headers == [
         [
             ("op", b"delete"),
             ("position", b"00000001/0000000000000001/00000002"),
@@ -71,7 +71,7 @@ def test_headers_are_plain_text_for_kafka_connect() -> None:
             ("sourceName", b"booking"),
         ]
     ]
-    message = Mock(headers=lambda: made.headers[0], value=lambda: None, key=lambda: made.keys[0])
+    message = Mock(headers=lambda: result.headers[0], value=lambda: None, key=lambda: result.keys[0])
     assert (key_of(message).decode(), source_of(message)) == (moved.place.key, "booking")
     assert is_row(message)
 
@@ -90,25 +90,25 @@ def test_the_tombstone_after_a_delete_is_no_row() -> None:
 def test_a_truncate_without_a_message_is_left_out_with_a_warning(envelope: str, partitions: int, count: int) -> None:
     truncate = record(Op.TRUNCATE, None, None, key=TRUNCATE_KEY)
     with structlog.testing.capture_logs() as logs:
-        made = messages(envelope, truncate, record(Op.CREATE, STATE, commit=2), partitions=partitions)
-    assert len(made.values) == made.rows.num_rows == count
+        result = messages(envelope, truncate, record(Op.CREATE, STATE, commit=2), partitions=partitions)
+    assert len(result.values) == result.rows.num_rows == count
     assert [(line["event"], line["entity"]) for line in logs] == [("left out a truncate", "order")] * (2 - count)
     if count == 2:
-        assert made.keys[0] == b'{"schema":null,"payload":null}'
-        assert payloads(made)[0]["op"] == "t"
+        assert result.keys[0] == b'{"schema":null,"payload":null}'
+        assert payloads(result)[0]["op"] == "t"
 
 
 def test_a_batch_of_truncates_alone_has_no_message() -> None:
     with structlog.testing.capture_logs() as logs:
-        made = messages("flat", record(Op.TRUNCATE, None, None, key=TRUNCATE_KEY))
+        result = messages("flat", record(Op.TRUNCATE, None, None, key=TRUNCATE_KEY))
     assert len(logs) == 1
-    assert (made.rows.num_rows, made.values) == (0, [])
+    assert (result.rows.num_rows, result.values) == (0, [])
 
 
 def test_the_bound_of_a_message_holds() -> None:
-    made = messages("debezium", record(Op.CREATE, STATE, key="4" * 300), record(Op.DELETE, None, STATE, key="7"))
-    for key, value, heads in zip(made.keys, made.values, made.headers, strict=True):
-        assert len(key) + len(value or b"") + sum(len(text) for _, text in heads) <= made.nbytes_max
+    result = messages("debezium", record(Op.CREATE, STATE, key="4" * 300), record(Op.DELETE, None, STATE, key="7"))
+    for key, value, heads in zip(result.keys, result.values, result.headers, strict=True):
+        assert len(key) + len(value or b"") + sum(len(text) for _, text in heads) <= result.nbytes_max
 
 
 def test_a_value_without_a_form_is_reported_once() -> None:
@@ -117,8 +117,8 @@ def test_a_value_without_a_form_is_reported_once() -> None:
     shape = Struct(fields=(("id", Primitive.LONG), ("day", Primitive.DATE)))
     rows = batch.with_shapes(batch.from_records([record(Op.CREATE, '{"id":42,"day":"infinity"}')]), {"order": shape})
     with structlog.testing.capture_logs() as logs:
-        made = [values.messages(rows), values.messages(rows)]
-    assert [payloads(one) for one in made] == [[{"id": 42, "day": None}]] * 2
+        results = [values.messages(rows), values.messages(rows)]
+    assert [payloads(messages_) for messages_ in results] == [[{"id": 42, "day": None}]] * 2
     assert [(line["entity"], line["column"]) for line in logs] == [("order", "day")]
 
 

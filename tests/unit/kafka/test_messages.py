@@ -1,4 +1,4 @@
-"""Rows become Kafka messages. `json_codec` encodes their values. Reading a message must give the same record again."""
+"""Rows become Kafka messages with values from `json_codec`. Reading a message gives the same record again."""
 
 import json
 

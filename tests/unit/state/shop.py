@@ -1,4 +1,4 @@
-"""Random changes of a table: once as a log with whole rows has them, and once as a log that lacks values has them."""
+"""Random changes of a table, recorded twice: with whole rows, and as in a log that lacks values."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Shop:
-    """Makes changes. `whole` has them with all values, and `lacking` the same ones as a log that lacks values.
+    """Makes changes. `whole` has them with all values; `lacking` has the same changes as in a log that lacks values.
 
-    An operation takes a commit position of its own. The table's columns are in `columns`.
+    Each operation has its own commit position. `columns` are the table's columns.
     """
 
     random: Random
@@ -103,7 +103,7 @@ class Shop:
         self._emit(of, key, Op.DELETE, None, self.tables[of.name].pop(key))
 
     def move(self, of: Entity, key: int, to: int) -> None:
-        """Changes the key of a row: a delete and a create in one change."""
+        """Changes the key of a row, which makes a delete and a create in one change."""
         table = self.tables[of.name]
         old = table.pop(key)
         new = table[to] = {**old, **self._changed(old), "id": to}
@@ -166,7 +166,7 @@ class Shop:
     def _with(
         self, record: Record, new: State | None, old: State | None, unsent: Sequence[str], absent: Sequence[str]
     ) -> Record:
-        """Returns the record with its states, without the columns `unsent` of the new and `absent` of the old one."""
+        """Returns the record with its states: the new one lacks the columns `unsent`, the old one lacks `absent`."""
         current, nulls = self._state(new, unsent)
         original, old_nulls = self._state(old, absent)
         envelope = record.envelope
@@ -206,7 +206,7 @@ def checkpoint(position: Position | None, entities: Sequence[Entity] = ENTITIES,
 
 
 def described(record: Record) -> dict[str, Any]:
-    """Returns a record as values that a failed comparison shows well."""
+    """Returns a record as a dict, so that a failed comparison prints a readable difference."""
     source = record.envelope.provenance.source
     states = {
         name: json.loads(bytes(state)) if isinstance(state, Raw) else state

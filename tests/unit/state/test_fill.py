@@ -1,4 +1,4 @@
-"""What is filled into rows: compared with whole rows, and the fast path with the plain one."""
+"""Filled rows are compared with whole rows, and the results of `fill_batches` with those of `fill_rows`."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -37,7 +37,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # perhaps long after the write
+            pending.written()  # in the service, this call may come long after the write
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()
@@ -61,7 +61,7 @@ def test_a_log_that_lacks_values_gives_the_changelog_of_one_with_whole_rows(seed
 
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) -> None:
-    """Rows are missing here and there, so that originals are unknown, and columns change."""
+    """Some records are left out, so that some originals are unknown, and the columns change."""
     random = Random(seed)
     shop = Shop(random)
     for _ in range(300):
@@ -81,7 +81,7 @@ def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) ->
 
 
 def changed_columns(random: Random, shop: Shop) -> dict[str, ColumnType]:
-    """Returns the shop's columns without one that can be dropped, or with it."""
+    """Returns the shop's columns, either with or without the one that tests drop."""
     columns = dict(shop.columns)
     name = random.choice(["name", "body", "extra"])
     if name in columns:

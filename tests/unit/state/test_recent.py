@@ -1,4 +1,4 @@
-"""The rows that stay in memory."""
+"""The store's memory of recent rows has the last ones, and never an outdated one."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Restoring the store from a changelog: the same store as after following it, whatever was lost or changed."""
+"""A store that is restored from a changelog equals one that followed the changelog, whatever was lost or changed."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.unit.state.shop import ENTITIES, STAMP, Shop, checkpoint, described, 
 
 
 class StoredLog:
-    """A changelog in memory. If `mixed`, it is read as Kafka's partitions are: each in order, in turns."""
+    """A changelog in memory. With `random`, its partitions are read in random turns, each in order, as from Kafka."""
 
     def __init__(self, random: Random | None = None) -> None:
         self.records: list[Record] = []
@@ -68,15 +68,15 @@ class Counting(Watcher):
         self.restored += rows
 
 
-def state_of(store: MemoryStore, log: StoredLog, **given: Any) -> BeforeImages:
+def state_of(store: MemoryStore, log: StoredLog, **arguments: Any) -> BeforeImages:
     def open_log() -> Log:
         return log  # type: ignore[return-value]
 
-    return BeforeImages(store, open_log, new_id=lambda: "id-1", **given)
+    return BeforeImages(store, open_log, new_id=lambda: "id-1", **arguments)
 
 
 def follow(state: BeforeImages, log: StoredLog, records: Sequence[Record], stored: Checkpoint | None) -> Checkpoint:
-    """Publishes records through the state, in one commit, into the log."""
+    """Fills in the values of `records` from the state, and appends the records to the log in one commit."""
     present = checkpoint(position_of(records[-1]))
     rows = state.fill([batch.from_records(records)], present)
     state.add()
@@ -87,7 +87,7 @@ def follow(state: BeforeImages, log: StoredLog, records: Sequence[Record], store
 
 
 def partitioned(records: Sequence[Record]) -> list[Record]:
-    """Gives a row a partition that follows from its name, so that updates move rows between partitions."""
+    """Derives each row's partition from its column `name`, so that updates move rows between partitions."""
     result: list[Record] = []
     partitions: dict[tuple[str, str], int] = {}
     for record in records:
@@ -191,7 +191,7 @@ def restored(log: StoredLog, stored: Checkpoint) -> tuple[BeforeImages, MemorySt
 
 
 def test_rows_of_other_masks_are_not_restored() -> None:
-    """Otherwise an original would show a value as it was published before it was masked."""
+    """If they were restored, an original could show a value that was published before it was masked."""
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     log = StoredLog()
@@ -318,8 +318,8 @@ def test_what_is_filled_into_a_piece_is_bounded(monkeypatch: pytest.MonkeyPatch)
     state = state_of(store, log)
     state.recover(None)
     follow(state, log, shop.lacking, None)
-    lacking, known = (described(record) for record in log.records[-2:])
+    lacking, filled = (described(record) for record in log.records[-2:])
     assert lacking["source"].unavailable == ("body",), "there was no room for it"
     assert "body" not in lacking["current"]
-    assert "short" in str(known["current"])
+    assert "short" in str(filled["current"])
     assert STAMP.service_name == "shop"

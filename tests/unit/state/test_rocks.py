@@ -1,4 +1,4 @@
-"""The store in RocksDB: the same as the store in memory, its lock, and folders that it refuses."""
+"""The store in RocksDB behaves as the store in memory. It takes a lock, and refuses some folders."""
 
 import subprocess
 import sys
@@ -65,9 +65,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     store.close()
 
 
-def refusal(path: Path, **given: str) -> ChangelogError:
+def refusal(path: Path, **arguments: str) -> ChangelogError:
     with pytest.raises(ChangelogError) as caught:
-        opened(path, **given)
+        opened(path, **arguments)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -82,8 +82,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_the_folder_of_another_changelog_is_refused(tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
-    for given in ({"name": "other"}, {"changelog": "kafka shop"}):
-        error = refusal(tmp_path / "state", **given)
+    for arguments in ({"name": "other"}, {"changelog": "kafka shop"}):
+        error = refusal(tmp_path / "state", **arguments)
         assert error.kind is Kind.PRECONDITION
         assert "has the state of another changelog: shop in files /log" in error.message
 

@@ -1,4 +1,4 @@
-"""Encodes rows for consumers that expect what Debezium publishes: in Debezium's envelope, or flat (no old row).
+"""Encodes rows for consumers of Debezium: in Debezium's envelope, or *flat* (only the row after the change).
 
 docs/reference/debezium.md describes the messages. Rows of the reserved entities (`changelog.envelope.entity.RESERVED`)
 stay in our own envelope, in JSON: only the service reads them.

@@ -1,9 +1,9 @@
 """Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values.
 
-In another envelope than our own, the headers `KEY` and `SOURCE` are added, and others are left out. These headers alone
-show the service which rows are its own; it need not decode the value. Kafka Connect guesses the type of a header from
-its text. It fails if the text is JSON with values of several types, or null. So every header of such a message must be
-plain text.
+A message in another envelope than our own gets the headers `KEY` and `SOURCE`, and lacks some of the others. From these
+two headers alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the type of a
+header from its text, and fails if the text is JSON with values of several types, or null. So every header of such a
+message must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ _PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":
 
 _HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
 _SHARED_HEADERS = frozenset({"op", "serviceName"})
-"""Headers of which a batch has few different ones."""
+"""Headers that have few different values within a batch."""
 
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 

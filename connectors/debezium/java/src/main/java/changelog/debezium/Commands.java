@@ -9,7 +9,7 @@ import java.io.InputStream;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 
-/** Reads what Python sends: first how to start, and then acknowledgements, until it says stop or is gone. */
+/** Reads Python's commands: first the start of the engine, then acknowledgements, until a stop or the end of input. */
 final class Commands {
     static final ObjectMapper JSON = new ObjectMapper();
 
@@ -28,7 +28,7 @@ final class Commands {
         this.in = new DataInputStream(in);
     }
 
-    /** Reads the configuration, the offsets and the schema history, which go to their stores. Returns the configuration. */
+    /** Returns the configuration, and passes the offsets and the schema history to their stores. */
     JsonNode readStart() throws IOException {
         JsonNode config = null;
         while (true) {

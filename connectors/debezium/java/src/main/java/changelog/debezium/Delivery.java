@@ -12,11 +12,11 @@ import java.util.Queue;
 import org.apache.kafka.connect.source.SourceRecord;
 
 /**
- * Sends batches of records to Python, and tells the connector which of them Python has acknowledged.
+ * Sends batches of records to Python, and tells the connector which records Python has acknowledged.
  *
- * <p>The engine's thread does not wait for the acknowledgement of a batch, only until few enough bytes are in flight. So
- * the connector reads on while Python works. A thread of its own reports acknowledged records to the connector, because
- * the connector may have to wait for the database to confirm them there.
+ * <p>The engine's thread does not wait for the acknowledgement of a batch, so the connector reads on while Python
+ * works. It waits only while too many bytes are in flight. Another thread reports acknowledged records to the
+ * connector, because in this report the connector may have to wait for the database.
  */
 final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceRecord>> {
     private record Sent(
@@ -77,7 +77,7 @@ final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceR
         frames.add(encoded.frame());
     }
 
-    /** Takes note that Python has stored all records up to this one. */
+    /** Notes that Python has stored all records up to the one with this number. */
     synchronized void acknowledge(long last) {
         acknowledged = Math.max(acknowledged, last);
         notifyAll();
@@ -123,7 +123,7 @@ final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceR
                 engine.close();
                 return;
             } catch (IllegalStateException e) {
-                Thread.sleep(RETRY_MILLIS); // it refuses while its tasks start, or has stopped already
+                Thread.sleep(RETRY_MILLIS); // the engine refuses while its tasks start, or if it has stopped
             } catch (IOException e) {
                 return;
             }

@@ -25,7 +25,7 @@ import org.apache.kafka.connect.source.SourceRecord;
  * Encodes records as frames, column by column. Topics, partitions and schemas are sent once, as definitions with a number.
  */
 final class Encoder {
-    /** A frame, the number of its last record, and of each partition the last record, which has its offset. */
+    /** A frame, the number of its last record, and the last record of each partition, which has its offset. */
     record Encoded(ByteBuffer frame, long last, Collection<ChangeEvent<SourceRecord, SourceRecord>> offsets) {
     }
 

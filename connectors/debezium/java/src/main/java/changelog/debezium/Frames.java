@@ -14,8 +14,8 @@ import java.util.Queue;
  * endian. {@code changelog/connectors/debezium/frames.py} describes the kinds.
  *
  * <p>Adding never blocks, because a thread of the connector that waits for Python would lose its connection to the
- * database. The bytes of records are bounded by {@link Delivery}. Log lines are bounded here: if Python does not read,
- * they are dropped and counted.
+ * database. {@link Delivery} bounds the bytes of records. This class bounds log lines: if Python does not read, it
+ * drops and counts them.
  */
 final class Frames {
     static final byte HELLO = 'H';
@@ -41,7 +41,7 @@ final class Frames {
         writer.start();
     }
 
-    /** Returns the buffer of a frame whose body has this many bytes. The body is to be filled, without space left. */
+    /** Returns the buffer of a frame whose body has this many bytes. The caller must fill the whole body. */
     static ByteBuffer frame(byte kind, int length) {
         ByteBuffer frame = ByteBuffer.allocate(HEADER + length).order(ByteOrder.LITTLE_ENDIAN);
         return frame.putInt(length).put(kind).put(new byte[3]);

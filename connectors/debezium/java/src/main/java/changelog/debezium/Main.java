@@ -50,14 +50,14 @@ public final class Main {
             reader.setDaemon(true);
             reader.start();
             engine.run();
-        } catch (Exception | LinkageError e) { // the builder calls `end` and throws as well
+        } catch (Exception | LinkageError e) { // if the builder fails, it has called `end` before it throws
             end(false, e.getMessage(), e);
         }
         frames.close();
         Watchdog.halt(failed ? Watchdog.FAILED : Watchdog.STOPPED);
     }
 
-    /** Ends the process if a thread of ours has died. Other threads belong to Debezium, which notices by itself. */
+    /** Ends the process if a thread of ours has died. Debezium notices the death of its own threads. */
     private void died(Thread thread, Throwable error) {
         if (!thread.getName().startsWith("changelog-")) {
             System.err.println(thread.getName() + " has died: " + Logs.describe(error));
@@ -96,7 +96,7 @@ public final class Main {
                 .build();
     }
 
-    /** Says how the engine ended. Only the first call counts: it has the cause. */
+    /** Sends how the engine ended. After a failure, further calls do nothing: the first one has the cause. */
     private synchronized void end(boolean success, String message, Throwable error) {
         if (failed) {
             return;

@@ -16,10 +16,11 @@ import org.apache.kafka.connect.storage.OffsetBackingStore;
 import org.apache.kafka.connect.util.Callback;
 
 /**
- * The offsets from which the connector starts. Python sends them, and stores those of the records that it acknowledges.
+ * The offsets from which the connector starts. Python sends them, and stores the offsets of the records that it
+ * acknowledges.
  *
- * <p>Kafka Connect's key of an offset is the JSON array {@code [NAME, PARTITION]}. Only the partition is compared, and as
- * JSON, because the order of its fields may change.
+ * <p>Kafka Connect's key of an offset is the JSON array {@code [NAME, PARTITION]}. Only the partition is compared. It
+ * is compared as JSON, because the order of its fields may change.
  */
 public final class Offsets implements OffsetBackingStore {
     private static final Map<JsonNode, ByteBuffer> OFFSETS = new ConcurrentHashMap<>();

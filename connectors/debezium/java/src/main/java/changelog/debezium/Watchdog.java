@@ -5,9 +5,10 @@ import java.util.Optional;
 /**
  * Ends the process if the program that started it is gone, or if it does not stop in time.
  *
- * <p>The end of standard input says that the program is gone ({@link Commands}). A child of the program may have inherited
- * the other end of the pipe, so the watchdog also looks whether this process got another parent. It halts instead of
- * exiting, so that no hook and no hung thread of a connector can prevent the end.
+ * <p>The end of standard input says that the program is gone ({@link Commands}). But a child of the program may have
+ * inherited the other end of the pipe, and then the input does not end. So the watchdog also checks whether this
+ * process got another parent. The watchdog halts the process instead of exiting, so that no shutdown hook and no hung
+ * thread of a connector can prevent the end.
  */
 final class Watchdog {
     static final int STOPPED = 0;
