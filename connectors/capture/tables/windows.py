@@ -93,7 +93,7 @@ class Rows(Protocol):
         """The keys that were looked up in the table and not found."""
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """Returns rows of the changelog, with the ordinals after that of `change`.
+        """Returns rows of the changelog. In their transaction, they are numbered after `change`.
 
         They are the rows that `keep` selects, and deletes of the keys in `gone` that `delete` selects.
         """
