@@ -173,8 +173,8 @@ def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mappi
     """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps a side to its name in the
     ratios.
 
-    Of Debezium's rate over the whole backlog and its rate over the second half, the better one is used. The same holds
-    for its CPU time.
+    Debezium's rate is measured over the whole backlog and over its second half, and the better figure counts. For its
+    CPU time, the better figure counts, too.
     """
     if PEER not in medians:
         return {}
