@@ -1,12 +1,12 @@
 """Measures how fast the Spark jobs are. Each is compared with a simpler way to read the same rows on this machine.
 
-deltas: Spark reads changes of flat documents (15 columns, of which two change) from Parquet and sends them through
+deltas: Spark reads changes of flat documents (two of their 15 columns change) from Parquet and sends them through
 `mapInArrow`. One function returns them unchanged ("identity"), ours returns deltas, and a third one returns patches
 that jsonpatch makes. The results are discarded. The functions take turns, after each of them has run once to warm up.
 Because jsonpatch is slow, it gets a fifth of the rows.
 
-views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. This is
-compared with a scan of the changes.
+views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. The time is
+compared with that of a scan of the changes.
 
 compaction: a file log, whose commits have 1,000 rows each, is archived, and the sizes of the archive and of the log on
 disk are compared.

@@ -25,7 +25,7 @@ KEYS_BYTES_MAX = 256 << 10
 """The most UTF-8 bytes in one signal's keys. The limit is small because every checkpoint holds the pending signals."""
 
 NBYTES_MAX = 2 << 20
-"""The most bytes in a signal's content. JSON may need six bytes for one byte of a key."""
+"""The most bytes in a signal's content. It exceeds KEYS_BYTES_MAX, as JSON may need six bytes for one byte of a key."""
 
 ID_MAX = 100
 """The most characters in a signal's id."""

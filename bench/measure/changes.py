@@ -1,4 +1,4 @@
-"""Makes a changelog for benchmarks. It has updates of bookings, each of which changes two of 15 columns."""
+"""Makes a changelog for benchmarks. It has updates of bookings; each update changes two of 15 columns."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping

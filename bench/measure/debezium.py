@@ -135,10 +135,10 @@ class MysqlDebezium(_Debezium):
         super().__init__(workspace, jars, binlog.DATABASE, connector, heap)
 
     def prepare(self) -> None:
-        """See `Publisher`. Runs Debezium until it has described the table and published a row, and stored its offset.
+        """See `Publisher`. Runs Debezium until it has described the table, published a row, and stored its offset.
 
-        Without a stored offset, Debezium would start at the end of the log. The benchmark does not write this row
-        again. Sides that are prepared before Debezium publish it, so they publish one change more.
+        Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. A side
+        that was prepared before Debezium publishes it, too, and so has one change more.
         """
         self._create_topic(self._workspace.name, 1)  # for changes of tables
         topic = self._create_topic(self.topic, self._workspace.partitions)

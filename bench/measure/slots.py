@@ -1,4 +1,4 @@
-"""Replication slots of PostgreSQL for benchmarks: each side reads all of one backlog."""
+"""Replication slots of PostgreSQL for benchmarks, so that each side (each compared program) reads the same backlog."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from changelog.envelope.checkpoint import Checkpoint
 
 BASE: Final = "base"
 DRAINED: Final = "drained"
-"""The slot that a side reads: a copy of `BASE`, which is never read."""
+"""The slot that a side reads. It is a copy of `BASE`, and `BASE` itself is never read."""
 
 
 def create_base(connection: psycopg.Connection) -> None:
@@ -22,7 +22,7 @@ def create_base(connection: psycopg.Connection) -> None:
 
 
 def end_of_backlog(connection: psycopg.Connection) -> str:
-    """Returns the LSN at the end of the backlog, after a checkpoint, so that the sides do not wait for one."""
+    """Returns the LSN at the end of the backlog. First makes a checkpoint, so that no side has to wait for one."""
     connection.execute("CHECKPOINT")
     row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None
@@ -31,7 +31,7 @@ def end_of_backlog(connection: psycopg.Connection) -> str:
 
 @contextmanager
 def slot_to_drain(server: Server) -> Iterator[None]:
-    """Creates the slot `DRAINED` for the block."""
+    """Creates the slot `DRAINED`, and drops it at the end of the `with` block."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (BASE, DRAINED))
     try:

@@ -139,7 +139,7 @@ def _throughput(samples: Sequence[_Sample], rows: int, peak: float) -> Throughpu
     late_rows = rows * (last.visible - middle.visible) / last.visible
     seconds = last.at - first.at
     own, broker, database = (after - before for before, after in zip(first.cpu_seconds, last.cpu_seconds, strict=True))
-    late = late_rows > 0  # else the second half became visible at once
+    late = late_rows > 0  # otherwise the second half became visible all at once
     return Throughput(
         rows_per_second=rows / seconds,
         cpu_seconds_per_million=own / rows * 1e6,
@@ -173,8 +173,8 @@ def ratios(medians: Mapping[str, Throughput], names: Mapping[str, str]) -> Mappi
     """Divides the figures of our sides by Debezium's, if Debezium was measured. `names` maps a side to its name in the
     ratios.
 
-    Of Debezium's rate over the whole backlog and its rate over the second half, the better one is used. The same holds
-    for its CPU time.
+    Debezium's rate is measured over the whole backlog and over its second half, and the better figure counts. For its
+    CPU time, the better figure counts, too.
     """
     if PEER not in medians:
         return {}

@@ -1,7 +1,8 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
-An entity's rows have a *look*: their columns, and the number of the relation that they come from. If the changelog has
-no version with this look, a row that announces a new version is published before the first row that has the look.
+An entity's rows have a *look*: their columns, and the number of their table in the database (its *relation*). If the
+changelog has no version with this look, a row that announces a new version is published before the first row that has
+the look.
 """
 
 from collections.abc import Sequence

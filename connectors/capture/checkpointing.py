@@ -37,7 +37,8 @@ _log = structlog.get_logger("source")
 
 Stretch = Callable[[str], tuple[int, Mapping[str, Any]]]
 """Takes the `through` of a checkpoint, which is the place in the database's log up to which the changelog is complete.
-Returns the epoch of this place, and the members of the checkpoint's `source` that belong to this epoch.
+Returns the epoch of this place (the first part of the positions there), and the members of the checkpoint's `source`
+that belong to this epoch.
 """
 
 
@@ -128,7 +129,7 @@ class Checkpointing:
         return self._confirmed != self._opened and (self._interrupted or not sweeping)
 
     def deliver(self, assembled: Assembled) -> None:
-        """Records that the rows of a block, and its finished transactions, are delivered."""
+        """Records that a block of the log is delivered: its rows, and its finished transactions."""
         if assembled.rows:
             last = Position.parse(assembled.rows[-1].column("position")[-1].as_py())
             self.checkpoint = replace(self.checkpoint, position=last, partial=assembled.partial)

@@ -1,4 +1,7 @@
-"""Counts ignored signals, invalid stamps and changes without a stamp, and warns about them at a limited rate."""
+"""Counts ignored signals, invalid stamps and changes without a stamp, and warns about them at a limited rate.
+
+A signal is a message to the service. A stamp says who makes a change.
+"""
 
 import time
 from collections import Counter
@@ -59,7 +62,7 @@ class Stamps:
         self._log_at = 0.0
 
     def heard(self, invalid: Sequence[tuple[str, int]], unstamped: Counter[str]) -> None:
-        """Counts the invalid stamps of a block, and its changes without a stamp.
+        """Counts the invalid stamps in a block of the log, and its changes without a stamp.
 
         `invalid` has the problem of each invalid stamp and the id of its transaction. `unstamped` has the number of
         changes without a stamp, by entity.

@@ -80,22 +80,22 @@ def failure(
             f"the Debezium process needs more than its heap of {launch.heap_mib} MiB",
             hint="raise heap_mib, or lower the connector's max.queue.size and max.batch.size",
         )
-    telling = [line for line in errors if not line.startswith(_GENERAL)] or ["it printed nothing"]
-    reason = next((line for line in telling if re.search(r"Error|Exception", line)), telling[0])
+    messages = [line for line in errors if not line.startswith(_GENERAL)] or ["it printed nothing"]
+    reason = next((line for line in messages if re.search(r"Error|Exception", line)), messages[0])
     return ChangelogError(Kind.PRECONDITION, f"the Debezium process ended with exit code {code}: {reason}")
 
 
 def _of_engine(launch: Launch, end: End, logged: Sequence[str]) -> ChangelogError:
     causes = end.causes or (Cause(name="", message=end.message),)
-    unknown = ("ClassNotFoundException", "NoClassDefFoundError")
-    missing = next((cause for cause in causes if cause.name.endswith(unknown)), None)
+    class_errors = ("ClassNotFoundException", "NoClassDefFoundError")
+    missing = next((cause for cause in causes if cause.name.endswith(class_errors)), None)
     if missing is not None:
         return _missing_class(launch, missing)
     message = _message(causes)
     if message.endswith(":") and logged:  # Debezium left the cause out of the error, but logged it
         message = f"{message} {logged[-1]}"
     text = " ".join([message, *(f"{cause.name} {cause.message}" for cause in causes)])
-    if causes[0].message.startswith(_INVALID):  # the log says why a connection failed
+    if causes[0].message.startswith(_INVALID):  # only the log says if a connection failed
         text = " ".join([text, *logged])
     kind, hint = next(
         ((kind, hint) for kind, patterns, hint in RULES if re.search("|".join(patterns), text, re.IGNORECASE)),

@@ -3,7 +3,7 @@
 **A frame** is the length of its body (4 bytes), its kind (1 byte), three zero bytes, and the body. All numbers are
 little endian. JSON is UTF-8. The Java code in `connectors/debezium/java/` writes and reads the same frames.
 
-From Debezium, in this order:
+From Debezium (H is the first frame, and E the last):
 
 | kind | body | becomes |
 |---|---|---|
@@ -21,9 +21,9 @@ before the first record that refers to it. The body of R has these parts, where 
 - the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest number if there is none);
 - four columns of numbers of definitions (4 bytes each): topic, partition, schema of the key, schema of the value (0
   means none);
-- four columns of texts: offset, key, value, headers. Each begins with n + 1 positions (4 bytes each, signed), the first
-  is 0, and text i is between the positions i and i + 1. That is the layout of Arrow's binary arrays. The bytes of the
-  four columns follow after all positions, in the same order. An empty text means that there is none.
+- four columns of texts: offset, key, value, headers. First come the positions of all four columns: n + 1 for each
+  column (4 bytes each, signed). The first position is 0, and text i is between the positions i and i + 1, as in Arrow's
+  binary arrays. Then come the bytes of the four columns. An empty text means that there is none.
 
 To Debezium: C (JSON: the configuration), O (JSON: `[PARTITION, OFFSET]`), S (a record of the schema history), G (go), A
 (8 bytes: all records up to this number are stored) and Q (stop). The module `process` says what they mean.
@@ -124,8 +124,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """Records of the engine, in its order. `last` is the number of the last record. A process numbers its records from
-    1.
+    """Records of the engine, in its order. `last` is the number of the last one; a process counts its records from 1.
 
     `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
     `partition_texts` and `schemas` have the contents of these definitions. A text of `partition_texts` is JSON with

@@ -117,7 +117,7 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _is_affordable(pending: Pending, row: Row, filled: Row) -> bool:
-    """Returns whether the budget of the piece allows the values that were filled in, and subtracts them from it."""
+    """Returns whether the budget for the present rows allows the values that were filled in, and subtracts them."""
     growth = sum(
         len(after or b"") - len(before or b"")
         for after, before in ((filled.current, row.current), (filled.original, row.original))

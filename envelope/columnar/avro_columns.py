@@ -225,7 +225,7 @@ class _Provenance:
             distinct = self._contexts.dictionary_encode(null_encoding="encode")
             contexts = [optional_text(text) for text in distinct.dictionary.to_pylist()]
             segments.append(_coded(pool, contexts, distinct.indices.to_numpy()))
-        no_context = b"" if self._has_contexts else NULL  # It is joined to the opening, which saves a segment.
+        no_context = b"" if self._has_contexts else NULL  # The null becomes part of the opening, which saves a segment.
         segments.append(_coded(pool, [no_context + opening(source) for source in self._first], self._before))
         segments += self._strings(pool, "position") + self._strings(pool, "transaction")
         segments.append(long_segment(pool, self._batch.column("committed_at").cast(pa.int64()).to_numpy()))

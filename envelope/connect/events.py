@@ -23,7 +23,7 @@ from changelog.schemas.avro import safe
 from changelog.schemas.types import Primitive, Struct
 
 VERSION: Final = "1"
-"""The member `version` of the block `source`: the version of this program's form of the block."""
+"""The value of `version` in the block `source`. It is the version of our form of this block, not of Debezium."""
 
 OPS: Final[Mapping[str, str]] = {Op.CREATE: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r", Op.TRUNCATE: "t"}
 """Debezium's code of each operation."""
@@ -71,7 +71,7 @@ class _Column:
 class _Row:
     """One row: `key` is the value of its key, None for a truncate; `us` is its time, in microseconds since 1970.
 
-    `stamp` has the values of `_STAMP`.
+    `stamp` has the values of the members in `_STAMP`, which say who made the change.
     """
 
     us: int

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
-"""Hides pandas, which only Spark needs. Otherwise pyarrow imports pandas, which takes a quarter of a start's time."""
+"""Hides pandas from pyarrow, which imports pandas if it can: that takes a quarter of a start's time."""
 
 IN_USE = ("is read by process", "reads the binary log for changelog", "is active for PID")
 

@@ -252,8 +252,8 @@ class AssemblyRun:
         return None
 
     def between(self, nonce: bytes, change: Change, end: int, *, settle: Callable[[], None] = lambda: None) -> Change:
-        """Publishes the rows of the table read with this nonce at `change`, a place between two transactions of the
-        log.
+        """Publishes the rows of one table read at `change`, a place between two transactions of the log. `nonce` is the
+        text that names this table read.
 
         This is for logs into which the service writes no messages. The transaction of `change` is not in the log: its
         commit lies between the commits of two transactions of the log, and the later one begins at `end` or after it.
@@ -396,7 +396,7 @@ class AssemblyRun:
             self._spans[-1:] = [*before, msgspec.structs.replace(late_span, stamp=parsed.stamp)]
 
     def _signal(self, content: bytes, change: Change, settle: Callable[[], None], number: int | None = None) -> None:
-        """Records a signal to the service. If the content is the nonce of a table read, publishes its rows instead."""
+        """Records a signal to the service. But if the content names a table read, publishes its rows."""
         listener = self._assembly.listener
         if not is_nonce(content):
             signed = change.transaction.xid if number is None else number

@@ -1,4 +1,4 @@
-"""The transactions that have ended in a block, and where."""
+"""The transactions that have ended in a block (a stretch of the log that is decoded at once), and where."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class EndedTransactions:
         self._parts.append((transaction, end))
 
     def add_all(self, spans: SpanColumns, ends: Ints) -> None:
-        """Adds the transactions of these spans. Each span is a whole transaction."""
+        """Adds the transactions of these spans (runs of rows). Each span has all rows of its transaction."""
         self._parts.append((spans, ends))
 
     def last(self, before: int | None = None) -> tuple[Transaction, int] | None:

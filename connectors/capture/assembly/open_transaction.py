@@ -7,15 +7,15 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
 
 ORDINALS_MAX = 1 << 31
-"""The most rows and messages of one transaction, because a position has 32 bits for twice the ordinal."""
+"""The most rows and messages of one transaction: a position has 32 bits for twice the number of a row or message."""
 
 
 class OpenTransaction(msgspec.Struct, gc=False):
     """The transaction that is being delivered.
 
-    `stamp` is the stamp in the transaction's last stamp message. `fallback` is the stamp that applies if there was no
-    such message. `ordinal` is the ordinal of the next row or message. `published` is the position ordinal of the
-    transaction's last record that was published already, or -1; rows up to there are dropped.
+    A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. `fallback` applies
+    if there was no such message. `ordinal` is the number of the next row or message in the transaction. `published` is
+    the last part of the position of the transaction's last published record, or -1; rows up to there are dropped.
     """
 
     transaction: Transaction

@@ -23,8 +23,8 @@ class Shape(Enum):
     RAW = auto()  # the text is the JSON token
     PLAIN = auto()  # in quotes; the text never needs escaping
     TEXT = auto()  # in quotes, escaped
-    BOOL = auto()  # t or f
-    FLOAT = auto()  # the text, NaN and infinities in quotes
+    BOOL = auto()  # true or false; the text is t or f
+    FLOAT = auto()  # the text; NaN and infinities are in quotes
     TIMESTAMP = auto()  # ISO 8601 without a zone
     TIMESTAMPTZ = auto()  # ISO 8601 in UTC
     OTHER = auto()  # only `to_json` can convert it, one value at a time
@@ -49,8 +49,8 @@ def canonical(text: bytes, codec: Codec) -> str:
 
     If the JSON value is a string, its canonical text is the content of this string, without quotes and escapes. A
     number, `true` and `false` are their own canonical texts. For arrays, objects and all values of json columns, the
-    canonical text is canonical JSON. There, strings keep their quotes, so that the json string "1" and the json number
-    1 have different texts.
+    canonical text is canonical JSON. In canonical JSON, strings keep their quotes, so that the json string "1" and the
+    json number 1 have different texts.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):

@@ -32,7 +32,7 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The texts of rows of one relation with the same op: the keys and the JSON of the rows, without their provenance.
+    """The texts of rows of one table with the same op: the keys and the JSON of the rows, without their provenance.
 
     `Template.texts` gets rows that are numbered from 0. `places` has the numbers of the rows whose texts are here.
     `left` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,

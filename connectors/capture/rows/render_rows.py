@@ -2,8 +2,8 @@
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
 place. The rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a
-relation and an op. The columns that are added here follow from a row's transaction, its stamp (who made the change),
-and its ordinal.
+table and an op. The columns that are added here follow from a row's transaction, its stamp (who made the change), and
+its ordinal. A *span* is a run of rows with the same transaction and stamp.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
 The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another
@@ -206,7 +206,7 @@ def _stamp_text(stamp: Stamp) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _second_text(second: int) -> bytes:
-    """Returns a time, given in seconds since 1970, as `json_codec` writes it; many transactions share a second."""
+    """Returns a time, in seconds since 1970, as `json_codec` writes it. Cached, as many transactions share a second."""
     return (_UNIX + timedelta(seconds=second)).replace(tzinfo=None).isoformat(timespec="seconds").encode()
 
 
@@ -221,7 +221,7 @@ def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the texts as JSON without quotes: where each begins, with the end of the last one, and the bytes."""
+    """Returns the offsets at which each text begins and the last one ends, and all texts as JSON without quotes."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     octets = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.empty(0, np.uint8)

@@ -92,7 +92,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
 
     There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
     leaves the row out. Raises ChangelogError: STOP if a policy stops at the row and there is no decision on it,
-    MALFORMED if the row does not fit its relation, LIMIT if it is too large.
+    MALFORMED if the row does not fit the columns of its table, LIMIT if it is too large.
     """
     _check_width(binding, row)
     try:
@@ -230,8 +230,8 @@ def is_whole(binding: Binding, kind: str | None, old: Tuple) -> bool:
 
     A row of a partitioned table is logged with the replica identity of the partition that holds it, and with null in
     all columns outside this identity. The tuple does not name its partition. So a tuple with nulls is whole only if it
-    cannot come from a partition that logs less than the whole row. This is shown if the tuple has, for each such
-    partition, a value in some column that the partition does not log.
+    cannot come from a partition that logs less than the whole row. It cannot come from such a partition if it has a
+    value in a column that the partition does not log.
     """
     if kind != "O" or None not in old:
         return kind == "O"
@@ -394,7 +394,7 @@ def _decided(
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
-    """Applies an operator's decision on a row that stopped the service: no records, or `published` as dead letters.
+    """Applies an operator's decision on a row that stopped the service: no records, or `published`, set aside.
 
     Without a decision it raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the
     service continue, followed by `alternative`.

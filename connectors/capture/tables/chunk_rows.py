@@ -28,7 +28,7 @@ _NONE = pa.array([], pa.utf8())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRows:
-    """The rows of a chunk.
+    """The rows of a chunk: a part of a table that was read at once.
 
     `texts` has most of them as columns of texts. `unusual` has the few rows that `Template.texts` leaves out (`left`),
     as the server's values. `read_at` is when the rows were read, in microseconds since 1970.

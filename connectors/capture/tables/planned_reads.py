@@ -1,8 +1,8 @@
 """Plans the table reads of one opening of a source: tables to read, keys to look up, sweeps.
 
-The plan is made from a stored checkpoint and does not change while the source is open. If a signal asks for another
-plan, the source opens again. Every row from before that checkpoint is stored. So a sweep, which searches the stored
-changelog, finds all rows from before the opening.
+The plan is made from the stored checkpoint, and does not change while the source is open. If a signal (a message to the
+service) asks for another plan, the source opens again. Every row before the stored checkpoint is in the changelog. So a
+sweep, which searches the changelog, finds all rows from before the opening.
 """
 
 from collections.abc import Collection, Mapping, Sequence

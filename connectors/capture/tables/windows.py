@@ -29,8 +29,8 @@ position would lose updates here.)
 
 **Deletes.** A sweep searches the changelog for ghosts: keys that the changelog has and the table may lack. Chunks look
 ghosts up in the table. For each ghost that the table lacks, a delete is published at the message of the chunk, but only
-if no transaction has touched the key since the search began (`_unmentioned`). Otherwise the last row of the key came
-from the stream, and is not outdated.
+if no transaction has touched the key since the search began (`_unmentioned`). If a transaction has touched the key, the
+key's last row came from the stream, and is not outdated.
 
 **The horizon.** `horizon` is the first transaction id that the database had not given out when the recording of touched
 keys began. A transaction with a lower id may have been delivered earlier, when nobody recorded its keys. Or only a part
@@ -93,7 +93,7 @@ class Rows(Protocol):
         """The keys that were looked up in the table and not found."""
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """Returns rows of the changelog, with the ordinals after that of `change`.
+        """Returns rows of the changelog. In their transaction, they are numbered after `change`.
 
         They are the rows that `keep` selects, and deletes of the keys in `gone` that `delete` selects.
         """

@@ -20,8 +20,8 @@ _CHANGES = (
     [f"UPDATE wide SET body = {_BODY} WHERE id = %(key)s"],
     ["DELETE FROM wide WHERE id = %(key)s", _INSERT],
 )
-"""The statements that change a row. Most of them do not write the long value to the log. Otherwise the service would be
-busy with nothing else.
+"""The statements that change a row. Most of them do not write the long value to the log. If all did, the service would
+have no time for other rows.
 """
 
 

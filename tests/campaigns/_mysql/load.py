@@ -24,7 +24,7 @@ Write = Callable[[Cursor, random.Random, Table], object]
 
 
 class Load:
-    """Writers that run from `start` to `stop`. `counts` says how many transactions of which kind were made."""
+    """Writers that run from `start` to `stop`. `counts` has the number of transactions of each kind."""
 
     def __init__(self, servers: Servers, seed: int) -> None:
         self.counts: Counter[str] = Counter()

@@ -37,7 +37,7 @@ class HandlerError(Exception):
     """What a handler raises."""
 
 
-def test_a_handler_gets_the_snapshot_and_the_stream_and_a_batch_again_that_it_refused(
+def test_a_handler_gets_the_snapshot_and_the_stream_and_again_a_batch_that_it_refused(
     database: str, jars: Path, tmp_path: Path
 ) -> None:
     create_table(database, 3)
@@ -117,7 +117,7 @@ def read_batches(process: EngineProcess, count: int) -> list[RecordBatch]:
     return batches
 
 
-def test_only_so_many_bytes_are_in_flight_and_a_transaction_continues_after_any_row(database: str, jars: Path) -> None:
+def test_bytes_in_flight_are_limited_and_a_transaction_continues_after_any_row(database: str, jars: Path) -> None:
     create_table(database, 1)
     launch = Launch(properties=connector(database), jars=jars, in_flight_bytes=100_000, frame_bytes=20_000)
     process = EngineProcess(launch, {}, [], ignore)
@@ -232,7 +232,7 @@ def refused(properties: dict[str, str], jars: Path, state: Path, *, heap_mib: in
     return error.value
 
 
-def test_what_debezium_refuses_is_one_line(database: str, jars: Path, tmp_path: Path) -> None:
+def test_an_error_of_debezium_is_one_line(database: str, jars: Path, tmp_path: Path) -> None:
     good = connector(database)
     error = refused({**good, "snapshot.mode": "sometimes"}, jars, tmp_path)
     assert (error.kind, "'snapshot.mode'" in error.message) == (Kind.USAGE, True), error.message

@@ -105,13 +105,13 @@ def test_a_batch_of_truncates_alone_has_no_message() -> None:
     assert (result.rows.num_rows, result.values) == (0, [])
 
 
-def test_the_bound_of_a_message_holds() -> None:
+def test_no_message_exceeds_its_upper_bound() -> None:
     result = messages("debezium", record(Op.CREATE, STATE, key="4" * 300), record(Op.DELETE, None, STATE, key="7"))
     for key, value, heads in zip(result.keys, result.values, result.headers, strict=True):
         assert len(key) + len(value or b"") + sum(len(text) for _, text in heads) <= result.nbytes_max
 
 
-def test_a_value_without_a_form_is_reported_once() -> None:
+def test_a_value_that_debezium_cannot_represent_is_reported_once() -> None:
     values = ConnectValues("flat", "shop", None)
     values.prepare([entity()])
     shape = Struct(fields=(("id", Primitive.LONG), ("day", Primitive.DATE)))

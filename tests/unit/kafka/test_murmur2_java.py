@@ -35,14 +35,14 @@ def answers(seed: int, starts_servers: None) -> Answers:
     return [(key, hash_, positive) for key, (hash_, positive) in zip(keys, pairs, strict=True)]
 
 
-def test_the_hash_is_javas(answers: Answers) -> None:
+def test_the_hash_is_the_same_as_in_java(answers: Answers) -> None:
     assert {hash_ < 0 for _, hash_, _ in answers} == {True, False}
     for key, hash_, _ in answers:
         assert murmur2(key) == hash_ & 0xFFFFFFFF, key[:80]
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_the_partition_is_javas_for_one_key_and_for_a_column(answers: Answers, count: int) -> None:
+def test_the_partition_is_the_same_as_in_java_for_one_key_and_for_a_column(answers: Answers, count: int) -> None:
     expected = [positive % count for _, _, positive in answers]
     assert [partition(key, count) for key, _, _ in answers] == expected
     assert partitions(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == expected

@@ -215,7 +215,7 @@ def test_new_settings_of_an_entity_forget_its_rows() -> None:
     state = state_of(store, log)
     state.recover(None)
     stored = follow(state, log, shop.lacking, None)
-    assert described(log.records[-1])["original"] is shop.lacking[-1].envelope.original, "unknown"
+    assert described(log.records[-1])["original"] is shop.lacking[-1].envelope.original, "it must stay unknown"
     followed = dict(store.rows)
     assert sorted(followed) == [b"guest\x001", b"order\x001"]
     _, again, _ = restored(log, stored)
@@ -319,7 +319,7 @@ def test_what_is_filled_into_a_piece_is_bounded(monkeypatch: pytest.MonkeyPatch)
     state.recover(None)
     follow(state, log, shop.lacking, None)
     lacking, filled = (described(record) for record in log.records[-2:])
-    assert lacking["source"].unavailable == ("body",), "there was no room for it"
+    assert lacking["source"].unavailable == ("body",), "the limit leaves no room for the value"
     assert "body" not in lacking["current"]
     assert "short" in str(filled["current"])
     assert STAMP.service_name == "shop"

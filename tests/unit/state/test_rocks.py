@@ -113,14 +113,14 @@ def test_a_marker_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / "state").message
 
 
-def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = refusal(tmp_path / "file" / "state")
     assert error.kind is Kind.STORAGE
     assert error.message == f"cannot keep the state in {tmp_path}/file/state: Not a directory"
 
 
-def test_a_damaged_store_is_one_line(tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_store_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "state"
     store = opened(path)
     store.write(Changes(rows={b"a\0001": b"row"}))
@@ -131,6 +131,6 @@ def test_a_damaged_store_is_one_line(tmp_path: Path) -> None:
     assert "delete the folder" in str(error)
 
 
-def test_files_are_not_for_everybody(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_files(tmp_path: Path) -> None:
     opened(tmp_path / "state").close()
     assert (tmp_path / "state").stat().st_mode & 0o007 == 0

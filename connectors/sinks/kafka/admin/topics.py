@@ -178,8 +178,8 @@ class TopicState:
 
 
 def topics_of(prefix: str, entities: Iterable[Entity], settings: Mapping[str, TopicSettings]) -> list[Topic]:
-    """Returns the topics of a changelog: one for each entity, and one each for checkpoints, dead letters, versions of
-    columns, and gaps. `settings` has the settings by entity.
+    """Returns the topics of a changelog: one for each entity, and one each for checkpoints, messages that were set
+    aside, versions of columns, and gaps. `settings` has the settings by entity.
     """
     return [
         *(

@@ -33,7 +33,7 @@ class AvroValues:
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
     entity change in the stream, its schema changes, too; then `registry` looks up the new schema, and registers or
     refuses it. `keys` maps each entity to the columns of its key; `prepare` replaces the mapping. If the batch has no
-    columns for an entity, for example the entity of dead letters, the values of this entity are encoded as JSON.
+    columns for an entity, as for messages that were set aside, the values of this entity are encoded as JSON.
     """
 
     def __init__(self, registry: Registry, prefix: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -73,7 +73,7 @@ class Values(Protocol):
         """Announces the entities whose rows will be encoded."""
 
     def messages(self, batch: pa.RecordBatch) -> Messages:
-        """Returns the messages of the rows. Those of one entity are in the rows' order.
+        """Returns the messages of the rows. The messages of one entity are in the rows' order.
 
         A row for which the envelope has no message is left out.
         """

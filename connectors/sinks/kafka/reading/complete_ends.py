@@ -59,7 +59,7 @@ def complete_ends(
 
 
 def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Position) -> Mapping[Part, int]:
-    """Finds, in each span, the last row of the source `name` at or before the position `last`.
+    """Finds, in each span of offsets, the last row of the source `name` at or before the position `last`.
 
     Returns the offset after that row, by partition. Leaves out partitions whose span has no such row.
     """

@@ -11,7 +11,8 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * The schema history of connectors that read changes of tables from the log. Python sends the history at the start. It
+ * The schema history, for connectors that learn from the database's log how tables changed. Python sends the history at
+ * the start. It
  * receives each new record as a frame, before the rows that need the record.
  */
 public final class History extends AbstractSchemaHistory {
