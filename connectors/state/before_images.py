@@ -60,7 +60,7 @@ class BeforeImages:
         """Brings the store to the sink's last checkpoint, and drops all changes that were not committed.
 
         A store that is behind the checkpoint catches up from the changelog. A store that is ahead of it, or was made
-        for another changelog, is made again. To recognize its changelog, the store gives it an id, which checkpoints
+        for another changelog, is made again. The store knows its changelog by an id, which the changelog's checkpoints
         hold.
         """
         facts = self._store.facts()

@@ -1,4 +1,4 @@
-"""Fills in the values that many rows lack at once, with the same result as `fill_rows`.
+"""Fills in the lacking values of many rows at once, with the same result as `fill_rows`.
 
 Most rows lack nothing, or only the original of an update. That original is the `current` of the key's previous row. It
 is taken as it is, from the same batch or from the store. If a row may lack other values, `fill_rows` fills in that row
@@ -49,9 +49,9 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed` has the rows that `fill_rows` changed. `_takes` has a number for each row. A number below the number of
-    rows names the row of the batch whose `current` becomes the original. Larger numbers count the rows of `_looked_up`,
-    which come from the store. -1 says that the row gets no original.
+    `changed` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original. A
+    number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows of
+    `_looked_up`, which come from the store. -1 means that the row gets no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:

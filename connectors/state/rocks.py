@@ -83,7 +83,7 @@ class RocksStore:
 
     def write(self, changes: Changes, *, bulk: bool = False) -> None:
         """See `Store`. Without `bulk`, the changes survive a crash of the process. A crash of the machine may lose the
-        last ones; then the store catches up from the changelog.
+        last changes; then the store catches up from the changelog.
         """
         batch = WriteBatch(raw_mode=True)
         for entity in changes.forgotten:
@@ -99,7 +99,7 @@ class RocksStore:
         options.disable_wal = bulk  # type: ignore[method-assign, assignment] # the stub calls this property a method
         with self._storing():
             if self._unflushed and not bulk:
-                self._opened().flush()  # or a crash could lose these rows, but not the facts about them
+                self._opened().flush()  # without this, a crash could lose the rows but not the facts about them
                 self._unflushed = False
             self._opened().write(batch, options)
             self._unflushed |= bulk
@@ -228,7 +228,7 @@ def _options() -> Options:
     """Returns RocksDB's options: point lookups of rows of some hundred bytes, with little memory."""
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(CACHE_BYTES))
-    blocks.set_bloom_filter(10, block_based=False)  # most inserted keys are not there
+    blocks.set_bloom_filter(10, block_based=False)  # most keys of inserts are not in the store
     blocks.set_cache_index_and_filter_blocks(True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)

@@ -1,7 +1,8 @@
 """Edits the publication, partitions and keys in ways that the server's log does not show, under load and with kills.
 
-The operator only corrects the edit and starts the service again. At the end, the last states in the changelog must
-equal the tables, and the positions of the changelog must be in order.
+After each edit, the campaign does only what an operator would do: it undoes the edit, and starts the service again if
+it stopped. At the end, the last states in the changelog must equal the tables, and the positions of the changelog must
+be in order.
 """
 
 import contextlib
