@@ -49,7 +49,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="first",
         metavar="KEY",
-        help="only keys of one entity whose first column is at least KEY; the rest of the table is not read",
+        help="only keys whose first column is at least KEY, of one entity; the rest of its table is not read",
     )
     parser.add_argument("--below", dest="end", metavar="KEY", help="only keys whose first column is less than KEY")
     parser.add_argument(

@@ -26,7 +26,7 @@ class SchemaFinding:
 
     `path` is a pointer into the schema, and `line` is its line in the file. `against` has the labels of the earlier
     versions that the file is incompatible with. `breaks` says who would break. `strict` is set if Avro's own rules
-    allow the change, so that only this program's stricter rules forbid it.
+    allow the change and only this program's stricter rules forbid it.
     """
 
     rule: str
@@ -107,8 +107,8 @@ def removed(contract: Contract, mode: Mode) -> Verdict:
         path="/",
         line=1,
         text=f"{contract.subject} no longer has a schema: its readers break",
-        hint=f'keep the file; to end the subject, first set "{COMPATIBILITY}": "NONE" in the file, and wait until '
-        "nobody reads the subject's data",
+        hint=f'keep the file; to retire the subject, set "{COMPATIBILITY}": "NONE" in the file, wait until nobody '
+        "reads the subject's data, and only then delete the file",
     )
     return Verdict(
         file=contract.file,

@@ -115,7 +115,7 @@ class Rendering:
         self.without_form: set[str] = set()
 
     def flat(self, rows: pa.RecordBatch) -> list[Rendered]:
-        """Renders each row as the row after the change; a delete has no value. `rows` must not contain a truncate.
+        """Renders only the table's row after each change; a delete has no value. `rows` must not contain a truncate.
 
         Raises ChangelogError (STOP), as `events` does, if Debezium's types cannot represent a key.
         """
@@ -191,8 +191,8 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. A key column that the state lacks gets its value from the key. Any other lacking column is
-        null; but in `after`, a value that the log did not send gets a placeholder.
+        """Renders a state. A key column that the state lacks gets its value from the key. Any other missing column
+        is null, except that in `after`, a value that the log did not send gets a placeholder.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)

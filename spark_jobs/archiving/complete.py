@@ -4,8 +4,8 @@ A run reads each partition up to the partition's end, and it may need several co
 of one partition while older rows of another partition are still missing. A view needs a position up to which no row is
 missing. It is found in two steps:
 
-1. Before a run reads, it notes the position of the changelog's checkpoint, and then the end of each partition. These
-   ends include every row up to the position.
+1. Before a run reads, it notes the position of the changelog's checkpoint, and then the end of each partition. Every
+   row up to the position lies before these ends.
 2. Once the archive has all messages of an entity up to these ends, it has every row of the entity up to the position.
 """
 
@@ -49,7 +49,7 @@ class Goal:
 def goal_of(log: KafkaLog, prefix: str, entities: Collection[str]) -> Goal | None:
     """Returns the goal of a run that begins to read these entities after this call; None if there is no checkpoint.
 
-    Raises ChangelogError (CONNECTION) if rows up to the checkpoint cannot be read for a minute.
+    Raises ChangelogError (CONNECTION) if the rows up to the checkpoint still cannot be read after a minute of trying.
     """
     position = reached(log.checkpoint())
     if position is None:

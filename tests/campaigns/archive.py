@@ -4,8 +4,8 @@ Rounds are grouped in blocks, each with its own database and topics. A round is 
 after a random time with all its processes, or killed at a fail point between two steps, or not killed. Some runs also
 compact, and some stream. At random moments, a reader reads the files that the newest manifest lists. At the end of a
 block, one run of the job is not disturbed. Then the archive must have each committed message once and in order. Each
-read must have returned the first rows of every partition, with no row missing or twice. It must also have returned
-every row up to the position to which the manifest says that the archive is complete.
+read must have returned a prefix of every partition: no row is missing before its last row, and none is there twice. The
+manifest names a position up to which the archive is complete; the read must have returned every row up to there.
 """
 
 import json
@@ -221,7 +221,7 @@ class _Reader(threading.Thread):
 
 
 def archived(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows that the newest readable manifest lists. Of the product, this reader uses only the schema."""
+    """The rows that the newest readable manifest lists. This reader shares only the schema with the service's code."""
     return _listed_rows(path, _newest_manifest(path), columns)
 
 
@@ -327,7 +327,10 @@ class _Block:
         return summary
 
     def _kill(self, options: Sequence[str]) -> None:
-        """Kills a run after a random time, or after it has written some files, because it writes only briefly."""
+        """Kills a run after a random time, or once it has written some files.
+
+        A run writes only briefly, so a random time alone would seldom hit its writes.
+        """
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
             code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)

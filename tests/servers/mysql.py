@@ -16,9 +16,9 @@ OTHER_VERSIONS: Final = ("mariadb-10.11", "mariadb-11.8", "mysql-9")
 
 
 def on_versions(*versions: str) -> pytest.MarkDecorator:
-    """Returns a mark that runs tests of the fixture `mysql_server` once on each of these versions.
+    """Returns a mark that runs each test that uses the fixture `mysql_server` once on each of these versions.
 
-    All tests on one of OTHER_VERSIONS run in the same worker.
+    For each of OTHER_VERSIONS, all tests on that version run in one worker.
     """
     groups = {version: [pytest.mark.xdist_group(version)] for version in OTHER_VERSIONS}
     params = [pytest.param(version, marks=groups.get(version, [])) for version in versions]
@@ -28,8 +28,8 @@ def on_versions(*versions: str) -> pytest.MarkDecorator:
 EVERY_VERSION: Final = on_versions(*FLAVOURS, *OTHER_VERSIONS)
 
 SETTINGS: Final = {"innodb_flush_method": "nosync", "performance_schema": "OFF", "sync_binlog": "0"}
-"""No test cuts the machine's power, so nothing must be synced. Without the performance schema, MySQL needs 100 MB of
-memory instead of 380 MB.
+"""No test cuts the machine's power, so nothing needs to be synced. Without the performance schema, MySQL needs 100 MB
+of memory instead of 380 MB.
 """
 
 

@@ -59,8 +59,8 @@ ErrorOf = Callable[..., str]
 @pytest.fixture
 def error_of(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> ErrorOf:
     def error_of(jobs: Jobs, name: str, sink: str, *more: str, code: int) -> str:
-        """Returns the one line that a failing job prints. Checks that the job wrote no manifest, so that readers see
-        nothing.
+        """Returns the one line that a failing job prints. Checks that the job wrote no manifest; without
+        one, readers see nothing.
         """
         file = tmp_path / "changelog.toml"
         file.write_text(CONFIG.format(sink=sink), "utf-8")
@@ -141,7 +141,7 @@ def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -
 
 @pytest.fixture(scope="module")
 def settings(broker: Broker) -> KafkaSettings:
-    """A topic with a message whose schema no registry has."""
+    """A topic that contains a message whose schema is in no registry."""
     fetched("jars")
     broker_client = client.Client(bootstrap_servers=broker.bootstrap_servers)
     settings = KafkaSettings(client=broker_client, name="app", prefix="bad-schema")

@@ -22,8 +22,8 @@ KEY, GONE = [
     for number in range(1, ROWS + 1)
     if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
 ][:2]
-"""Two keys that do not belong to the partition of shelf 0. While the shelf chooses the partition, their rows are in the
-partition of shelf 0, like all rows.
+"""Two keys whose own hashes give other partitions than that of shelf 0. As long as rows are partitioned by shelf, the
+rows of these keys are in the partition of shelf 0, as all rows are.
 """
 
 

@@ -134,7 +134,7 @@ def test_the_wait_for_a_lock_has_a_timeout(site: Site, planner: Planner, stateme
         other.execute("SELECT count(*) FROM orders")
         error = planner.refused(statement, "--lock-timeout", "0.05")
         assert error == (
-            "1: canceling statement due to lock timeout; try again, give --lock-timeout more, or use --embedded"
+            "1: canceling statement due to lock timeout; try again, raise --lock-timeout, or use --embedded"
         )
         other.execute("UPDATE orders SET nights = 4")
         assert planner.entity("ALTER TABLE orders DROP note", "--embedded")["alterations"]

@@ -22,7 +22,8 @@ def test_murmur2_is_that_of_the_java_client(key: str, signed: int) -> None:
     assert murmur2(key.encode()) == signed & 0xFFFFFFFF
 
 
-# Kafka publishes no hashes of these texts. We transcribed `Utils.murmur2` and computed the hashes with it in Java.
+# Kafka publishes no hashes of these texts. We computed the hashes with a small Java program, into which we copied
+# `Utils.murmur2`.
 @pytest.mark.parametrize(
     ("key", "signed"), [("", 275646681), ("é", 186971271), ("日本語", 1431860170), ("😀", 131881617)]
 )

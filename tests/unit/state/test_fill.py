@@ -28,7 +28,7 @@ def batches(random: Random, records: Sequence[Record]) -> Iterator[pa.RecordBatc
 
 
 def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[list[Record], MemoryStore]:
-    """Fills records in pieces and commits of random lengths."""
+    """Fills records in pieces of random length, and commits at random moments."""
     store = MemoryStore()
     pending = Pending(store)
     result: list[Record] = []
@@ -37,7 +37,7 @@ def filled(random: Random, records: Sequence[Record], *, fast: bool) -> tuple[li
         result += batch.records(fill_batch(pending, rows) if fast else fill_rows(pending, rows))
         pending.add()
         if random.random() < 0.3:
-            pending.written()  # in the service, this call may come long after the write
+            pending.written()  # the previous write; in the service, this call may come long after it
             store.write(pending.commit({}))
             if random.random() < 0.7:
                 pending.written()
@@ -61,7 +61,7 @@ def test_a_log_that_lacks_values_gives_the_changelog_of_one_with_whole_rows(seed
 
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) -> None:
-    """Some records are left out, so that some originals are unknown, and the columns change."""
+    """Some records are left out, which makes some originals unknown. Now and then, the columns change."""
     random = Random(seed)
     shop = Shop(random)
     for _ in range(300):
@@ -81,7 +81,7 @@ def test_the_fast_path_fills_and_stores_the_same_as_the_plain_path(seed: int) ->
 
 
 def changed_columns(random: Random, shop: Shop) -> dict[str, ColumnType]:
-    """Returns the shop's columns, either with or without the one that tests drop."""
+    """Returns the shop's columns without a random one of three, or with that column if the shop lacks it."""
     columns = dict(shop.columns)
     name = random.choice(["name", "body", "extra"])
     if name in columns:

@@ -22,10 +22,10 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.position import Position
 
 LOOK_S = 10.0
-"""The seconds between two checks whether a topic was deleted and created again.
+"""The seconds between two checks of whether a topic was deleted and created again.
 
-A commit begins with such a check if the last check began at least this long ago. Only this check shows a running
-service that a topic is a new one, because librdkafka writes to the new topic without an error.
+A commit begins with such a check if the last check began at least this long ago. A running service notices a new topic
+only by this check, because librdkafka writes to the new topic without an error.
 
 Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
 and it continues only with `changelog run --over-gap`, which reads the tables again."""

@@ -1,14 +1,15 @@
 """Tracks how composite types were defined at each position of the database's log.
 
-The log announces neither an ALTER TYPE of a composite nor an ALTER TABLE of a table whose row type a column uses. After
-the commit of such a statement, the values simply have other attributes. So the source reads the catalogue now and then,
-and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row prove that nothing was
-altered between them. Two different looks prove only that something was altered. Until the commit position of the
-altering transaction is known, the values in between are uncertain, and their texts are published unchanged.
+The log announces neither an ALTER TYPE of a composite, nor an ALTER TABLE of a table if a column has the row type of
+this table. After the commit of such a statement, the values simply have other attributes. So the source reads the
+catalogue now and then, and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row
+prove that nothing was altered between them. Two different looks prove only that something was altered. Until the commit
+position of the altering transaction is known, the values in between are uncertain, and their texts are published
+unchanged.
 
-An uncertain value in a key cannot be published as its text, because that text would be another key. So a row with such
-a key waits until the type is no longer being altered. After an alteration, every key of the table has a new text;
-`evidence` notices this, and the table is read again.
+An uncertain value in a key cannot be published unchanged, because readers would take it for the key of another row. So
+a row with such a key waits until the type is no longer being altered. The alteration changes how every key of the table
+is written; the module `admin/evidence` notices this, and the table is read again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -87,7 +88,7 @@ class Definitions:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """For each transaction that recently altered a type, a log position at which it had committed."""
+        """For each transaction that recently altered a type, a log position by which it had committed."""
         return {str(xid): self._ends[xid] for xid in sorted(self._ends)}
 
     def track(self, oids: Iterable[int]) -> None:
@@ -99,7 +100,7 @@ class Definitions:
             self._refresh()
 
     def resolve(self, oid: int) -> PgType:
-        """Returns the type as the open transaction saw it. Its composites may be marked uncertain."""
+        """Returns the type as the current transaction (see `enter`) saw it. Its composites may be marked uncertain."""
         self.track([oid])
         if oid not in self._oids:
             return self._plain.resolve(oid)
@@ -107,7 +108,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether the type is uncertain for the open transaction, because another one is altering it now."""
+        """Returns whether the type is uncertain for the current transaction, and another transaction alters it now."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
@@ -115,7 +116,10 @@ class Definitions:
         return oid in self._oids
 
     def enter(self, xid: int, first: int, commit: int) -> None:
-        """Opens a transaction: its first row is at `first` (0 if unknown), and it committed at `commit`."""
+        """Makes a committed transaction the current one.
+
+        Its first row is at `first` (0 if unknown), its commit at `commit`.
+        """
         self._within = first, commit
         if not self._oids:
             return

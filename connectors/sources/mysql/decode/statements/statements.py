@@ -1,7 +1,8 @@
 """Finds out what the statement of a QUERY event does to tables and transactions, without a parser of SQL.
 
 It reads only as much of a statement as it needs to know which tables the statement names. What it does not recognise,
-it reports as `Unsure`. A statement is as the server logged it: the server executed it, so its syntax is right.
+it reports as `Unsure`. The statements come from the server's log, so the server has executed them and their syntax is
+valid.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,9 @@ from changelog.connectors.sources.mysql.decode.statements.transaction_steps impo
 
 Effects = Sequence[Effect]
 RowChange = Callable[[StatementReader], frozenset[TableName]]
-"""Returns the tables whose rows a statement can have changed. Raises UnclearStatementError if it can be any table."""
+"""Returns the tables whose rows a statement can have changed. Raises UnclearStatementError if the
+statement may have changed any table.
+"""
 
 
 def effects(
@@ -46,10 +49,11 @@ def effects(
 ) -> Effects:
     """Returns what a statement does, in the order in which it does it; nothing if it changes no table.
 
-    `sql` is in UTF-8; a statement in another character set of the client has to be converted before, because its bytes
-    can look like quotes. `database` is the current one of the session. `ansi_quotes` and `no_backslash_escapes` are
-    modes of its `sql_mode`. If `lower_case_table_names` is not 0, it returns all names in lower case. A name with
-    bytes that are not valid UTF-8 can be that of any table: then the effect is `Unsure` or `Dml` with None.
+    `sql` is in UTF-8. If the client used another character set, the caller converts the statement first, because in
+    some character sets the bytes of a letter can look like quotes. `database` is the current one of the session, and
+    `ansi_quotes` and `no_backslash_escapes` are modes of the session's `sql_mode`. If `lower_case_table_names` is not
+    0, all names are returned in lower case. If a name is not valid UTF-8, it is not known which table it means. Then
+    the effect is an `Unsure` or a `Dml` without a table.
     """
     if sql in _FREQUENT:
         return _FREQUENT[sql]
@@ -76,7 +80,7 @@ def _effects(reader: StatementReader) -> Effects:
     if keyword not in _HANDLERS:
         raise UnclearStatementError
     result = _HANDLERS[keyword](reader)
-    if not reader.complete and keyword != "CREATE":  # only the end of a CREATE does not matter
+    if not reader.complete and keyword != "CREATE":  # a CREATE need not be readable to its end
         raise UnclearStatementError
     return result
 

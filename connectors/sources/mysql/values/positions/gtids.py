@@ -25,7 +25,7 @@ class GtidsBuilder(Protocol[G_co]):
         ...
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds several GTIDs, whose texts are `head`, followed by one of the `numbers`."""
+        """Adds several GTIDs. The text of each is `head` followed by one of the `numbers`."""
         ...
 
     def build(self) -> G_co:
@@ -34,7 +34,7 @@ class GtidsBuilder(Protocol[G_co]):
 
 
 class Gtids(Protocol):
-    """Transactions that were executed or received. It is immutable, and false if it is empty."""
+    """A set of transactions that were executed or received. The set is immutable, and false if it is empty."""
 
     @property
     def text(self) -> str:
@@ -48,7 +48,7 @@ class Gtids(Protocol):
         ...
 
     def contains_any(self, head: str, numbers: Ints) -> bool:
-        """Returns whether this includes a transaction whose GTID is `head`, followed by one of the `numbers`."""
+        """Returns whether this includes a transaction whose GTID is `head` followed by one of the `numbers`."""
         ...
 
     def missing(self, other: Self) -> Self:
