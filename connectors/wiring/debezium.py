@@ -14,6 +14,8 @@ from changelog.connectors.sources.debezium.database import DebeziumDatabase, Set
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.inputs import Origin
 from changelog.connectors.sources.debezium.inputs.engine.origin import EngineOrigin
+from changelog.connectors.sources.debezium.inputs.engine.publication import NAME as PUBLICATION
+from changelog.connectors.sources.debezium.inputs.engine.publication import publication_of
 from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings, defaults, jar_name
 from changelog.connectors.sources.debezium.translation import translator
 from changelog.connectors.wiring.entities import parse_table
@@ -52,8 +54,12 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
     java_class = None if known is None else known.java_class
     tables = [table for table, _ in _tables(config, source)]
     given = defaults(source.connector, java_class, config.name, tables)
-    settings = EngineSettings(properties={**given, **source.properties}, jars=source.jars, heap_mib=source.heap_mib)
-    return EngineOrigin(settings=settings, environment=os.environ)
+    properties = {**given, **source.properties}
+    return EngineOrigin(
+        settings=EngineSettings(properties=properties, jars=source.jars, heap_mib=source.heap_mib),
+        environment=os.environ,
+        publication=publication_of(source.connector, properties, shared=PUBLICATION in source.properties),
+    )
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:

@@ -20,12 +20,12 @@ from changelog.connectors import config
 from changelog.connectors.capture.tables import sweeper
 from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.failpoints import Reach, nowhere
+from changelog.connectors.patience import Patience
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.service import service
 from changelog.connectors.service.service import Service
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.session.connection import connect
-from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.wiring import sources
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Signal

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import structlog
 
+from changelog.connectors.patience import Patience
 from changelog.connectors.servers.postgres import Server, temporary_server
 from changelog.connectors.service import service
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.session.connection import connect
-from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.envelope.signal import Signal
 from tests.integration.site import Running, Site
 from tests.patience import until

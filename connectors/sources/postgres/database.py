@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.findings import Finding
+from changelog.connectors.patience import NO_LIMIT, Patience, PatientConnection
 from changelog.connectors.sources import (
     Changelog,
     ChangelogEnd,
@@ -29,7 +30,6 @@ from changelog.connectors.sources.postgres.crossing import crossing
 from changelog.connectors.sources.postgres.fence import PostgresFence, hold_fence
 from changelog.connectors.sources.postgres.session import waits
 from changelog.connectors.sources.postgres.session.connection import connect, translated
-from changelog.connectors.sources.postgres.session.patience import NO_LIMIT, Patience, PatientConnection
 from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
 from changelog.connectors.sources.postgres.snapshot.table_reads import bind_table
 from changelog.connectors.sources.postgres.source import PostgresSource

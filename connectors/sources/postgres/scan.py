@@ -22,9 +22,9 @@ from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Template
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.patience import Patience
 from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
-from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.sources.postgres.snapshot.copyout import blocks, copy_out, parse_copy
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS
 from changelog.envelope.columnar.splice import splice

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC
-from changelog.connectors.sources.postgres.session.patience import ANSWER_S
+from changelog.connectors.patience import ANSWER_S
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S
 from changelog.connectors.sources.postgres.snapshot.page_progress import CHUNK_PAGES
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS

@@ -17,6 +17,7 @@ from changelog.connectors.capture.tables.table_progress import was_complete
 from changelog.connectors.capture.throttled_warnings import Stamps
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.findings import refuse
+from changelog.connectors.patience import Patience
 from changelog.connectors.sources import Activity, Piece, Recover
 from changelog.connectors.sources.postgres.admin.catalog import Table, filled_columns, newest_transaction, read_tables
 from changelog.connectors.sources.postgres.admin.check import Requirements, findings
@@ -36,7 +37,6 @@ from changelog.connectors.sources.postgres.decode.binder import Binder
 from changelog.connectors.sources.postgres.decode.xids import Xids
 from changelog.connectors.sources.postgres.noticed import Noticed
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
-from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.sources.postgres.settings import CATALOG_SETTINGS, Settings
 from changelog.connectors.sources.postgres.snapshot.table_reads import ReadContext, planned_reads, start
 from changelog.connectors.sources.postgres.stream.pump import Stream

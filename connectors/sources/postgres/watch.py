@@ -16,12 +16,12 @@ from typing import Any
 
 import psycopg
 
+from changelog.connectors.patience import Patience
 from changelog.connectors.sources.postgres.admin import evidence
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.admin.check import Requirements, publication, rights, server
 from changelog.connectors.sources.postgres.admin.evidence import Evidence, Unlogged
 from changelog.connectors.sources.postgres.session.connection import connect, translated
-from changelog.connectors.sources.postgres.session.patience import Patience
 from changelog.connectors.sources.postgres.session.quoting import identifier
 from changelog.connectors.sources.postgres.snapshot.chunk_reader import LOCK_TIMEOUT_S, signature
 from changelog.connectors.sources.postgres.values.lsn import lsn_text

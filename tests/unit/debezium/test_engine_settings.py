@@ -1,19 +1,33 @@
-"""The properties with which a Debezium in process continues after a restart."""
+"""With which properties Debezium runs in process, and whose PostgreSQL's publication is."""
 
-from changelog.connectors.sources.debezium.inputs.engine.settings import TABLES, continued, defaults
+import pytest
 
-MODE = "publication.autocreate.mode"
+from changelog.connectors.sources.debezium.inputs.engine.publication import NAME, publication_of
+from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, defaults
 
-
-def test_the_publication_is_altered_only_for_other_tables() -> None:
-    one, two = (defaults("postgresql", None, "shop", names) for names in ([("public", "a")], [("public", "b")]))
-    assert continued(one, one[TABLES]) == {**one, MODE: "disabled"}
-    assert continued(one, two[TABLES]) == one
-    assert continued(one, None) == one
+PROPERTIES = defaults("postgresql", None, "my-shop", [("public", "a")])
 
 
-def test_other_modes_stay_as_they_are() -> None:
-    own = {**defaults("postgresql", None, "shop", []), MODE: "all_tables"}
-    assert continued(own, own[TABLES]) == own
-    other = defaults("mysql", None, "shop", [("shop", "a")])
-    assert continued(other, other[TABLES]) == other
+@pytest.mark.parametrize(
+    ("mode", "is_ours"), [("filtered", True), ("ALL_TABLES", True), ("disabled", False), ("Filtered", True)]
+)
+def test_the_service_makes_the_publication_that_debezium_would_make(mode: str, is_ours: bool) -> None:
+    publication = publication_of("postgresql", {**PROPERTIES, MODE: mode}, shared=False)
+    assert publication is not None
+    assert (publication.name, publication.is_ours) == ("my_shop", is_ours)
+    assert "my_shop" not in repr(publication)  # properties have passwords
+
+
+def test_by_default_the_service_makes_it() -> None:
+    publication = publication_of("postgresql", PROPERTIES, shared=False)
+    assert publication is not None
+    assert publication.is_ours
+    assert publication.properties[NAME] == "my_shop"
+
+
+@pytest.mark.parametrize(
+    ("connector", "more"),
+    [("mysql", {}), ("postgresql", {"plugin.name": "decoderbufs"}), ("postgresql", {MODE: "no_tables"})],
+)
+def test_others_have_no_publication_to_look_at(connector: str, more: dict[str, str]) -> None:
+    assert publication_of(connector, {**PROPERTIES, **more}, shared=False) is None

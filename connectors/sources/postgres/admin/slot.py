@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
+from changelog.connectors.patience import ANSWER_S
 from changelog.connectors.sources.postgres.session.connection import translated
-from changelog.connectors.sources.postgres.session.patience import ANSWER_S
 from changelog.connectors.sources.postgres.session.quoting import identifier
 from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
 from changelog.connectors.sources.postgres.session.waits import SlotCreationWait

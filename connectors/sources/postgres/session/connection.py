@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from changelog.connectors import libpq
-from changelog.connectors.sources.postgres.session.patience import Patience, PatientConnection
+from changelog.connectors.patience import Patience, PatientConnection
 from changelog.connectors.sources.postgres.session.quoting import literal
 from changelog.envelope.errors import ChangelogError, Kind
 

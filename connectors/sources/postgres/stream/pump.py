@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from changelog.connectors.sources.postgres.session.patience import ANSWER_S
+from changelog.connectors.patience import ANSWER_S
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import ChangelogError, Kind
 

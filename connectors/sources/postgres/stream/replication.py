@@ -14,8 +14,8 @@ from typing import Any, Self
 import psycopg
 from psycopg import generators, pq
 
+from changelog.connectors.patience import Patience, PatientConnection
 from changelog.connectors.sources.postgres.session.connection import connect, explain, translated
-from changelog.connectors.sources.postgres.session.patience import Patience, PatientConnection
 from changelog.connectors.sources.postgres.session.quoting import identifier, literal
 from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
 from changelog.connectors.sources.postgres.stream.trimming import trimmed

@@ -10,8 +10,9 @@ from changelog.connectors.findings import Finding, fail, ok
 from changelog.connectors.java import find_java
 from changelog.connectors.sources import Hold, Remnant
 from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
+from changelog.connectors.sources.debezium.inputs.engine.publication import PUBLISHED, Publication
 from changelog.connectors.sources.debezium.inputs.engine.reader import EngineInput
-from changelog.connectors.sources.debezium.inputs.engine.settings import TABLES, EngineSettings, continued
+from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, EngineSettings
 from changelog.connectors.sources.debezium.tables import Sampled, Translate, sampled
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
@@ -19,10 +20,14 @@ from changelog.envelope.errors import ChangelogError, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOrigin:
-    """Debezium with these settings. `environment` says where installed jars are."""
+    """Debezium with these settings. `environment` says where installed jars are.
+
+    `publication` is that of PostgreSQL; None for other databases.
+    """
 
     settings: EngineSettings
     environment: Mapping[str, str]
+    publication: Publication | None = None
 
     name = "debezium"
     samples = False
@@ -30,13 +35,16 @@ class EngineOrigin:
     def open(self, stored: Checkpoint | None) -> EngineInput:
         """See `Origin.open`."""
         source = {} if stored is None else stored.source
-        identity, progress = source.get("identity") or {}, source.get("progress")
-        properties = continued(self.settings.properties, identity.get(TABLES)) if progress else self.settings.properties
-        return EngineInput(self._launch(properties), {**identity, TABLES: properties.get(TABLES)}, progress)
+        identity, progress = dict(source.get("identity") or {}), source.get("progress")
+        launch = self._launch()
+        if self.publication is not None and self.publication.is_ours:
+            identity[PUBLISHED] = self.publication.made(identity.get(PUBLISHED), continues=bool(progress))
+            launch = replace(launch, properties={**launch.properties, MODE: "disabled"})
+        return EngineInput(launch, identity, progress)
 
-    def _launch(self, properties: Mapping[str, str]) -> Launch:
+    def _launch(self) -> Launch:
         settings = self.settings
-        launch = Launch(properties=properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
+        launch = Launch(properties=settings.properties, jars=Path(), heap_mib=settings.heap_mib, log_level="WARNING")
         launch.configuration()  # reports a mistake in it before missing jars
         folder = jars.find(settings.properties["connector.class"], settings.jars, self.environment)
         return replace(launch, jars=folder)
@@ -53,12 +61,17 @@ class EngineOrigin:
         """See `Origin.is_lost`: this is known only after a start."""
         return False
 
-    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:  # noqa: ARG002
+    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
         """See `Origin.findings`."""
-        return [_tried("java", lambda: f"is {find_java()}"), _tried("debezium", self._described)]
+        findings = [_tried("java", lambda: f"is {find_java()}"), _tried("debezium", self._described)]
+        if self.publication is None:
+            return findings
+        source = {} if stored is None else stored.source
+        published = (source.get("identity") or {}).get(PUBLISHED)
+        return [*findings, *self.publication.findings(published, continues=bool(source.get("progress")))]
 
     def _described(self) -> str:
-        command = self._launch(self.settings.properties).command("java")
+        command = self._launch().command("java")
         count = len(command[command.index("-cp") + 1].split(":"))
         return f"has {count} jars, and Debezium checks the rest at its start"
 
@@ -87,12 +100,16 @@ class EngineOrigin:
         return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `Origin.remnants`: none, because Debezium creates what it needs, such as a replication slot."""
-        return ()
+        """See `Origin.remnants`: the publication. Debezium creates others, such as a replication slot."""
+        if self.publication is None or not self.publication.is_ours:
+            return ()
+        return [Remnant(kind="publication", name=self.publication.name, exists=self.publication.exists())]
 
     def drop(self, kind: str) -> None:
         """See `Origin.drop`."""
-        raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; Debezium's own are to be dropped by hand")
+        if kind != "publication" or self.publication is None:
+            raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; Debezium's own are to be dropped by hand")
+        self.publication.drop()
 
 
 def _tried(name: str, describe: Callable[[], str]) -> Finding:

@@ -16,9 +16,10 @@ _WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracl
 
 
 TABLES = "table.include.list"
-"""The property that names the tables. The checkpoint stores it, too."""
+"""The property that names the tables."""
 
-_PUBLICATION = "publication.autocreate.mode"
+MODE = "publication.autocreate.mode"
+"""The property that says who makes PostgreSQL's publication."""
 
 
 def jar_name(connector: str) -> str:
@@ -63,18 +64,7 @@ def defaults(
             "plugin.name": "pgoutput",
             "slot.name": own,
             "publication.name": own,
-            "publication.autocreate.mode": "filtered",
+            MODE: "filtered",
+            "publish.via.partition.root": "true",
         }
     return properties
-
-
-def continued(properties: Mapping[str, str], tables: object) -> Mapping[str, str]:
-    """Returns the properties with which a connector continues, if it read `tables` before.
-
-    With `publication.autocreate.mode=filtered`, Debezium alters the publication at each start, in the session that
-    reads the log. PostgreSQL then decodes older rows with the present columns of their tables, and crashes if the rows
-    had other columns (seen with 18.6). So the publication is altered only if the list of tables has changed.
-    """
-    if properties.get(_PUBLICATION) != "filtered" or properties.get(TABLES) != tables:
-        return properties
-    return {**properties, _PUBLICATION: "disabled"}

@@ -1,0 +1,276 @@
+"""The service makes PostgreSQL's publication before Debezium starts, and says which right is missing."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from changelog.connectors import config, gaps
+from changelog.connectors.failpoints import nowhere
+from changelog.connectors.findings import Finding
+from changelog.connectors.sources.debezium.inputs.engine.publication import NAME, Publication, publication_of
+from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, TABLES, defaults
+from changelog.envelope.errors import ChangelogError, Kind
+from tests.integration.debezium.site import connector
+from tests.integration.debezium.test_source_in_process import InProcess
+from tests.servers import engine_jars
+
+PASSWORD = "secret-of-the-role"
+
+
+def publication(dsn: str, *tables: str, **more: str) -> Publication:
+    """Returns the publication `app` for these tables of the schema `public`. Underscores in `more` are dots.
+
+    Only a publication that `more` names is shared.
+    """
+    own = ("database.hostname", "database.port", "database.dbname", "database.user", "database.password")
+    properties = {
+        **defaults("postgresql", None, "app", [("public", table) for table in tables]),
+        **{key: value for key, value in connector(dsn).items() if key in own},
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    made = publication_of("postgresql", properties, shared="publication_name" in more)
+    assert made is not None
+    return made
+
+
+def sql(dsn: str, *statements: str) -> list[tuple[object, ...]]:
+    """Runs the statements, and returns the rows of the last one."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def sent(dsn: str) -> list[str]:
+    """Returns the tables that the publication sends."""
+    return [str(name) for (name,) in sql(dsn, "SELECT tablename FROM pg_publication_tables ORDER BY 1")]
+
+
+def found(publication: Publication, stored: list[str] | None = None, *, continues: bool = False) -> list[Finding]:
+    return list(publication.findings(stored, continues=continues))
+
+
+@pytest.fixture
+def tables(database: str) -> str:
+    """A database with the tables a, "B c", parent (partitioned) and their inheriting and unlogged relatives."""
+    sql(
+        database,
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        'CREATE TABLE "B c" (id int PRIMARY KEY)',
+        "CREATE TABLE heir () INHERITS (a)",
+        "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
+        "CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF parent FOR VALUES FROM (0) TO (1000)",
+        "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)",
+    )
+    return database
+
+
+def test_it_is_created_and_kept_up_to_date(tables: str) -> None:
+    first = publication(tables, "a", "B c")
+    [finding] = found(first)
+    assert finding.status == "ok"
+    assert finding.message.endswith(
+        'FOR TABLE ONLY "public"."B c", ONLY "public"."a" WITH (publish_via_partition_root = true)'
+    )
+    assert first.made(None, continues=False) == ["public.B c", "public.a"]
+    assert sent(tables) == ["B c", "a"]
+    assert [finding.message for finding in found(first)] == ["app has the tables that Debezium reads"]
+    second = publication(tables, "a", "parent", signal_data_collection="public.signals")
+    assert found(second)[0].message.startswith("app lacks public.parent, public.signals and still has public.B c; ")
+    assert second.made(["public.B c", "public.a"], continues=True) == ["public.a", "public.parent", "public.signals"]
+    assert sent(tables) == ["a", "parent", "signals"]
+
+
+def test_a_named_publication_loses_no_table(tables: str) -> None:
+    sql(tables, 'CREATE PUBLICATION app FOR TABLE "B c"')
+    publication(tables, "a", publication_name="app").made(None, continues=False)
+    assert sent(tables) == ["B c", "a"]
+
+
+def test_one_for_all_tables_is_used_as_it_is(tables: str) -> None:
+    all_tables = publication(tables, "a", publication_autocreate_mode="all_tables")
+    assert all_tables.made(None, continues=False) is None
+    before = sent(tables)
+    assert "signals" in before
+    publication(tables, "a").made(None, continues=False)
+    assert sent(tables) == before
+
+
+def test_partitions_are_published_under_the_name_of_their_table(tables: str) -> None:
+    sql(tables, "CREATE PUBLICATION app FOR TABLE parent")
+    assert sent(tables) == ["part"]
+    assert found(publication(tables, "parent"))[0].message.startswith(
+        "app publishes partitions under their own names; "
+    )
+    publication(tables, "parent").made(None, continues=True)
+    assert sent(tables) == ["parent"]
+
+
+@pytest.mark.parametrize("pattern", ["public.(a|B C)", r"public\.[aB].*", "PUBLIC.A, public.b c"])
+def test_tables_may_be_named_by_patterns(tables: str, pattern: str) -> None:
+    publication(tables, table_include_list=pattern).made(None, continues=False)
+    assert sent(tables) == ["B c", "a"]
+
+
+def test_a_table_that_does_not_exist_yet(tables: str) -> None:
+    [warning, _] = found(publication(tables, "a", "later"))
+    assert (warning.status, warning.message.rpartition(" has ")[2]) == ("warn", "no table public.later yet")
+    publication(tables, "a", "later").made(None, continues=False)
+    sql(tables, "CREATE TABLE later (id int PRIMARY KEY)")
+    assert publication(tables, "a", "later").made(["public.a"], continues=True) == ["public.a", "public.later"]
+    with pytest.raises(ChangelogError, match=r"has no table public\.never, so there is nothing to publish") as caught:
+        publication(tables, "never").made(None, continues=False)
+    assert caught.value.kind is Kind.PRECONDITION
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("DROP PUBLICATION app", "there is no publication app any more"),
+        ("ALTER PUBLICATION app DROP TABLE ONLY a", "publication app no longer has public.a"),
+        ("DROP TABLE a CASCADE; CREATE TABLE a (id int PRIMARY KEY)", "publication app no longer has public.a"),
+    ],
+)
+def test_what_was_away_is_a_gap(tables: str, statement: str, lost: str) -> None:
+    both = publication(tables, "a", "B c")
+    stored = both.made(None, continues=False)
+    assert stored is not None
+    sql(tables, *statement.split("; "))
+    with pytest.raises(ChangelogError) as caught:
+        both.made(stored, continues=True)
+    assert (caught.value.kind, caught.value.message) == (Kind.GAP, f"{lost}, so the log may lack changes")
+    assert [finding.status for finding in found(both, list(stored), continues=True)] == ["fail"]
+    assert both.made(None, continues=False) == stored  # over the gap
+
+
+def test_a_publication_of_the_user_is_only_checked(tables: str) -> None:
+    own = publication(tables, "a", "B c", publication_autocreate_mode="disabled")
+    assert not own.is_ours
+    [finding] = found(own)
+    assert finding.message == f"app does not exist yet, and {MODE} is disabled"
+    assert (finding.hint or "").startswith('run: CREATE PUBLICATION "app" FOR TABLE ONLY "public"."B c"')
+    sql(tables, "CREATE PUBLICATION app FOR TABLE ONLY a")
+    assert found(own)[0].message == f"app lacks public.B c, and {MODE} is disabled"
+    sql(tables, 'ALTER PUBLICATION app ADD TABLE ONLY "B c"')
+    assert found(own)[0].status == "ok"
+
+
+@pytest.fixture
+def role(tables: str, own_name: str) -> Iterator[str]:
+    """A role that may connect, and owns nothing."""
+    sql(tables, f"CREATE ROLE {own_name} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+    yield own_name
+    sql(tables, f"DROP OWNED BY {own_name}", f"DROP ROLE {own_name}")
+
+
+def test_check_says_which_right_is_missing(tables: str, role: str) -> None:
+    [(owner, name)] = sql(tables, "SELECT current_user::text, current_database()::text")
+    poor = publication(tables, "a", database_user=role, database_password=PASSWORD)
+    [finding] = found(poor)
+    assert finding.status == "fail"
+    assert finding.message == (
+        f"app does not exist yet, and role {role} may not change that: it lacks CREATE on database {name}; "
+        f"table public.a belongs to {owner}"
+    )
+    assert (finding.hint or "").startswith('as a role that may, run: CREATE PUBLICATION "app"')
+    with pytest.raises(ChangelogError) as caught:
+        poor.made(None, continues=False)
+    assert caught.value.kind is Kind.ACCESS
+    assert caught.value.message == f"setting up publication app: permission denied for database {name}"
+    publication(tables, "a").made(None, continues=False)
+    assert poor.made(None, continues=True) == ["public.a"]
+    assert found(poor)[0].status == "ok"
+    lacking = publication(tables, "a", "B c", database_user=role, database_password=PASSWORD)
+    assert found(lacking)[0].message.endswith(
+        f"the publication belongs to {owner}; table public.B c belongs to {owner}"
+    )
+    all_tables = publication(
+        tables, "a", database_user=role, database_password=PASSWORD, publication_autocreate_mode="all_tables"
+    )
+    sql(tables, "DROP PUBLICATION app")
+    assert found(all_tables)[0].message.endswith("only a superuser may publish all tables")
+
+
+def test_a_server_that_refuses_is_one_line(tables: str) -> None:
+    for more, line in (
+        ({"database_user": "nobody_here"}, 'role "nobody_here" does not exist'),
+        ({"database_dbname": "no_such"}, 'database "no_such" does not exist'),
+        ({"database_port": "1"}, "cannot connect to PostgreSQL"),
+        ({"database_port": "x"}, "is not a PostgreSQL connection string"),
+        ({"table_include_list": "public.("}, "public.( is not a pattern that the service understands"),
+    ):
+        [finding] = found(publication(tables, "a", **more))
+        assert finding.status == "fail"
+        assert line in finding.message
+        assert "\n" not in finding.message
+
+
+# With Debezium
+
+
+@pytest.fixture
+def site(database: str, tmp_path: Path) -> InProcess:
+    own = {TABLES, NAME, MODE, "plugin.name", "topic.prefix"}
+    properties = {key: value for key, value in connector(database).items() if key not in own}
+    properties["streaming.delay.ms"] = "4000"  # so that the table can be altered between the snapshot and the stream
+    made = InProcess(tmp_path, "app", "postgresql", properties, engine_jars("postgres"), "public.orders")
+    made.dsn = database
+    made.sql(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2))",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders SELECT n, 'NEW', n / 4.0 FROM generate_series(1, 40) n",
+    )
+    return made
+
+
+def test_a_column_that_is_altered_at_the_first_start(site: InProcess) -> None:
+    """If Debezium made the publication in its own session, PostgreSQL would decode the older rows wrongly here."""
+    with site.running() as service:
+        service.until(lambda: len(site.messages("orders")) == 40)
+        site.sql(
+            "UPDATE orders SET status = repeat('x', 50) WHERE id <= 10",
+            "ALTER TABLE orders ALTER amount TYPE text",
+            "UPDATE orders SET amount = 'much' WHERE id <= 10",
+        )
+        service.until(lambda: len(site.messages("orders")) == 60)
+        assert not service.said("connection lost")
+    assert [message["value"]["current"] for message in site.messages("orders")[40::10]] == [
+        {"id": 1, "status": "x" * 50, "amount": "0.25"},
+        {"id": 1, "status": "x" * 50, "amount": "much"},
+    ]
+
+
+def test_a_publication_that_is_gone_is_a_gap_and_drop_drops_it(site: InProcess) -> None:
+    site.publish(40)
+    assert site.call("check") == (0, [])
+    site.sql("DROP PUBLICATION app")
+    assert site.refused("run").startswith("there is no publication app any more, so the log may lack changes; ")
+    settings = config.load(site.config, os.environ)
+    gap = gaps.find(settings, accept_settings=False, reach=nowhere)
+    assert gap is not None
+    gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
+    site.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
+    site.publish(80)
+    assert site.checkpoint.source["identity"]["published"] == ["public.orders"]
+    assert sent(site.dsn) == ["orders"]
+    assert site.call("drop", "--publication", "--yes") == (0, [])
+    assert sent(site.dsn) == []
+
+
+def test_a_partitioned_table(site: InProcess) -> None:
+    site.sql(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id int PRIMARY KEY, status text) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders_low PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE orders_high PARTITION OF orders FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO orders VALUES (1, 'NEW'), (11, 'NEW')",
+    )
+    with site.running() as service:
+        service.until(lambda: len(site.messages("orders")) == 2)
+        site.sql("INSERT INTO orders VALUES (2, 'NEW')", "UPDATE orders SET status = 'PAID' WHERE id = 11")
+        service.until(lambda: len(site.messages("orders")) == 4)
+    assert site.ops("orders")[2:] == [("create", "2"), ("update", "11")]
