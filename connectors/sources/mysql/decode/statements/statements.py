@@ -47,8 +47,8 @@ def effects(
     """Returns what a statement does, in the order in which it does it; nothing if it changes no table.
 
     `sql` is in UTF-8; a statement in another character set of the client has to be converted before, because its bytes
-    can look like quotes. `database` is the current one of the session. `ansi_quotes` and `no_backslash_escapes` are
-    modes of its `sql_mode`. If `lower_case_table_names` is not 0, it returns all names in lower case. A name with
+    can look like quotes. `database` is the session's current database. `ansi_quotes` and `no_backslash_escapes` are
+    modes of its `sql_mode`. If `lower_case_table_names` is not 0, all returned names are in lower case. A name with
     bytes that are not valid UTF-8 can be that of any table: then the effect is `Unsure` or `Dml` with None.
     """
     if sql in _FREQUENT:

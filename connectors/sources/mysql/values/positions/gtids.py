@@ -25,7 +25,7 @@ class GtidsBuilder(Protocol[G_co]):
         ...
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds several GTIDs, whose texts are `head`, followed by one of the `numbers`."""
+        """Adds the GTIDs whose text is `head`, followed by one of the `numbers`."""
         ...
 
     def build(self) -> G_co:
@@ -34,7 +34,7 @@ class GtidsBuilder(Protocol[G_co]):
 
 
 class Gtids(Protocol):
-    """Transactions that were executed or received. It is immutable, and false if it is empty."""
+    """A collection of transactions that were executed or received. It is immutable, and false if it is empty."""
 
     @property
     def text(self) -> str:
@@ -44,23 +44,23 @@ class Gtids(Protocol):
     def __bool__(self) -> bool: ...
 
     def contains(self, gtid: str) -> bool:
-        """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
+        """Returns whether a transaction is included. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
         ...
 
     def contains_any(self, head: str, numbers: Ints) -> bool:
-        """Returns whether this includes a transaction whose GTID is `head`, followed by one of the `numbers`."""
+        """Returns whether any transaction is included whose GTID is `head`, followed by one of the `numbers`."""
         ...
 
     def missing(self, other: Self) -> Self:
-        """Returns what `other` includes and this does not. The result is empty if this includes all of `other`."""
+        """Returns the transactions that `other` includes and this collection lacks."""
         ...
 
     def is_subset(self, other: Self) -> bool:
-        """Returns whether `other` includes everything that this includes."""
+        """Returns whether `other` includes all transactions of this collection."""
         ...
 
     def builder(self) -> GtidsBuilder[Self]:
-        """Returns a builder that begins with this."""
+        """Returns a builder that begins with these transactions."""
         ...
 
 
