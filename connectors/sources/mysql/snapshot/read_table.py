@@ -80,7 +80,7 @@ def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTa
         raise ChangelogError(
             Kind.ALTERED,
             f"there is no table {'.'.join(entity.table)} for {entity.name}, or the account may not read it",
-            hint=f"create the table, GRANT SELECT on it, or remove [entities.{entity.name}]",
+            hint="create the table, GRANT SELECT on it, or remove the entity",
         )
     columns = [catalog.column(row) for row in rows]
     bound = binder.bind(entity, columns)

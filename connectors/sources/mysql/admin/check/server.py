@@ -119,7 +119,7 @@ def _retention(facts: Facts) -> Finding:
         return warn(
             "retention",
             f"the server deletes its binary log after {seconds / 3600:.3g} hours",
-            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a longer stop of the service loses changes",
+            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service stopped for longer loses changes",
         )
     duration = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
     return ok("retention", f"the server keeps its binary log {duration}")

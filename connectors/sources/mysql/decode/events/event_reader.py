@@ -93,7 +93,7 @@ class EventReader:
     def _has_checksum(self, cursor: Cursor) -> bool:
         """Whether the event ends with a checksum.
 
-        The format description says so. Before the first one, the event has a checksum if its last bytes are the
+        The last format description decides. Before the first one, the event has a checksum if its last bytes are the
         checksum of the bytes before them.
         """
         if self._format is not None:
