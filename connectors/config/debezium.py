@@ -105,7 +105,7 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
     """
     given = source.model_fields_set
     if source.topics is None and "properties" not in given:
-        yield (), "says not where events come from; add [source.topics], or [source.properties] for Debezium itself"
+        yield (), "does not say where events come from; add [source.topics], or [source.properties] for Debezium itself"
     if source.topics is not None:
         for key in sorted(IN_PROCESS & given):
             yield (key,), "does not apply to topics; leave this key out, or leave out [source.topics]"

@@ -308,7 +308,7 @@ def test_tail_shows_the_selected_changes(
 
 
 @pytest.mark.parametrize("age", ["99999999999d", "800000d"])
-def test_an_age_of_before_the_year_1_is_refused(
+def test_an_age_that_begins_before_the_year_1_is_refused(
     age: str, config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:

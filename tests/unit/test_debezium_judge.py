@@ -1,4 +1,6 @@
-"""The judge of the campaign `debezium_judge` finds every difference, and lists only differences of the exact form."""
+"""The judge of the campaign `debezium_judge` finds every difference. It counts a difference as listed only if the
+difference has exactly the listed form.
+"""
 
 from dataclasses import replace
 from typing import Any

@@ -33,7 +33,7 @@ def piece(commit: int, rows: int = 1, *, nbytes: int = 100, log_bytes: int = 1, 
 Step = Piece | ChangelogError | float | Literal["stop"] | None
 """What a call of `read` does: it returns a piece, raises an error, lets some seconds pass, or stops the service.
 
-If the item is None, the call lets as many seconds pass as its timeout.
+If the step is None, the call lets as many seconds pass as its timeout.
 """
 
 
@@ -185,7 +185,7 @@ def test_a_read_gathers_for_a_part_of_the_time_of_its_commit() -> None:
     assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
 
 
-def test_a_commit_is_due_at_once_after_a_read_that_gathered_as_long() -> None:
+def test_a_commit_is_due_right_after_a_read_that_gathered_for_the_whole_wait() -> None:
     world = World([piece(1), piece(2)])
     stored = world.run(checkpoint(0), seconds=1 / 32)
     assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]
@@ -298,7 +298,7 @@ def test_a_lost_connection_is_opened_again_from_what_is_stored() -> None:
     assert world.waits == [BACKOFF_S_MIN]
 
 
-def test_the_wait_before_it_is_opened_again_grows_until_something_is_stored() -> None:
+def test_the_wait_before_the_source_is_opened_again_grows_until_something_is_stored() -> None:
     world = World([*(failure() for _ in range(8)), piece(1), 1.0, failure(), failure()])
     world.run(checkpoint(0))
     assert world.waits == [1.0, 2.0, 4.0, 8.0, 16.0, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MAX, BACKOFF_S_MIN, 1.0]
@@ -398,7 +398,7 @@ def test_the_error_for_a_refused_row_is_raised_after_the_rows_before_it_are_stor
     assert world.happened == ["publish 1: 1", "confirm 1", "close"]
 
 
-def test_nothing_more_is_stored_in_a_sink_that_another_took_over() -> None:
+def test_nothing_more_is_stored_in_a_sink_that_another_service_took_over() -> None:
     world = Choosy([piece(1), piece(2), piece(3)], kind=Kind.IN_USE)
     with pytest.raises(ChangelogError):
         world.run(checkpoint(0))

@@ -25,7 +25,7 @@ class MysqlCandidate:
 
     @property
     def usual_tables(self) -> str:
-        """See `Candidate.usual_tables`: only this database's, because other databases may have other owners."""
+        """See `Candidate.usual_tables`: the tables of this database only, as other databases may have other owners."""
         return f"{escape(self.home)}.*"
 
     def name(self) -> str:

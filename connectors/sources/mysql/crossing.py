@@ -4,8 +4,8 @@ The changelog continues at the present end of the server's log, in a new epoch w
 reads every table again and publishes a delete for each key that the table lacks. Afterwards the changelog equals its
 tables, whatever changes were lost.
 
-Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
-so the first row of such an entity after the gap is a truncate, which removes all of the entity's keys.
+Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows.
+So the first row after the gap of each entity that lost rows is a truncate, which removes all of the entity's keys.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.
@@ -84,7 +84,7 @@ def _checkpoint(
 ) -> Checkpoint:
     """Returns the checkpoint from which the changelog continues: at the end of the server's log.
 
-    The record of the gap gets a commit one byte before that end, so it comes before every row that is read from there.
+    The record of the gap has a commit one byte before this end, so it comes before every row that is read from there.
     """
     lineage = Lineage.trace(connection.query, connection.version, None, accept=False)
     before = end.checkpoint

@@ -72,7 +72,7 @@ class MysqlDatabase:
             except ChangelogError as error:
                 if error.kind is not Kind.ALTERED:
                     raise
-                raise ChangelogError(Kind.PRECONDITION, error.message) from error
+                raise ChangelogError(Kind.PRECONDITION, error.message, hint=error.hint) from error
         return [table.bound.binding.shape for table in tables]
 
     def open(
@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Whether the log is lost is known only if `stored` is given, as it has the GTIDs."""
+        """See `Database.status`. Only with `stored`, which has the GTIDs, is it known whether the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)

@@ -1,6 +1,6 @@
 """Takes a fence: a cut (the transactions that one snapshot of the server sees), and copies of the tables at this cut.
 
-Sessions of MySQL and MariaDB cannot share a snapshot. So one session reads all tables under one snapshot, and the
+Sessions of MySQL and MariaDB cannot share a snapshot. So one session reads all tables under one snapshot, and the Spark
 driver writes their rows to files, which other processes read. The snapshot ends before the comparison begins.
 """
 

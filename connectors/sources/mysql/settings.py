@@ -26,7 +26,7 @@ class Settings:
     of `chunk_rows` rows. Signals must be signed with `signals_secret`; without a secret, all signals are obeyed.
     `keeps_state` says that the service knows the current row of every key, so that MySQL's log need not have all values
     of TEXT and BLOB columns. `replica_id` is the `server_id` by which the server knows us among its replicas; by
-    default it follows from `name`.
+    default it is computed from `name`.
 
     Comparisons copy tables to a folder in `fence_folder`; None means the usual folder for temporary files.
 

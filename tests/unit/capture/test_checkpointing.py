@@ -46,7 +46,7 @@ def signal(do: Do, entity: str | None = "order", *, service: str | None = None) 
     return encode(Signal(do=do, id=f"{do}-{entity}", entity=entity, service=service), None)
 
 
-def test_a_source_opens_again_only_once_the_signal_is_durable() -> None:
+def test_a_source_opens_again_only_after_the_signal_is_durable() -> None:
     state = checkpointing()
     state.obey(signal("rebuild"), AT, 8)
     assert not state.is_outdated(sweeping=False)

@@ -30,8 +30,8 @@ class UnforeseenError(Exception):
 
 
 def table_reads(state: Checkpointing, passed: list[str] | None = None, task: RangeTask | None = None) -> TableReads:
-    """The table reads of an opening in which only the table of guests is read: the orders are complete. `passed` gets
-    the names of fail points.
+    """The table reads of an opening in which only the table of guests is read: the orders are complete. The names of
+    the reached fail points are added to `passed`.
     """
     plan = PlannedReads(ENTITIES, state.checkpoint.windows, state.repairs, can_sweep=True)
     nonces = map(str, count())
@@ -81,7 +81,7 @@ def test_an_error_of_a_reading_thread_reaches_the_source() -> None:
     reads.close()
 
 
-def test_the_threads_end_once_every_table_is_read() -> None:
+def test_the_threads_end_when_every_table_is_read() -> None:
     state, passed = checkpointing(), list[str]()
     task = RangeTask("guest", ("id",), UNREAD)
     reads = table_reads(state, passed, task)
@@ -100,7 +100,7 @@ def test_the_threads_end_once_every_table_is_read() -> None:
     assert passed == ["reading:planned", "reading:complete"]
 
 
-def test_a_changed_plan_ends_the_opening_once_it_is_durable() -> None:
+def test_a_changed_plan_ends_the_opening_when_the_plan_is_durable() -> None:
     state = checkpointing()
     reads = table_reads(state)
     state.obey(signal("rebuild"), AT, 8)

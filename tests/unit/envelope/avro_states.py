@@ -139,7 +139,7 @@ def record(draw: st.DrawFn, shape: Struct, key: str) -> Record:
 
 
 def before_contexts(schema: Schema) -> Schema:
-    """The entity's schema as versions wrote it in which stamps had no context."""
+    """The entity's schema as it was before stamps had a context."""
     old = copy.deepcopy(schema)
     provenance = old["fields"][0]["type"]
     fields = [field for field in provenance["fields"] if field["name"] != "context"]
@@ -149,7 +149,7 @@ def before_contexts(schema: Schema) -> Schema:
 
 
 def written_before_contexts(body: bytes, schema: Schema) -> bytes:
-    """Encodes the content of a message again, in the form of versions in which stamps had no context."""
+    """Encodes the content of a message again, in the form that it had before stamps had a context."""
     out = io.BytesIO()
     datum: Any = fastavro.schemaless_reader(io.BytesIO(body), fastavro.parse_schema(schema), None)
     fastavro.schemaless_writer(out, fastavro.parse_schema(before_contexts(schema)), datum)

@@ -83,7 +83,7 @@ def test_a_record_of_format_1_may_lack_a_later_member(name: str) -> None:
     )
 
 
-def test_a_stop_is_kept_until_through_passes_it() -> None:
+def test_a_stop_is_kept_until_through_is_after_it() -> None:
     assert FULL.stopping(None) == FULL
     assert FULL.stop is not None
     commit = FULL.stop.position.commit
@@ -94,7 +94,7 @@ def test_a_stop_is_kept_until_through_passes_it() -> None:
     assert FULL.stopping(other).stop == other
 
 
-def test_an_error_that_no_operator_can_pass_gives_no_stop() -> None:
+def test_an_error_about_which_no_operator_can_decide_gives_no_stop() -> None:
     at = Position(1, 2, 4)
     assert Stop.of(ChangelogError(Kind.MALFORMED, "bytes", position=at)) is None
     assert Stop.of(ChangelogError(Kind.STOP, "a row", hint="do this", position=at, choices=["skip"])) == Stop(

@@ -156,7 +156,7 @@ def from_avro(text: bytes | None, schema: Any) -> Any:
     if text is None:
         return None
     assert text[:4] == b"head"
-    # A text stays a text, as in Kafka Connect, which does not know the logical types of other programs.
+    # Text stays text, as in Kafka Connect, which does not know the logical types of other programs.
     return fastavro.schemaless_reader(io.BytesIO(text[4:]), fastavro.parse_schema(to_avro(schema)), None)
 
 
@@ -191,7 +191,7 @@ def test_values_are_read_back(example: tuple[Struct, str, dict[str, Any]]) -> No
 
 
 @given(states())
-def test_a_state_that_is_kept_is_the_same_as_one_that_is_taken_apart(
+def test_a_state_that_is_copied_whole_equals_one_that_is_converted_column_by_column(
     example: tuple[Struct, str, dict[str, Any]],
 ) -> None:
     shape, state, _ = example

@@ -294,7 +294,7 @@ def test_versions_before_an_incompatible_one_are_not_compared_any_more() -> None
 # Accepted versions
 
 
-def test_an_accepted_change_passes_at_its_position() -> None:
+def test_an_accepted_change_is_announced_at_its_position() -> None:
     versions = _after(OLD, order=Position(1, 9, 4))
     announced = _announce(versions, TEXT, first=_first(commit=9, ordinal=4))
     assert _state(announced)["breaks"]
@@ -319,7 +319,7 @@ def test_an_acceptance_holds_for_one_entity_only() -> None:
     _stop(_after(OLD, bill=Position(1, 9, 4)), TEXT, commit=9, ordinal=4)
 
 
-def test_two_changes_of_one_transaction_pass_if_the_second_is_accepted() -> None:
+def test_two_changes_of_one_transaction_are_announced_if_the_second_is_accepted() -> None:
     """An earlier run stopped at the first change, and an operator accepted it. After that, the operator accepted the
     second change. Only the last acceptance is stored.
     """
@@ -328,7 +328,7 @@ def test_two_changes_of_one_transaction_pass_if_the_second_is_accepted() -> None
     assert _announce(versions, NEWEST, first=_first(commit=9, ordinal=8)).version.number == 3
 
 
-def test_rows_of_a_table_that_is_read_again_pass_once_after_the_accepted_position() -> None:
+def test_a_table_that_is_read_again_after_the_accepted_position_may_announce_one_change() -> None:
     versions = _after(OLD, order=Position(1, 9, 4))
     assert _announce(versions, TEXT, first=_first(commit=12, op=Op.READ)).version.number == 2
     fields: tuple[tuple[str, ColumnType], ...] = (("id", Primitive.INT), ("amount", Primitive.BOOLEAN))

@@ -34,7 +34,7 @@ from tests.unit.memory.world import LogMessage, RowEdit, World
 TABLES = ("item", "sale")
 STEPS = 400
 CRASHES = 0.004
-"""The probability that the process crashes at a failpoint that it passes."""
+"""The probability that the process crashes at a failpoint that it reaches."""
 
 ENTITIES = [
     Entity(

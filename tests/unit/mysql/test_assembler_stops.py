@@ -19,7 +19,7 @@ from tests.unit.mysql.binlog_world import World
 from tests.unit.mysql.reading import header
 
 
-def test_an_error_without_a_position_between_two_transactions_is_unchanged(seed: int) -> None:
+def test_an_error_without_a_position_gets_the_position_of_its_transaction(seed: int) -> None:
     world, rows = World(Random(seed)), list[pa.RecordBatch]()
     world.commit(40)
     prepared = world.end

@@ -36,14 +36,14 @@ def test_a_table_that_was_created_because_it_was_missing_is_read(
     statements: list[str], unlogged: list[tuple[str, str]], seed: int, *, restarts: bool
 ) -> None:
     """The statements are in one block. If `restarts` is true, the service is started again after each statement."""
-    world, stored, found = World(Random(seed)), NEW, list[tuple[str, str]]()
+    world, stored, reported = World(Random(seed)), NEW, list[tuple[str, str]]()
     for statement in statements:
         world.execute(statement)
         if restarts or statement is statements[-1]:
             reader = assembler(stored, Reads())
             stored = after(stored, reader.feed(EventBlock.of(world.sent(stored.gtids))), reader)
-            found += reader.state.unlogged
-    assert found == unlogged
+            reported += reader.state.unlogged
+    assert reported == unlogged
 
 
 def test_a_stop_forgets_that_a_table_was_created_after_it(seed: int) -> None:

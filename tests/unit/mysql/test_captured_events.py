@@ -1,5 +1,5 @@
-"""Both servers wrote these events for `binlog_statements`. The decoder must decode them to the last byte, and the
-results must fit the statements.
+"""MySQL and MariaDB wrote the recorded events when they ran the statements of `binlog_statements`. The decoder must
+decode the events to the last byte, and the results must fit the statements.
 """
 
 import struct

@@ -14,9 +14,9 @@ from changelog.connectors.sources.mysql.snapshot.key_columns import (
 
 
 def column(name: str, data_type: str, charset: str = "", collation: str = "") -> KeyColumn:
-    found = key_column(name, data_type, charset, collation)
-    assert found is not None
-    return found
+    key = key_column(name, data_type, charset, collation)
+    assert key is not None
+    return key
 
 
 def test_every_row_is_in_exactly_one_of_consecutive_ranges() -> None:

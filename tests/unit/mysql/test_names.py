@@ -1,4 +1,4 @@
-"""Names as SQL."""
+"""Tests how names are quoted for SQL."""
 
 from changelog.connectors.sources.mysql.session.names import quoted, quoted_account
 

@@ -292,7 +292,7 @@ def test_unusual_events_are_left(body: bytes) -> None:
 def test_rows_of_many_events_begin_where_those_of_each_begin(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
 ) -> None:
-    """An event is damaged in half of the cases. Then it may also end where the next one begins to be read."""
+    """In half of the cases, one event is damaged. Its last row may then seem to reach into the next event."""
     table, changes = drawn
     layout = bound(table).layout
     assert layout is not None
@@ -306,10 +306,10 @@ def test_rows_of_many_events_begin_where_those_of_each_begin(
     octets = np.frombuffer(b"".join(gap + body for body in bodies) + bytes(PADDING_BYTES), np.uint8)
     begins = np.cumsum(sizes + len(gap)) - sizes
     starts = layout.starts_in(octets, begins, sizes)
-    each = [layout.starts(bytes(body)) for body in bodies]
+    starts_in_bodies = [layout.starts(bytes(body)) for body in bodies]
     firsts = (np.cumsum(sizes) - sizes).tolist()
     if starts is None:
-        assert not all(each) or max(map(len, each)) > 8
+        assert not all(starts_in_bodies) or max(map(len, starts_in_bodies)) > 8
     else:
-        alone = [first + start for first, found in zip(firsts, each, strict=True) for start in found]
+        alone = [first + start for first, inside in zip(firsts, starts_in_bodies, strict=True) for start in inside]
         assert starts.tolist() == alone

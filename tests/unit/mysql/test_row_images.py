@@ -130,7 +130,7 @@ def json_update(new: bytes) -> Rows:
 
 
 def test_only_marked_columns_have_diffs() -> None:
-    """The bits for differences include all JSON columns of the table, also the first one, which the new row lacks."""
+    """There is a bit for each JSON column of the table, including the first column, which the new row lacks."""
     [(_, new)] = images(table_map(JSON_TABLE), json_update(b"\1\2\0" + bytes(4) + b"\3\0\0\0xyz"))
     assert new is not None
     assert new[0] is UNCHANGED

@@ -41,7 +41,7 @@ class Forgetful(Catalogue):
 
 
 class Reader:
-    """An assembler, and a record of everything that it got and reported."""
+    """An assembler, and a record of everything that it received and reported."""
 
     def __init__(self, log: MixedLog, random: Random | None, *, mariadb: bool) -> None:
         """Makes an assembler with random settings. If `random` is None, it has the settings of a new changelog."""

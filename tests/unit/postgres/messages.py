@@ -128,7 +128,7 @@ def insert(key: int, status: str = "NEW", relid: int = 20_000) -> Insert:
 
 
 def update(old: int, new: int, status: str = "PAID", relid: int = 20_000) -> Update:
-    """An update of the row `old`, which gets the key `new`."""
+    """An update of the row with the key `old`, by which its key becomes `new`."""
     values = (b"%d" % old, b"NEW"), (b"%d" % new, status.encode())
     return Update(relid=relid, old_kind="O", old=values[0], new=values[1])
 

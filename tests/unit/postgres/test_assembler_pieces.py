@@ -74,9 +74,8 @@ def test_a_whole_transaction_is_returned_although_the_next_one_has_begun() -> No
 
 
 def test_a_message_outside_any_transaction_leaves_none_open() -> None:
-    """The message must not leave a transaction open: then the position of an idle database would not advance.
-
-    In that case, the database's slot would keep more and more log.
+    """If the message left a transaction open, the position of an idle database would not advance, and the database's
+    slot would keep more and more log.
     """
     outside = LogicalMessage(transactional=False, lsn=0, prefix="heartbeat", content=b"x")
     stream = assembler()

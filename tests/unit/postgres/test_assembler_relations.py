@@ -129,7 +129,7 @@ def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
 
 
 def _keys_and_columns(assembled: Assembled) -> list[tuple[list[str], list[str]]]:
-    """The keys in each batch, and the columns of `order` in the shapes that the batch has with it."""
+    """The keys in each batch, and the columns of `order` in the shapes that the batch carries."""
     return [
         (rows["key"].to_pylist(), [name for name, _ in batch.shapes(rows)["order"].fields]) for rows in assembled.rows
     ]

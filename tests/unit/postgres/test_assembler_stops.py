@@ -134,7 +134,7 @@ def test_a_change_without_a_stamp_stops_until_the_default_is_accepted() -> None:
     assert stream.stop is None
 
 
-def test_a_decision_that_does_not_fit_its_stop_does_not_pass_it() -> None:
+def test_the_stream_stops_again_if_the_decision_does_not_fit_the_stop() -> None:
     stream = assembler([entity(immutable=True)], decisions={Position(1, 200, 0): "default"})
     stream.feed(frames(transaction(200, [relation(), delete(1)])))
     assert stopped_at(stream.stop) == "200/0"

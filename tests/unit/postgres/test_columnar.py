@@ -203,8 +203,8 @@ def _are_json(rows: pa.Table) -> None:
 
 
 def _same_whatever_the_cuts(expected: Outcome, cut: Outcome) -> None:
-    """Checks that other cuts change nothing, with one exception: rows before the stop in its transaction may be
-    returned.
+    """Checks that other cuts change nothing, with one exception: the rows between the beginning of the stop's
+    transaction and the stop may be returned.
     """
     assert cut.stop == expected.stop
     assert cut.through == expected.through

@@ -1,4 +1,4 @@
-"""A stream must begin with the last transaction of the changelog. Until it arrives, the source confirms nothing new."""
+"""A stream must begin with the changelog's last transaction. Until this arrives, the source confirms nothing new."""
 
 from dataclasses import replace
 from typing import Any

@@ -17,11 +17,11 @@ PAGES = st.lists(st.lists(st.integers(0, 5_000), min_size=1, max_size=4), min_si
 
 @given(tables=PAGES, tasks=st.integers(1, 40))
 def test_every_page_is_read_once(tables: list[list[int]], tasks: int) -> None:
-    given_tables = {
+    fenced_tables = {
         f"t{number}": cast(FencedTable, SimpleNamespace(leaf_pages=tuple(leaves)))
         for number, leaves in enumerate(tables)
     }
-    task_ranges = ranges(given_tables, tasks)
+    task_ranges = ranges(fenced_tables, tasks)
     assert len(task_ranges) <= tasks
     parts: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for part in [part for task_range in task_ranges for part in task_range]:

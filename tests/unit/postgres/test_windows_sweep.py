@@ -3,7 +3,7 @@
 Everything that is published is compared with the true state of the table at that place in the stream. The true state is
 computed from the table's first state and the streamed changes. A row that was read must equal the true row. A deleted
 key must be absent from the true state, and must have been in the changelog. The stored changelog lags behind the
-delivered one. A crash goes back to the stored one.
+delivered one. After a crash, the service continues from the stored changelog.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Reads from the catalogue which tables a server has now, for setup, for checks and for reading the tables.
 
-The columns of streamed rows come from the table maps in the binary log. Table maps show some types alike. The declared
-type of such a column comes from the catalogue (`TableColumn.declared`). In both databases, the catalogue is
-`information_schema`.
+The columns of streamed rows come from the table maps (the events that describe tables) in the binary log. Table maps do
+not tell some types apart. The declared type of such a column comes from the catalogue (`TableColumn.declared`). In both
+databases, the catalogue is `information_schema`.
 """
 
 from collections import defaultdict
@@ -48,7 +48,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueIndex:
-    """A unique index on columns. `prefix` says that the index covers only the beginning of a column."""
+    """A unique index on columns. `prefix` is true if the index covers only the beginning of a column."""
 
     name: str
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class UniqueIndex:
 
     @property
     def primary(self) -> bool:
-        """Whether the index is that of the primary key, which is always named `PRIMARY`."""
+        """Whether this is the index of the primary key, which is always named `PRIMARY`."""
         return self.name == "PRIMARY"
 
 
@@ -64,10 +64,10 @@ class UniqueIndex:
 class Table:
     """A table that is not a view.
 
-    `schema` is the name of its database. `engine` is its storage engine, such as `InnoDB`. `versioned` says that the
-    server keeps old rows in it (MariaDB's system versioning). `cascades` names the foreign keys by which a change of
-    another table changes this one. `rows_estimate` and `nbytes` are the server's estimates; `nbytes` does not include
-    indexes.
+    `schema` is the name of its database. `engine` is its storage engine, such as `InnoDB`. `versioned` is true if the
+    server keeps old rows in the table (MariaDB's system versioning). `cascades` names the foreign keys by which a
+    change of another table changes this table. `rows_estimate` and `nbytes` are the server's estimates; `nbytes` does
+    not include indexes.
     """
 
     schema: str
@@ -98,7 +98,7 @@ class Table:
     def key_problem(self, key: Sequence[str]) -> str | None:
         """Returns why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
 
-        The key needs a unique index on NOT NULL columns, which covers the columns completely.
+        The columns of the key must be NOT NULL, and a unique index must cover them completely.
         """
         text, key_list = f"{self.schema}.{self.name}", ", ".join(key)
         columns = {column.name.lower(): column for column in self.columns}
@@ -121,11 +121,11 @@ def read_tables(
     """Returns all tables that can be published, sorted by database and name, without views, system tables and the
     tables of stamps and signals.
 
-    If `named` is given, returns only the table with this database and name. `sized` selects the tables whose size is
-    returned; the size of all other tables is 0.
+    If `named` is given, returns only the table with this database and name. `sized` selects the tables whose `nbytes`
+    is returned; the `nbytes` of all other tables is 0.
 
     While a table is being renamed, the catalogue may show the table incompletely, for example without columns or
-    indexes. Then the catalogue is read once more.
+    indexes. Then the catalogue is read again, up to `_ATTEMPTS` times in total.
     """
     tables: list[Table] = []
     for _ in range(_ATTEMPTS):
@@ -198,7 +198,7 @@ def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
 
 
 def json_columns(query: Query, flavour: Flavour, named: TableName | None) -> Collection[tuple[str, str, str]]:
-    """Returns the columns of MariaDB that were declared as `json`: their constraint is `json_valid` of the column."""
+    """Returns the columns that were declared as `json` in MariaDB: their constraint is `json_valid` of the column."""
     if flavour is not Flavour.MARIADB:
         return ()
     schema, table = named or (None, None)
@@ -230,7 +230,7 @@ WHERE (UPDATE_RULE NOT IN ('RESTRICT', 'NO ACTION') OR DELETE_RULE NOT IN ('REST
 ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME
 """
 
-# A constraint of a column has the column's name.
+# The constraint that belongs to a column has the column's name.
 _JSON_CONSTRAINTS = """
 SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS
 WHERE LEVEL = 'Column' AND (%s IS NULL OR (CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s))

@@ -15,7 +15,9 @@ _PREFIX = "changelog:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The session that has the lock: its connection's id, and what the server tells about it."""
+    """The session that has the lock: its connection's id, and its user and host, which are empty if the server does not
+    list the session.
+    """
 
     id: int
     user: str

@@ -1,4 +1,4 @@
-"""Reads from the catalogue the columns of a table, and what the binary log does not tell about a column."""
+"""Reads the columns of a table from the catalogue, including the declared types, which the binary log lacks."""
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence

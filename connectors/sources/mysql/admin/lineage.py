@@ -35,11 +35,12 @@ FIRST_EPOCH = 1
 class Lineage:
     """Where a stream begins.
 
-    `server` is the server's identity. `epoch` is the epoch of the stream's positions. `through` is the coordinate up to
-    which the changelog is complete, or 0 if the changelog was made from other files than the log of this server.
-    `received` has the transactions that the changelog has, and `resume` the transactions that the server need not send.
-    `joined` says that the log continues the one from which the changelog was made. `half` is the transaction that is
-    published only in part, with the epoch and the commit of the published part.
+    `server` is the server's identity. `epoch` is the epoch of the stream's positions. `through` is the coordinate (the
+    place in the log, as one number) up to which the changelog is complete. It is 0 if the changelog was made from other
+    files than the log of this server. `received` has the transactions that the changelog has, and `resume` the
+    transactions that the server need not send. `joined` is true if the server's log continues the log from which the
+    changelog was made. `half` is the transaction that is published only in part, with the epoch and the commit of the
+    published part.
     """
 
     server: str
@@ -82,7 +83,7 @@ class Lineage:
             raise ChangelogError(
                 Kind.DIVERGED,
                 f"the changelog was made from {made_from}, and the server is {version.flavour}",
-                hint=f"connect to the server that it was made from; or {OVER_GAP}",
+                hint=f"connect to the server from which it was made; or {OVER_GAP}",
             )
         received = parse_gtids(version.flavour, stored.source["gtids"])
         resume, half = _resume(version.flavour, stored), _half(stored)
@@ -180,7 +181,7 @@ def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
 
 
 def _diverged(server: str, stored: Checkpoint, missing: Gtids) -> ChangelogError:
-    other = "" if server == stored.source["server"] else ", and it is another server than before"
+    other = "" if server == stored.source["server"] else "; this is not the server from which the changelog was made"
     return ChangelogError(
         Kind.DIVERGED,
         f"the server's log lacks transactions that are published: {_short(missing)}{other}",

@@ -14,7 +14,7 @@ _RENAMED_STATUS = (8, 2, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """The end of the log: the name of its last file, the offset there in bytes, and the transactions before it."""
+    """The end of the log: the name of the last file, the offset there in bytes, and all transactions before the end."""
 
     file: str
     offset: int

@@ -24,7 +24,7 @@ def message_tables() -> str:
 
 
 def send(connection: Connection, signal: Signal, secret: bytes | None, *, database: str) -> int:
-    """Inserts the signal, in a transaction of its own; returns the coordinate of the log's end after that.
+    """Inserts the signal, in a transaction of its own; returns the coordinate of the log's end after the insert.
 
     The service has recorded the signal once its checkpoint is after this coordinate. Raises ChangelogError.
     """

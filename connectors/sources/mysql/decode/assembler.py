@@ -164,7 +164,7 @@ class Assembler:
 
 
 class _Encoder:
-    """Encodes the rows of one block. It must not refer to its `AssemblyRun`, which says why."""
+    """Encodes the rows of one block. It must not refer to its `AssemblyRun`; see there for the reason."""
 
     def __init__(self, origin: Origin, texts: RowTexts) -> None:
         self._origin, self._texts = origin, texts

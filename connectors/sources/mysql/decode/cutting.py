@@ -20,7 +20,7 @@ _EVENTS_MAX = 32_768
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _BYTES_WITHOUT_ROWS = 96
-"""Roughly how many bytes of an event are not rows, but its header or names. In small transactions, that is most."""
+"""Roughly how many bytes of an event are not rows but its header or names. In small transactions, most bytes are."""
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})

@@ -44,7 +44,7 @@ class LogPlace:
         return coordinate(self._file, base)
 
     def pass_to(self, end_log_pos: int) -> None:
-        """Records that the events were read for which `base` was called. The last one ends at `end_log_pos`."""
+        """Records that the events for which `base` was called were read. The last of them ends at `end_log_pos`."""
         self._offset += end_log_pos - self._offset % _FOUR_GIB
 
     def begin_of(self, header: Header) -> int:

@@ -1,4 +1,4 @@
-"""Where the stream of the binary log is, which transactions it has delivered, and what it knows of the open one."""
+"""Where the stream of the binary log is, which transactions it delivered, and what it knows of the open transaction."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ class LogState:
             raise ChangelogError(
                 Kind.DIVERGED,
                 f"the server committed {self.begun.gtid} before {self.half[0]}, which is already published in part",
-                hint=f"connect to the server that it was read from; or {OVER_GAP}",
+                hint=f"connect to the server from which that part was read; or {OVER_GAP}",
             )
 
     def hold(self, xa_id: log.XaId, begun: Begun) -> None:
@@ -213,7 +213,7 @@ class LogState:
         return sent.build()
 
     def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
-        """Returns the rows of the prepared transaction `xa_id`, None if it is unknown.
+        """Returns the rows of the prepared transaction `xa_id`; None if the transaction is unknown.
 
         `commit` is the coordinate of the transaction that commits it or rolls it back.
         """

@@ -157,7 +157,7 @@ class TransactionReader:
         state.end(self._begun())
 
     def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
-        """Publishes the rows of a prepared transaction that is committed now, or forgets them.
+        """Publishes the rows of a prepared transaction that is committed now, or forgets them after a rollback.
 
         The rows are unknown if the transaction was prepared before the changelog began. Then it may have changed any
         table. (The log looks the same if the transaction has no rows and MySQL crashed before the COMMIT: then only the
@@ -282,7 +282,7 @@ class TransactionReader:
         """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
         columns = ", ".join(absent)
         self._stops.unless_skipped(
-            f"a row of {table.bound.binding.table} lacks {columns}: its session had another binlog_row_image than FULL",
+            f"a row of {table.bound.binding.table} lacks {columns}: in its session, binlog_row_image was not FULL",
             f"`{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
 

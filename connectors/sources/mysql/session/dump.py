@@ -30,7 +30,7 @@ def start_dump(connection: Connection, *, server_id: int, gtids: str, encoded_gt
 
     `gtids` is the set as MariaDB's text, and `encoded_gtids` is the set in MySQL's encoding; the server gets only its
     own form. No replica of the server may have the same `server_id`. Afterwards, `connection.stream_packets` returns
-    the events; before each event is a byte 0. Raises ChangelogError.
+    the events, each with a byte 0 before it. Raises ChangelogError.
     """
     for statement in _preparation(connection.flavour, gtids):
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Says whether a server is MySQL or MariaDB, and which version it has."""
+"""Tells MySQL from MariaDB, and reads the version of a server."""
 
 import re
 from dataclasses import dataclass

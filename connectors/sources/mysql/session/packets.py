@@ -131,7 +131,7 @@ class PacketReader:
             raise ConnectionResetError("the server closed the connection")
 
     def _receive(self) -> bool:
-        """Adds the next bytes from the server to the buffer; returns False if it closed the connection."""
+        """Adds the next bytes from the server to the buffer; returns False if the server closed the connection."""
         if self._at:
             del self._buffer[: self._at]
             self._at = 0

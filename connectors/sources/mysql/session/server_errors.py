@@ -119,7 +119,7 @@ def _dump_failed(text: str, doing: str) -> ChangelogError:
 def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:
     """Returns our error for a failed attempt to connect. `encrypted` says that TLS would have been used.
 
-    A server does not tell whether a password is wrong, or the account requires TLS.
+    A server does not say whether the password is wrong or the account requires TLS.
     """
     number, message = _parts(error)
     text = " ".join(message.split())

@@ -112,7 +112,7 @@ class ChunkReader:
             yield lambda nonce, chunk: self._chunk(renewed.connection(), asking, nonce, chunk)
 
     def _chunk(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back. Returns False if the thread should pause before it reads the next chunk."""
+        """Reads a chunk, or gives it back to `windows`. Returns False if the thread should pause before the next."""
         smaller = False
         try:
             rows = self._rows(reading, asking, nonce, chunk)

@@ -1,10 +1,10 @@
 """Takes a cut through the server: a transaction whose snapshot sees exactly the transactions before a place in the log.
 
-MariaDB says at which place of the log a snapshot is taken. There is one exception: the commit of an XA transaction is
-in the log before it is visible to snapshots. MySQL does not say the place at all. So in this exception, and with MySQL,
-no transaction may commit while the snapshot is taken, and `FLUSH TABLES WITH READ LOCK` stops all writers for a moment.
-The lock waits for running statements, and other sessions wait meanwhile. So each attempt is short, and there is a
-longer pause before the next attempt.
+MariaDB says up to which place of the log a snapshot sees the transactions. This is wrong only while XA transactions
+commit: their commit is in the log before it is visible to snapshots. MySQL does not say the place at all. So with
+MySQL, and with MariaDB while XA transactions commit, `FLUSH TABLES WITH READ LOCK` stops all writers for a moment, and
+the snapshot is taken while nobody can commit. The lock waits for running statements, and other sessions wait for the
+lock. So each attempt is short, and there is a longer pause before the next attempt.
 
 Locks on the definitions of the tables are taken before the snapshot. Without them, another table could get the name of
 a published table just after the snapshot, and would be read in its place.
@@ -68,7 +68,7 @@ def take_cut(reading: Connection, asking: Connection, tables: Sequence[str], *, 
 
 
 def _unlocked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut | None:
-    """Takes a cut of MariaDB; returns None if an XA transaction may have been committed at that moment.
+    """Takes a cut of MariaDB; returns None for MySQL, and if an XA transaction may have been committed meanwhile.
 
     The server counts an XA COMMIT when it begins, and lists the prepared transaction until it has ended.
     """
@@ -82,7 +82,7 @@ def _unlocked_cut(reading: Connection, asking: Connection, tables: Sequence[str]
     asking.execute("ROLLBACK")
     if prepared or _xa_commits(asking) != xa_commits:
         return None
-    return _told_cut(reading)
+    return _snapshot_cut(reading)
 
 
 def _locked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut:
@@ -135,7 +135,7 @@ def _xa_commits(asking: Connection) -> int:
     return int(count)
 
 
-def _told_cut(reading: Connection) -> Cut:
-    """Returns the cut. MariaDB says at which place of the log the snapshot was taken."""
+def _snapshot_cut(reading: Connection) -> Cut:
+    """Returns the cut: MariaDB says up to which place of the log the snapshot sees the transactions."""
     place = snapshot_place(reading.query)
     return Cut(end=place.coordinate, gtids=place.gtids(reading.query).text)

@@ -203,7 +203,7 @@ _FAMILIES: Mapping[str, _Family] = {
         (_temporal("DATETIME(6)", _moment), "datetime timestamp"),
         (_plain("QUOTE({column})", "_utf8mb4 x'{value}'", _text), "uuid inet4 inet6"),
         (
-            # These values are ordered by their number, but compared for equality by their text.
+            # An ENUM or a SET is ordered by its number, but compared for equality by its text.
             _Family(
                 compared="({column} + 0)",
                 literal="CONCAT('', {column} + 0)",

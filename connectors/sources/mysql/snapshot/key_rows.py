@@ -1,7 +1,7 @@
 """Reads the rows of requested keys from a table.
 
-The keys are canonical texts, as messages have them. The server may treat several texts as equal, such as `a` and `A`.
-So each returned row is matched with the requested keys by the key text that our encoder produces for the row.
+The keys are in canonical form, as messages have them. The server may treat different keys as equal, such as `a` and
+`A`. So each returned row is matched with the requested keys by the key that our encoder produces for the row.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def _literals(key: Sequence[KeyColumn], text: str) -> Literals | None:
 
 
 def _texts(key: str, width: int) -> list[str] | None:
-    """Returns the texts of a key's columns; None if the key cannot be in a table with `width` key columns."""
+    """Returns the text of each column of a key; None if the key cannot be in a table with `width` key columns."""
     if width == 1:
         return [key]
     try:

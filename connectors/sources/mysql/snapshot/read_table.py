@@ -1,4 +1,4 @@
-"""Says how to read a table: its columns, which come from the catalogue as it is now, are bound to the entity."""
+"""Works out how to read a table: looks its present columns up in the catalogue, and binds them to the entity."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -72,13 +72,16 @@ class ReadTable:
 def read_table(catalog: ColumnCatalog, binder: Binder, entity: Entity) -> ReadTable:
     """Returns how an entity's table is read now.
 
-    Raises ChangelogError: ALTERED if the table no longer exists, PRECONDITION if the table lacks a column of the key,
-    or if the type of a key column does not allow finding rows by it.
+    Raises ChangelogError: ALTERED if there is no such table, PRECONDITION if the table lacks a column of the key, or if
+    rows cannot be found by a key column of its type.
     """
     rows = catalog.rows(entity.table)
     if not rows:
-        message = f"table {'.'.join(entity.table)} of {entity.name} disappeared while it was being read"
-        raise ChangelogError(Kind.ALTERED, f"{message}; it is read again")
+        raise ChangelogError(
+            Kind.ALTERED,
+            f"there is no table {'.'.join(entity.table)} for {entity.name}, or the account may not read it",
+            hint="create the table, GRANT SELECT on it, or remove the entity",
+        )
     columns = [catalog.column(row) for row in rows]
     bound = binder.bind(entity, columns)
     if bound.binding.lost is not None:
@@ -105,13 +108,14 @@ def signature(rows: Sequence[CatalogColumn]) -> str:
 
 def _key_column(entity: Entity, row: CatalogColumn) -> KeyColumn:
     collation = row.collation or "binary"
-    # MariaDB stores a `json` as a `longtext`. One JSON value has many texts, so no row can be found by it.
+    # MariaDB stores a `json` as a `longtext`. The same JSON value can be written in different ways, so a row cannot be
+    # found by the text of its value.
     data_type = row.column_type if row.column_type == "json" else row.data_type
     column = key_column(row.name, data_type, collation.partition("_")[0], collation)
     if column is None:
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"column {row.name} of the key has the type {row.column_type}, by which no row can be found",
+            f"rows cannot be found by column {row.name} of the key, because its type is {row.column_type}",
             hint=f"name another key in [entities.{entity.name}]",
         )
     return column

@@ -32,9 +32,9 @@ class ReadContext:
     """What the table reads of an opened source need.
 
     `workers` threads read over sessions that `connect` opens, at first in chunks of `chunk_rows` rows. `tables`
-    describes the tables, as the catalogue has them. `horizon` is the coordinate at which the stream begins. `chunks`
-    gets the chunks that are read. `changelog` reads the stored rows of entities; it is None if the sink cannot be read.
-    `reach` is called at each of `FAIL_POINTS`.
+    describes the tables, as the catalogue has them. `horizon` is the coordinate at which the stream begins. Each chunk
+    that was read is added to `chunks`. `changelog` reads the stored rows of entities; it is None if the sink cannot be
+    read. `reach` is called at each of `FAIL_POINTS`.
     """
 
     origin: Origin

@@ -63,8 +63,8 @@ def _values(buffer: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, npt.ND
 
 
 def convert_columns(data: bytearray, columns: Columns, selections: Sequence[tuple[int, Selected]]) -> Data:
-    """Converts the texts of some columns to the same texts as `Selected.convert`. `selections` has, for each of these
-    columns, its place in `columns` and its `Selected`.
+    """Converts the values of some columns as `Selected.convert` does. `selections` has, for each of these columns, its
+    place in `columns` and its `Selected`.
 
     `data` has the texts and padding. Returns `data`, with the new texts at its end and padding after them, and puts the
     places of these texts into `columns`. Raises ChangelogError (MALFORMED).

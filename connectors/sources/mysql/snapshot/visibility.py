@@ -1,4 +1,4 @@
-"""Says which transactions of the binary log a snapshot of the server sees.
+"""Finds out which transactions of the binary log a snapshot of the server sees.
 
 A transaction is identified by its coordinate in the log. MariaDB says up to which place of the log a snapshot sees the
 commits. MySQL only says which GTIDs were executed before the snapshot was taken; the service remembers which GTID it

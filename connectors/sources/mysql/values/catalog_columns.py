@@ -45,7 +45,7 @@ COLLATIONS: Mapping[Flavour, str] = {
     Flavour.MYSQL: "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     Flavour.MARIADB: ("SELECT FULL_COLLATION_NAME, ID FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"),
 }
-"""The queries for the ids of the collations, by the names that `CatalogColumn.collation` has."""
+"""The queries for the names of the collations, as `CatalogColumn.collation` has them, and for their ids."""
 
 _LABEL = re.compile(r"'(?:[^']|'')*'")
 _COMPRESSED = "COMPRESSED*/"

@@ -1,5 +1,5 @@
-"""Says how to read the values of a column from its table, so that they are printed in the same way as from the binary
-log.
+"""Works out how to read the values of a column from its table, so that they are printed in the same way as from the
+binary log.
 
 The server sends the values in its text protocol. It prints most of them as the module `printed` does. The exceptions
 are numbers that the server pads with zeros or rounds, the zone of a TIMESTAMP, types that it prints as bytes, and
@@ -44,8 +44,8 @@ class Selected:
 
     `sql` is its expression. `convert` turns what the server sends for a value, which is not NULL, into the printed
     text; it raises ChangelogError (MALFORMED) for bytes that the server never sends. If `convert` is None, the bytes
-    that the server sends are the printed text. `convert_column` does the same for many values together, where that is
-    possible.
+    that the server sends are the printed text. `convert_column` does the same as `convert` for many values together; it
+    is None if that is not possible.
     """
 
     sql: str

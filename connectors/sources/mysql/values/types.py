@@ -1,4 +1,4 @@
-"""Says how the values of a column are published: the codec of its printed text.
+"""Chooses the codec of a column, which converts the printed text of a value to its published form.
 
 `docs/reference/types.md` has the table for users. The printed text of a value is the same whether it was read from the
 binary log (`printed`) or from the table (`selected`).

@@ -109,7 +109,7 @@ def _replica(facts: Facts) -> Iterator[Finding]:
         return
     message = f"{name} is OFF: a replica does not log what it replicates"
     hint = f"set {name} = ON in the server's configuration file, and restart it"
-    yield fail(name, message, hint) if facts.is_replica else warn(name, message, f"if it is a replica, {hint}")
+    yield fail(name, message, hint) if facts.is_replica else warn(name, message, f"if the server is a replica, {hint}")
 
 
 def _retention(facts: Facts) -> Finding:
@@ -119,7 +119,7 @@ def _retention(facts: Facts) -> Finding:
         return warn(
             "retention",
             f"the server deletes its binary log after {seconds / 3600:.3g} hours",
-            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service that is away for longer loses changes",
+            f"SET GLOBAL binlog_expire_logs_seconds = {RETENTION_S}; a service stopped for longer loses changes",
         )
     duration = f"for {seconds / 86_400:.3g} days" if seconds else "until somebody purges it"
     return ok("retention", f"the server keeps its binary log {duration}")
@@ -128,7 +128,7 @@ def _retention(facts: Facts) -> Finding:
 def _rights(facts: Facts) -> Finding:
     needed = _PRIVILEGES[facts.flavour]
     if facts.privileges is None:
-        return ok("rights", f"{facts.account} has roles; whether their rights suffice shows at the start")
+        return ok("rights", f"{facts.account} has roles; the service checks at its start whether their rights suffice")
     missing = [name for name in needed if name not in facts.privileges]
     if not missing:
         return ok("rights", f"{facts.account} may read the binary log")

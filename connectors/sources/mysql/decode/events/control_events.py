@@ -26,7 +26,7 @@ _HEADER_SIZES = {
     EventType.UPDATE_ROWS: 10,
     EventType.DELETE_ROWS: 10,
 }
-"""The sizes of the fixed parts of events that the decoders rely on."""
+"""The sizes of the events' fixed parts, on which the decoders rely."""
 
 _XA_PART_BYTES = 64
 

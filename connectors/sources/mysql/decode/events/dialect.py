@@ -11,9 +11,8 @@ class Dialect(NamedTuple):
     """For which types a table map contains some optional fields.
 
     - `geometry_has_collation`: a `GEOMETRY` column has a collation, as in MariaDB.
-    - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned, as in MariaDB and in newer versions of
-      MySQL. None if it is not known, which is so for versions between 8.0.20, where it does not, and 8.0.24, where it
-      does.
+    - `year_has_sign`: a `YEAR` column counts as a number that may be unsigned. This is true for MariaDB and for MySQL
+      from 8.0.24 on, and false for MySQL up to 8.0.20. It is None (unknown) for the versions between them.
     """
 
     geometry_has_collation: bool

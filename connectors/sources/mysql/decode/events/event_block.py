@@ -17,7 +17,9 @@ GAP_BYTES = 5
 """The bytes before each event: the header of its packet, and the status byte of the protocol."""
 
 PADDING_BYTES = 128
-"""The bytes after the last event in `EventBlock.joined`. So a fixed number of bytes can be read from each event."""
+"""The bytes after the last event in `EventBlock.joined`. They allow reading a fixed number of bytes from each event,
+even if the event is shorter.
+"""
 
 _VIEW_BYTES_MIN = 1 << 20
 """Events of at least this size are not copied out of the block."""

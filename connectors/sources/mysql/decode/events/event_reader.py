@@ -93,7 +93,7 @@ class EventReader:
     def _has_checksum(self, cursor: Cursor) -> bool:
         """Whether the event ends with a checksum.
 
-        Before the first format description, nothing says so. Then the event has a checksum if its last bytes are the
+        The last format description decides. Before the first one, the event has a checksum if its last bytes are the
         checksum of the bytes before them.
         """
         if self._format is not None:
@@ -134,7 +134,7 @@ def _format_description(cursor: Cursor, header: Header) -> FormatDescription:
 
 
 def _remove_checksum(cursor: Cursor, header: Header, computed: int) -> None:
-    """Removes the checksum from the end of an event. Raises the error if it is not `computed`."""
+    """Removes the checksum from the end of an event. Raises ChangelogError if the checksum is not `computed`."""
     if cursor.left < CHECKSUM_BYTES:
         raise cursor.malformed("an event without a checksum")
     stored = _stored_checksum(cursor)

@@ -104,7 +104,7 @@ class MariadbGtid:
     - `transactional`: it can be rolled back, because it changed only tables of transactional engines.
     - `ddl`: it is a statement that changes definitions.
     - `xa_prepare`: it prepares the XA transaction `xa_id`. `xa_complete`: it commits this transaction or rolls it back.
-    - `alter`: which part of a two-phase ALTER it is. `alter_start` is, for the second part, the sequence of the first.
+    - `alter`: which part of a two-phase ALTER it is. For the second part, `alter_start` is the sequence of the first.
     - `commit_id`: the same for transactions that were committed together.
     """
 
@@ -178,7 +178,7 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class Xid:
-    """A transaction committed. `number` is the server's internal one."""
+    """A transaction committed. `number` is the server's internal number of the transaction."""
 
     header: Header
     number: int
@@ -313,7 +313,7 @@ class StatementContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsupported:
-    """An event of a change that is not logged as rows, as `binlog_format = ROW` would demand."""
+    """An event of a change that is not logged as rows, although `binlog_format = ROW` demands rows."""
 
     header: Header
     name: str

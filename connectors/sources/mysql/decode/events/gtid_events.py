@@ -23,7 +23,7 @@ _NUMBER_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Commit:
-    """When a transaction was committed, and its size. None if the server does not write it."""
+    """When a transaction was committed, and its size. A member is None if the server does not write it."""
 
     original_commit_us: int | None = None
     immediate_commit_us: int | None = None

@@ -1,1 +1,1 @@
-"""Converts the rows of events: values become texts, and the texts become rows of the changelog."""
+"""Converts the rows of events: prints their values as text, and makes rows of the changelog from the text."""

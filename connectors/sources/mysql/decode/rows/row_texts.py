@@ -71,7 +71,7 @@ class RowTexts:
     def add_event(self, table: BoundTable, op: Op, event: Rows) -> int:
         """Adds the rows of an event, and returns their number. It is 0 if they are unusual, and must go through `add`.
 
-        Whether their values are valid is only known when they are taken.
+        Invalid values are found only when `take` is called.
         """
         count = self._batch(table, op).add(event, self._count)
         self._count += count

@@ -71,7 +71,7 @@ class Tables:
         return BoundTable.of(entity, columns, self._binder.bind(entity, columns), self.charsets, noblob=self._noblob)
 
     def present(self, table_map: TableMap) -> BoundTable | None:
-        """Returns the table if it was described like this the last time; None if `describe` must be called."""
+        """Returns the table if its last description is the same as this one; None if `describe` must be called."""
         return self._by_description.get(table_map.body)
 
     def describe(self, entity: Entity, table_map: TableMap) -> tuple[BoundTable | None, BoundTable]:

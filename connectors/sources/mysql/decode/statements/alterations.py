@@ -1,4 +1,4 @@
-"""Finds out what an ALTER TABLE does, besides that it alters the table."""
+"""Finds out what an ALTER TABLE does in addition to altering the table."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,8 +19,8 @@ from changelog.connectors.sources.mysql.decode.statements.statement_reader impor
 def altered(reader: StatementReader) -> Sequence[Effect]:
     """Returns the effects of an ALTER TABLE. The reader stands after the words ALTER TABLE.
 
-    The `Renamed` come last, wherever RENAME stands in the statement. A column that is named like one of the searched
-    words is not mistaken for it: each of these words is reserved, or counts only before PARTITION, which is reserved.
+    The `Renamed` effects come last, wherever RENAME stands in the statement. A column whose name is one of the searched
+    words is not mistaken for that word: each word is reserved, or counts only before PARTITION, which is reserved.
     """
     reader.accept("IF", "EXISTS")
     table = reader.table()

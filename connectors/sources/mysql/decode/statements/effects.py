@@ -31,7 +31,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """A table has a new name, or is in another database. Where a statement renames several, the order matters."""
+    """A table has a new name, or is in another database. If a statement renames several tables, their order matters."""
 
     table: TableName
     new: TableName
@@ -93,7 +93,7 @@ class Dml:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsure:
-    """The statement may have changed a table, or any table (None), in any way."""
+    """The statement may have changed `table` in any way; None stands for any table."""
 
     table: TableName | None
 
@@ -116,7 +116,7 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transactional:
-    """A step of a transaction. Those of savepoints have a `savepoint`, and those of XA transactions an `xa_id`."""
+    """A step of a transaction. Steps of savepoints have a `savepoint`, and steps of XA transactions an `xa_id`."""
 
     verb: Verb
     savepoint: str = ""

@@ -111,7 +111,7 @@ class StatementReader:
 
     def all_tables(self, stop: frozenset[str] = frozenset()) -> frozenset[TableName]:
         """Skips the tokens up to a word in `stop` that is outside of parentheses. Returns all names of tables that
-        these tokens can be: also keywords, columns and aliases, as if they were tables.
+        these tokens can be, including keywords, columns and aliases, as if these were tables.
 
         Raises UnclearStatementError if the statement is not complete, and the tokens that were read have no such word.
         """

@@ -20,12 +20,12 @@ def rolled_back(reader: StatementReader) -> Sequence[Transactional]:
 
 
 def saved(reader: StatementReader) -> Sequence[Transactional]:
-    """SAVEPOINT."""
+    """Returns what SAVEPOINT does."""
     return (Transactional(verb=Verb.SAVEPOINT, savepoint=reader.name()),)
 
 
 def released(reader: StatementReader) -> Sequence[Transactional]:
-    """RELEASE SAVEPOINT."""
+    """Returns what RELEASE SAVEPOINT does."""
     reader.accept("SAVEPOINT")
     return (Transactional(verb=Verb.RELEASE, savepoint=reader.name()),)
 

@@ -43,7 +43,7 @@ class Headers:
     """The headers of a block's events, with one element for each event.
 
     - `types`: the type of the event; 0 if its header, its checksum or its size is unusual, or if its offset is before
-      that of an earlier event. (Then the file has passed 4 GiB, or is another one.)
+      that of an earlier event. (This happens where the file passes 4 GiB, or where another file begins.)
     - `sizes`, `timestamps_s`, `server_ids`: as in `Header`. `ends` is its `end_log_pos`.
     """
 
@@ -101,7 +101,7 @@ def _is_whole(octets: Octets, begins: Ints, ends: Ints) -> Mask:
 
 
 def _is_before(ends: Ints) -> Mask:
-    """Returns a mask of the events whose offset is lower than the last offset before it."""
+    """Returns a mask of the events whose offset is lower than the last offset that an earlier event has."""
     last = np.maximum.accumulate(np.where(ends > 0, np.arange(len(ends)), 0))
     before = ends[np.concatenate([last[:1], last[:-1]])]
     mask: Mask = (ends > 0) & (ends < before)

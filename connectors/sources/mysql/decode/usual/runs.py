@@ -152,8 +152,8 @@ class _Candidates:
     For each transaction, `firsts` has the place of its first event in the block, and `nexts` the place of the event
     after its last event. `begins` and `ends` are the offsets (`end_log_pos`) where the GTID begins, and where the
     transaction ends. `last` has the last transaction of each run. `maps` are the places of all table maps in the
-    transactions, and `statement_begins` has the number of the first one for each transaction, and then the number of
-    all.
+    transactions. `statement_begins` has, for each transaction, the number of its first table map. Its last element is
+    the count of all table maps.
     """
 
     headers: Headers
@@ -257,7 +257,7 @@ class _Collector:
         return end - first
 
     def _stamp(self, statements: range, own: Mapping[int, Stamp | None]) -> tuple[Stamp | None, int] | None:
-        """Returns the stamp of a transaction and the ordinal of its first change; None if its changes have several."""
+        """Returns the stamp of a transaction and the ordinal of its first change; None if its stamps are unusual."""
         candidates, forms = self._candidates, self._candidates.forms
         message = stamp = None
         for number in statements:
@@ -312,7 +312,7 @@ class _Collector:
         )
 
     def _groups(self, begin: int, end: int) -> Sequence[Statements]:
-        """Returns the statements with the numbers from `begin` up to `end` by table and op."""
+        """Returns the statements with the numbers from `begin` up to `end`, grouped by table and op."""
         headers, heads = self._candidates.headers, self._candidates.forms.heads[begin:end]
         groups = self._forms.groups
         group_of, offsets = np.full((2, self._candidates.forms.head_count), -1, np.int64)

@@ -57,7 +57,7 @@ _FORMS = {
 def transactions(types: Octets) -> tuple[Ints, Ints]:
     """Takes the types of a block's events. Returns where each transaction begins, and the places after their ends.
 
-    Finds only transactions of the kind of server that wrote the first GTID.
+    Finds only transactions of the flavour (MySQL or MariaDB) that the first GTID has.
     """
     gtids = np.flatnonzero((types == EventType.GTID) | (types == EventType.MARIADB_GTID))
     if not len(gtids):
@@ -75,7 +75,7 @@ def transactions(types: Octets) -> tuple[Ints, Ints]:
 
 
 def statements(types: Octets, firsts: Ints, nexts: Ints) -> tuple[Ints, Ints]:
-    """Returns the places of the table maps in such transactions, and for each transaction the number of its first one.
+    """Returns the places of the table maps in these transactions, and the number of each transaction's first table map.
 
     The rows that a table map describes are in the event after it.
     """

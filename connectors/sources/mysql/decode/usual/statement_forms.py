@@ -49,10 +49,10 @@ class _Head:
 
 @dataclass(frozen=True, slots=True)
 class RowsForm:
-    """What events with rows that begin in the same way mean. The rows begin at `offset`.
+    """The meaning of all events with rows that begin with the same bytes. The rows begin at `offset`.
 
-    `statements` collects them; it is None for rows that nobody publishes. `is_stamp` says that the rows are messages,
-    which say who makes the changes that follow in the transaction.
+    `statements` collects the events; it is None if nobody publishes their rows. `is_stamp` says that the rows are
+    messages, which say who makes the changes that follow in the transaction.
     """
 
     offset: int
@@ -128,7 +128,7 @@ class BlockForms:
         return numbers[has_text & np.isin(headers.octets[headers.begins[texts] + offsets], _COMMENT_BEGINS)]
 
     def stamp(self, place: int) -> Stamp | None:
-        """Returns the stamp in the text of a statement that `commented` names."""
+        """Returns the stamp in the text of a statement; `commented` leads to the statements that may have one."""
         packet = self.packet(place)
         return comment_stamp(packet[_SQL_AT[packet[_TYPE_OFFSET]] : len(packet) - self._checksum_bytes])
 

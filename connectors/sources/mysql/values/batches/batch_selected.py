@@ -23,7 +23,7 @@ _ZERO_YEAR = int.from_bytes(b"0000", "little")
 _ZERO = ord("0")
 
 texts = batch_strings.text(clean, fixed=False)
-"""Converts texts. If one of them is not valid UTF-8, all texts that are not ASCII are left."""
+"""Converts text. If one value is not valid UTF-8, all values that are not ASCII are left."""
 
 
 def in_utc(raw: RawColumn) -> PrintedColumn:

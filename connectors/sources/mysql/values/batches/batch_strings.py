@@ -1,4 +1,4 @@
-"""Prints columns of texts and bytes, many values at once, if the printed bytes are the stored bytes.
+"""Prints columns of text or bytes, many values at once, if the printed bytes are the stored bytes.
 
 All other values are *left*: this module does not print them, and they are printed one by one later (see
 `PrintedColumn`).
@@ -28,10 +28,11 @@ def binary(length: int) -> PrintColumn:
 
 
 def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
-    """Prints texts that are valid UTF-8, or, in other character sets, texts that are only ASCII. Other texts are left.
+    """Prints text. If the character set is UTF-8 and all values are valid, prints all of them. Otherwise, prints the
+    values that are only ASCII, and leaves the others.
 
-    `fixed` says that the column is a CHAR. Then texts with spaces at the end are left, too. Returns None if the
-    character set does not contain ASCII.
+    If the column is a CHAR (`fixed`), values with spaces at the end are left, too. Returns None if the character set
+    does not contain ASCII.
     """
     if not _has_ascii(to_utf8):
         return None

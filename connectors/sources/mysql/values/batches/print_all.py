@@ -1,4 +1,4 @@
-"""Prints all values of a column: most of them together, and then, one by one, those that this cannot print."""
+"""Prints all values of a column: as many as possible together, and the others one by one."""
 
 import numpy as np
 

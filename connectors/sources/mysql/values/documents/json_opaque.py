@@ -1,5 +1,5 @@
-"""Converts values that JSON does not have, such as DECIMAL and DATETIME, to the texts that MySQL prints. MySQL's JSON
-documents can contain such values.
+"""Converts values of SQL types that JSON lacks, such as DECIMAL and DATETIME, to the text that MySQL prints. MySQL's
+JSON documents can contain such values.
 
 A document holds such a value as the code of its type, and bytes that depend on the type: see `Json_decimal` and
 `Json_datetime` in MySQL's `json_dom.h`, and `my_time.h` for the packed dates and times.
@@ -15,7 +15,7 @@ from changelog.envelope.errors import ChangelogError
 
 _PRECISION_MAX: Final = 81
 _LINE: Final = 76
-"""The server breaks base64 texts into lines of this many characters."""
+"""The server breaks base64 into lines of this many characters."""
 _TEMPORAL: Final = frozenset({TypeCode.DATE, TypeCode.TIME, TypeCode.DATETIME, TypeCode.TIMESTAMP})
 
 

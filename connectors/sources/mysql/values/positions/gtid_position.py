@@ -78,7 +78,7 @@ class GtidPosition:
         return self.contains(f"{head}{numbers.min()}")
 
     def missing(self, other: "GtidPosition") -> "GtidPosition":
-        """Returns the domains in which `other` is after this position, with the last GTIDs of `other`."""
+        """Returns the last GTIDs of `other` in the domains in which `other` is ahead of this position."""
         ahead = {
             domain: (server, sequence)
             for domain, (server, sequence) in other.domains.items()
@@ -111,7 +111,7 @@ class GtidPositionBuilder:
         self._domains[domain] = server, sequence
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds the GTIDs with the text `head`, followed by one of the `numbers`. The last GTID becomes the position."""
+        """Adds the GTIDs whose text is `head`, followed by one of the `numbers`. The last one becomes the position."""
         for number in numbers[-1:].tolist():
             self.add(f"{head}{number}")
 

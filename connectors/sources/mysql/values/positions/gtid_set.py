@@ -109,7 +109,7 @@ class GtidSetBuilder:
         _add(self._bounds.setdefault(source, []), number)
 
     def add_all(self, head: str, numbers: Ints) -> None:
-        """Adds the GTIDs whose texts are `head`, followed by one of the `numbers`."""
+        """Adds the GTIDs whose text is `head`, followed by one of the `numbers`."""
         source, _ = parse_gtid(f"{head}1")
         bounds = self._bounds.get(source, [])
         if len(numbers) and bounds and bounds[-1] == numbers[0] and (np.diff(numbers) == 1).all():

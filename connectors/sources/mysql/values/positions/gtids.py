@@ -44,7 +44,7 @@ class Gtids(Protocol):
     def __bool__(self) -> bool: ...
 
     def contains(self, gtid: str) -> bool:
-        """Returns whether this includes a transaction. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
+        """Returns whether a transaction is included. Raises ChangelogError (MALFORMED) if `gtid` is not a GTID."""
         ...
 
     def contains_any(self, head: str, numbers: Ints) -> bool:
@@ -52,15 +52,15 @@ class Gtids(Protocol):
         ...
 
     def missing(self, other: Self) -> Self:
-        """Returns what `other` includes and this does not. The result is empty if this includes all of `other`."""
+        """Returns the transactions that `other` includes and this collection lacks."""
         ...
 
     def is_subset(self, other: Self) -> bool:
-        """Returns whether `other` includes everything that this includes."""
+        """Returns whether `other` includes all transactions of this collection."""
         ...
 
     def builder(self) -> GtidsBuilder[Self]:
-        """Returns a builder that begins with this."""
+        """Returns a builder that begins with these transactions."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""Converts texts from the character sets of MySQL and MariaDB to UTF-8."""
+"""Converts text from the character sets of MySQL and MariaDB to UTF-8."""

@@ -1,8 +1,8 @@
-"""Converts texts from the character set of a column to UTF-8, as the server does for a session that reads UTF-8.
+"""Converts text from the character set of a column to UTF-8, as the server does for a session that reads UTF-8.
 
 The converters of character sets are pure functions of bytes. They return valid UTF-8, and raise ChangelogError
-(MALFORMED) for bytes that no such column holds. Where a character has no counterpart in Unicode, they return `?`, like
-the server.
+(MALFORMED) for bytes that no column with the character set can hold. Where a character has no counterpart in Unicode,
+they return `?`, like the server.
 """
 
 import codecs
@@ -104,7 +104,7 @@ def _split(text: bytes, size: Callable[[bytes], int]) -> Iterator[bytes]:
 
 
 def _expanded(runs: Mapping[bytes, str]) -> Iterator[tuple[bytes, str]]:
-    """Yields each character of the runs. Rows of 94 characters end with the byte FE, and begin with A1."""
+    """Yields each character of the runs. The last bytes of a row of 94 characters go from A1 to FE."""
     for start, run in runs.items():
         code = bytearray(start)
         for character in run:
