@@ -80,7 +80,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "these days",
     )
     parser.add_argument(
-        "--keep-days", type=positive, metavar="N", help="after that, drop all days except today and the N days before"
+        "--keep-days", type=positive, metavar="N", help="at the end, drop all days except today and the N days before"
     )
     parser.add_argument(
         "--grace-hours",

@@ -12,10 +12,10 @@ from changelog.connectors.terminal import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog debezium`."""
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    install = _verb(verbs, "install", "fetch a connector with all its jars, by Maven")
+    install = _verb(verbs, "install", "fetch a connector with all its jars, through Maven")
     _add_connector(install)
     install.add_argument("--to", type=Path, metavar="DIR", help="the folder for the jars; default: the user's data")
-    pom = _verb(verbs, "pom", "print a pom.xml by which Maven fetches the same jars elsewhere")
+    pom = _verb(verbs, "pom", "print a pom.xml, with which Maven fetches the same jars on another machine")
     _add_connector(pom)
     _verb(verbs, "list", "list the connectors, their versions, and where they are installed")
 
@@ -51,5 +51,5 @@ def _add_connector(parser: argparse.ArgumentParser) -> None:
         "connector", choices=list(jars.CONNECTORS), metavar="CONNECTOR", help=", ".join(jars.CONNECTORS)
     )
     parser.add_argument(
-        "--version", metavar="V", help="another version of Debezium than the one with which we test the connector"
+        "--version", metavar="V", help="the version of Debezium; default: the version that we test the connector with"
     )

@@ -31,7 +31,7 @@ class DebeziumEngine:
     connector continues. `jars` is a folder with Debezium's jars; the default is the folder that `changelog debezium
     install` fills. `heap_mib` is the size of Java's heap. While the handler works, Debezium sends at most
     `in_flight_bytes` of further events. Debezium's log goes to the logger `changelog.debezium`. Raises ChangelogError
-    (USAGE) if the value of a property is neither a text nor a number nor a bool.
+    (USAGE) if the value of a property is not a str, a number or a bool.
     """
 
     def __init__(

@@ -18,23 +18,23 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a store holds: JSON of each partition and its offset, and the records of the schema history, in order."""
+    """The content of a store: partitions with their offsets, as JSON; the records of the schema history, in order."""
 
     offsets: Mapping[bytes, bytes]
     history: Sequence[bytes]
 
 
 class Store(Protocol):
-    """Where `DebeziumEngine` keeps its progress. An application may keep it elsewhere, for example in its database."""
+    """Stores the progress of a `DebeziumEngine`. An application may have its own store, for example in a database."""
 
     def open(self) -> Progress:
-        """Takes the store for this process, and returns what it holds."""
+        """Claims the store for this process, and returns its content."""
 
     def commit(self, offsets: Mapping[bytes, bytes], history: Sequence[bytes]) -> None:
         """Replaces the offsets of these partitions and appends to the history; all of it is durable on return."""
 
     def close(self) -> None:
-        """Gives the store back."""
+        """Releases the store."""
 
 
 class _Offset(msgspec.Struct, frozen=True):
@@ -49,12 +49,12 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileStore:
-    """Keeps the progress in a folder, which one engine at a time uses.
+    """Keeps the progress in a folder, which only one engine may use at a time.
 
     `history.jsonl` has a line for each record of the schema history, and is only appended to. `offsets.json` is
-    replaced at each commit, by a rename. `offsets.json` says how long the history is. If a crash left more than that,
-    the next start cuts it off. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if
-    it cannot be read or written, MALFORMED if its files are not ours.
+    replaced at each commit, by a rename. `offsets.json` says how long the history is. If a crash left a longer history,
+    the next start cuts it to that length. Raises ChangelogError: IN_USE if another process or engine uses the folder,
+    STORAGE if the folder cannot be read or written, MALFORMED if its files are not ours.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
