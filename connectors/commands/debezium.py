@@ -51,5 +51,5 @@ def _add_connector(parser: argparse.ArgumentParser) -> None:
         "connector", choices=list(jars.CONNECTORS), metavar="CONNECTOR", help=", ".join(jars.CONNECTORS)
     )
     parser.add_argument(
-        "--version", metavar="V", help="another version of Debezium than the one with which we test the connector"
+        "--version", metavar="V", help="a version of Debezium other than the one with which we test the connector"
     )

@@ -13,11 +13,12 @@ from changelog.connectors.debezium.frames import RecordBatch, Schema, Texts
 class ChangeEvent:
     """A record of a connector.
 
-    `key` and `value` are JSON without schemas, as bytes; None if the record has no key or value, as a tombstone has
-    none. `decoded_key` and `decoded_value` parse them. `key_schema` and `value_schema` are schemas of Kafka Connect, or
-    None. They say how values are encoded: a decimal, for example, is the base64 of its unscaled integer. `timestamp_ms`
-    is the time of the record in milliseconds since 1970, if it has one. `partition` and `offset_json` are JSON: the
-    partition of the source that has the record, and the record's place in it.
+    `key` and `value` are JSON without schemas, as bytes. They are None if the record has no key or no value; a
+    tombstone has no value. `decoded_key` and `decoded_value` parse them. `key_schema` and `value_schema` are schemas of
+    Kafka Connect, or None. The schemas say how values are encoded: a decimal, for example, is the base64 of its
+    unscaled integer. `timestamp_ms` is the time of the record in milliseconds since 1970, if it has one. `partition`
+    and `offset_json` are JSON: the partition of the source that has the record, and the record's place in that
+    partition.
     """
 
     topic: str

@@ -34,7 +34,7 @@ class Store(Protocol):
         """Replaces the offsets of these partitions and appends to the history; all of it is durable on return."""
 
     def close(self) -> None:
-        """Gives the store back."""
+        """Releases the store."""
 
 
 class _Offset(msgspec.Struct, frozen=True):
@@ -52,8 +52,8 @@ class FileStore:
     """Keeps the progress in a folder, which one engine at a time uses.
 
     `history.jsonl` has a line for each record of the schema history, and is only appended to. `offsets.json` is
-    replaced at each commit, by a rename. `offsets.json` says how long the history is. If a crash left more than that,
-    the next start cuts it off. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if
+    replaced at each commit, by a rename. It also has the length of the history. If a crash left a longer history, the
+    next start cuts off the rest. Raises ChangelogError: IN_USE if another process or engine uses the folder, STORAGE if
     it cannot be read or written, MALFORMED if its files are not ours.
     """
 
@@ -96,7 +96,7 @@ class FileStore:
             raise self._unusable(error) from error
 
     def close(self) -> None:
-        """Gives the lock back. The store can be opened again."""
+        """Releases the lock. The store can be opened again."""
         for descriptor in (self._history, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
@@ -181,5 +181,5 @@ class FileStore:
         return ChangelogError(
             Kind.MALFORMED,
             f"{self.folder}: {what}",
-            hint="restore the folder; in an empty one, the connector starts anew",
+            hint="restore the folder, or start the connector anew with an empty folder",
         )

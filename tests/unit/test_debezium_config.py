@@ -47,7 +47,7 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (SOURCE, "source: says not where events come from; add [source.topics], or [source.properties]"),
+        (SOURCE, "source: does not say where events come from; add [source.topics], or [source.properties]"),
         (f"{SOURCE}heap_mib = 99\n{TOPICS}", "source.heap_mib: does not apply to topics; leave this key out"),
         (f"{SOURCE}added_prefix = 'x'\n{TOPICS}", "source.added_prefix: applies only with unwrapped = true"),
         (f"{SOURCE}unwrapped = true\nproperties = {{}}\n", "source.unwrapped: applies only to topics"),

@@ -1,7 +1,7 @@
 """Checks that the topics are still those with which the checkpoint was stored.
 
 A topic that was deleted and created again has another id, and has lost its messages. If the topics have rows that are
-newer than the checkpoint, an older checkpoint has overwritten a newer one. To resume from the older checkpoint would
+newer than the checkpoint, an older checkpoint has overwritten a newer one. Resuming from the older checkpoint would
 publish these rows again.
 """
 
@@ -25,7 +25,7 @@ LOOK_S = 10.0
 """The seconds between two checks whether a topic was deleted and created again.
 
 A commit begins with such a check if the last check began at least this long ago. Only this check shows a running
-service that a topic is a new one, because librdkafka writes to the new topic without an error.
+service that a topic was replaced, because librdkafka writes to the new topic without an error.
 
 Rows that are committed before the check notices the new topic stay in that topic. They do no harm: the service stops,
 and it continues only with `changelog run --over-gap`, which reads the tables again."""
