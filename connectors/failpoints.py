@@ -14,7 +14,7 @@ VARIABLE = "CHANGELOG_FAIL_AT"
 """The environment variable that names the fail point at which to crash.
 
 Its forms are `NAME`; `NAME:N`, to crash when the fail point is reached for the N-th time; and `NAME:N@SECONDS`, to wait
-so long before the crash.
+that many seconds before the crash.
 """
 
 _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")

@@ -47,7 +47,7 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
 
     This function opens the source as the service does, and reads to the end of the database's log, but stores nothing.
     It must read that far, because only the log shows that a publication was missing for a while. If the start stops
-    for another reason than a gap, raises the ChangelogError of that start.
+    for a reason other than a gap, raises the ChangelogError of that start.
     """
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
@@ -125,7 +125,7 @@ def _tables(config: Config, source: Database) -> Iterator[str]:
 
 
 def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reach) -> None:
-    """Continues the changelog past a gap: in one commit, stores the gap, and the position from which the service then
+    """Continues the changelog past a gap: stores, in one commit, the gap and the position from which the service then
     reads the log. If the process ends before that commit, the next start finds the gap again; after the commit, every
     start continues. Raises ChangelogError.
     """

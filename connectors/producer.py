@@ -140,7 +140,7 @@ class ChangelogProducer:
         Raises ChangelogError of these kinds. IN_DOUBT: it is unknown whether the events are stored; publish the same
         events again, with the same ids. CONNECTION: no event is stored, and the caller may retry. IN_USE: another
         process took over permanently, and it is unknown whether the events are stored. USAGE: an event is invalid.
-        PRECONDITION: a topic is missing, or has another number of partitions than expected. LIMIT: there are more than
+        PRECONDITION: a topic is missing, or has an unexpected number of partitions. LIMIT: there are more than
         EVENTS_MAX events, or a message is too large for its topic. ACCESS: a right is missing.
         """
         if len(events) > EVENTS_MAX:

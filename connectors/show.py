@@ -157,12 +157,12 @@ class SnapshotBar:
 
 
 def moment(time: datetime) -> str:
-    """Returns the text of a time, to the millisecond, in UTC."""
+    """Returns a time as text, to the millisecond, in UTC."""
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def duration(span: timedelta) -> str:
-    """Returns the text of a time span, in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`.
+    """Returns a time span as text, in its largest unit: `0.21 s`, `4 min`, `3.5 h`, `12 days`.
 
     A span may be negative, because clocks may step back.
     """
@@ -174,7 +174,7 @@ def duration(span: timedelta) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Returns the text of a number of bytes, in its largest binary unit: `1.5 MiB`."""
+    """Returns a number of bytes as text, in its largest binary unit: `1.5 MiB`."""
     amount = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:

@@ -33,7 +33,7 @@ class Stop:
 
     @classmethod
     def of(cls, error: ChangelogError) -> "Stop | None":
-        """Returns the stop that an error causes; None if no decision of an operator can make the service pass it."""
+        """Returns the stop that an error causes; None if no decision of an operator lets the service continue."""
         if error.kind is not Kind.STOP or error.position is None:
             return None
         return cls(
@@ -124,7 +124,7 @@ class Checkpoint:
     signals requested, and the outcomes of the most recent signals. `source` and `sink` hold values such as the
     database's identifier. Only the source and the sink read these values: when they are opened again, they compare the
     stored values with the current ones. Older checkpoints lack some values; a missing value counts as equal. `stop` is
-    the service's last stop; it is None again after the service has passed that stop.
+    the service's last stop; it becomes None when the changelog is complete past the stop's transaction.
     """
 
     position: Position | None

@@ -64,7 +64,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
             raise ChangelogError(Kind.MALFORMED, "a row of the entity `gaps` is not a gap") from error
 
     def record(self, *, connector: str, database: str, at: datetime) -> Record:
-        """Returns the row that records the gap. `at` is the time at which the service went over the gap.
+        """Returns the row that records the gap. `at` is the time at which the service continued past the gap.
 
         The row's key is the changelog's name and the epoch after the gap.
         """

@@ -13,8 +13,8 @@ class Position:
 
     `epoch` counts the histories of the source. A new history begins, for example, if a standby server is promoted, or
     if a new database cluster replaces the old one. `commit` is the offset of the transaction's commit in the database's
-    log. `ordinal` numbers the changes of the transaction: the n-th change, counted from 0, has 2n. If the n-th change
-    moves a row to another key or partition, it makes two messages, and the second one has 2n+1.
+    log. `ordinal` numbers the changes of the transaction: the n-th change, counted from 0, has the ordinal 2n. If the
+    change moves a row to another key or partition, it makes two messages, and the second one has the ordinal 2n+1.
     """
 
     epoch: int

@@ -11,8 +11,8 @@ import msgspec
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "changelog"
-"""The prefix of logical messages that carry signals, and of the messages by which a service marks its windows (parts of
-tables that it reads)."""
+"""The prefix of logical messages that carry signals, and of the messages by which a service marks the place in the log
+at which rows that it read from a table are published."""
 
 FENCE_PREFIX = "changelog-fence"
 """The prefix of the empty message that a drift comparison writes when it has taken its fence (the snapshot under which
@@ -81,7 +81,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a message marks a window of any service. Such a message is not a signal."""
+    """Returns whether a message of any service marks the place for rows of a table. Such a message is not a signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 
@@ -134,7 +134,7 @@ def _refuse_unsigned(wire: _Wire, signing: Signing) -> None:
     if wire.mac is None:
         raise ChangelogError(Kind.ACCESS, "a signal is not signed", hint="sign it with the secret in [signals] secret")
     if not hmac.compare_digest(wire.mac.encode(), _mac(wire, signing.secret).encode()):
-        raise ChangelogError(Kind.ACCESS, "a signal is signed with another secret than the one in [signals] secret")
+        raise ChangelogError(Kind.ACCESS, "a signal is signed with a different secret than the one in [signals] secret")
     if wire.cluster is None or wire.transaction is None:
         message = "a signal is not signed for a transaction, so anybody may have copied it"
         raise ChangelogError(Kind.ACCESS, message, hint="send it with this version of the program")

@@ -81,9 +81,7 @@ def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[
 
 
 def _replaced(old: Struct, new: Struct) -> dict[str, str]:
-    """Maps each added column to the dropped column that it replaces. The two are between the same columns that
-    remained.
-    """
+    """Maps each added column to the dropped column that it replaces. Both lie between the same remaining columns."""
     before, after = {name for name, _ in old.fields}, {name for name, _ in new.fields}
     runs = zip(_runs(old, after), _runs(new, before), strict=False)
     return {name: old_name for dropped, added in runs for name, old_name in zip(added, dropped, strict=False)}

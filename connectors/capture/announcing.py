@@ -1,8 +1,8 @@
 """Announces a new version of an entity's columns just before the first row that has these columns.
 
 An entity's rows have a *look*: their columns, and the number of their table in the database (its *relation*). If the
-changelog has no version with this look, a row that announces a new version is published before the first row that has
-the look.
+changelog has no version with a look, a row that announces a new version is published before the first row with that
+look.
 """
 
 from collections.abc import Sequence

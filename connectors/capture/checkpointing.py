@@ -1,11 +1,11 @@
 """Changes the checkpoint while a source is open: after rows, table reads, versions of columns, and signals.
 
-What a checkpoint says is true only once all rows before it are durable. A source therefore returns a changed checkpoint
+A checkpoint is valid only after all rows before it are durable. A source therefore returns a changed checkpoint
 together with the rows that have to be durable first. When a source opens, it plans which tables to read, as its
 checkpoint says. A signal (a message to the service, such as a request for a repair) or a new version of columns may
 change the plan. The change is made in the *checkpoint* alone, and takes effect when the source opens again:
 
-    opened from          a signal arrives         it is durable            the source opens again
+    opened from          a signal arrives         5 is durable             the source opens again
     revision 4   ───▶    revision 5        ───▶   confirmed 5       ───▶   and follows revision 5
                          (still follows 4)        `is_outdated`
 
@@ -83,11 +83,11 @@ class Checkpointing:
     """The checkpoint of one opening of a source, and the repairs in it.
 
     `name` is the name of this service; signals that name another service are ignored. `signing` takes the number that a
-    signal's signature must cover, and returns how the signal must be signed, None if it need not be. Columns are
-    *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table is
-    read again. The tables of entities in `asking` are not read again: for these, the checkpoint only lists the restated
-    columns. `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that
-    tests can crash there.
+    signal's signature must cover, and returns how the signal must be signed; None if no signature is needed. Columns
+    are *restated* if a change of the table gave them new values, which older rows of the changelog lack. Then the table
+    is read again. For entities in `asking`, it is not read again; the checkpoint only lists the restated columns.
+    `stretch` says which epoch a place in the log belongs to. `reach` is called with `signal:heard`, so that tests can
+    crash there.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class Checkpointing:
     def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
         """Records the progress of table reads and repairs.
 
-        `read` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` says how far the
-        repairs came; it must leave out the entities in `replanned`.
+        `read` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` has the progress
+        of the repairs, without the entities in `replanned`.
         """
         windows = {
             entity: stored if is_complete(stored) or entity in self.replanned else read.get(entity, stored)
@@ -210,8 +210,8 @@ class Checkpointing:
     def obey(self, content: bytes, change: Change, number: int) -> None:
         """Obeys a message if it is a valid signal to this service.
 
-        A signature must cover `number`. Anybody may write such a message, so an invalid one is counted and never stops
-        the service.
+        The signature must cover `number`. Anybody may write such a message, so an invalid message is counted and never
+        stops the service.
         """
         try:
             signal = parse(content, self._signing(number))

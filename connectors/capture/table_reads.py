@@ -105,7 +105,7 @@ class TableReads:
         """Stops the threads if all tables are read.
 
         Raises the error that ended the reading early, if any. Raises ChangelogError (ALTERED) if the stored plan is no
-        longer that of this opening: the service then opens the source again, and that opening reads by the new plan.
+        longer the plan of this opening; the service then opens the source again and reads by the new plan.
         """
         for part in (self._sweeper, self._threads):
             if part is not None and part.failure is not None:
@@ -114,7 +114,7 @@ class TableReads:
             self._reach("reading:complete")
             self.close()
             _log.info("all tables are read")
-        # An interrupted sweep would start again from the beginning.
+        # A running sweep is not interrupted, because it would start again from the beginning.
         if state.is_outdated(sweeping=self._plan.sweeping):
             raise ChangelogError(Kind.ALTERED, "the plan of the table reads has changed; the source is opened again")
 

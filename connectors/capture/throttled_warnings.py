@@ -14,7 +14,7 @@ from changelog.envelope.errors import ChangelogError
 TELL_EVERY_S = 10.0
 """The time between warnings, in seconds.
 
-Any role of the database may write invalid signals and stamps, and must not be able to fill the service's log with them.
+Any role of the database may write invalid signals and stamps, but must not be able to fill the service's log.
 """
 
 PROBLEMS_MAX, OTHER_PROBLEMS = 10, "something else"

@@ -210,7 +210,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
         if checkpoint.through > entry.through:
             raise ChangelogError(
                 Kind.ACCESS,
-                f"the service passed the signal at {entry.lsn} and did not obey it",
+                f"the service has read the signal at {entry.lsn} and did not obey it",
                 hint="the service's log says why; for example, this command may use another [signals] secret",
             )
         tell("the service has not read the signal yet")
@@ -221,8 +221,9 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
 
 
 def _is_read(settings: Config) -> bool:
-    """Tells whether a process reads the slot now, or begins to within `REOPENING_S`. Returns False at once if there is
-    no slot.
+    """Returns whether a process reads the slot now, or begins to read the slot within `REOPENING_S`.
+
+    Returns False at once if there is no slot.
     """
     source = database(settings)
     deadline = time.monotonic() + REOPENING_S

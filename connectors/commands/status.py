@@ -157,7 +157,7 @@ def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -
 
 
 def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
-    """Tells whether the changelog cannot continue: its slot is gone, or the server removed log that the slot needs."""
+    """Returns whether the changelog cannot continue: its slot, or a part of the log that the slot needs, is gone."""
     return checkpoint is not None and (hold is None or hold.is_lost)
 
 
@@ -211,7 +211,7 @@ def _slot(hold: Hold) -> dict[str, Any]:
 
 
 def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each entity with how far its table has been read.
+    """Yields each entity with the progress of reading its table.
 
     `complete` tells whether its table was read to the end. `pages_done` and `pages` are the numbers of published pages
     and of all pages. `stale` names the columns whose values in older messages differ from the values in the table.
@@ -295,7 +295,7 @@ def _stale(windows: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
 
 
 def _repairs(repairs: Mapping[str, Any]) -> Iterator[Text]:
-    """Yields a line for each entity that is being repaired, and for each whose table is not read until a resume."""
+    """Yields a line for each entity that is being repaired, and for each whose table is not read because of a pause."""
     for name, repair in repairs["open"].items():
         kind = "rebuild" if repair["rebuild"] else "republish"
         yield Text(f"{name}: {kind}: {repair['progress']}", style="yellow")

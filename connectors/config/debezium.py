@@ -53,7 +53,7 @@ def _flat(value: Any) -> Any:
 class TopicsConfig(Section):
     """`[source.topics]`: the topics with Debezium's events.
 
-    Messages in Avro have the ids of their schemas in `registry`, which take up `registry_id_bytes`. Offsets are also
+    A message in Avro has the id of its schema in `registry`; an id takes `registry_id_bytes`. Offsets are also
     committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
     name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
     the client of the schema registry.

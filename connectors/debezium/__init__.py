@@ -1,4 +1,4 @@
-"""Debezium in a process of its own, for any Python program: its connectors read a database, and a function gets events.
+"""Runs Debezium in a process of its own, for any Python program, and passes its connectors' events to a function.
 
 Applications import it as `changelog.debezium`. Nothing here knows the service, its sources or its sinks.
 """

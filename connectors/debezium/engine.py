@@ -1,4 +1,4 @@
-"""Debezium's engine for Python: a function gets a connector's events, batch by batch."""
+"""Debezium's engine for Python: passes a connector's events to a function, batch by batch."""
 
 import logging
 import os
@@ -58,12 +58,12 @@ class DebeziumEngine:
     def run(self, handler: Handler) -> None:
         """Passes events to `handler` until `close` is called.
 
-        Each call gets the next events, in Debezium's order. When the call returns, its events count as processed: their
-        offset is stored, and no later run passes them again. When the call raises, the error ends the run, and the next
-        run passes the same events again. If this process is killed during a call, the events of this one call come
-        again. During a snapshot, more events come again, because Debezium begins the snapshot again.
+        Each call receives the next events, in Debezium's order. When the call returns, its events count as processed:
+        their offset is stored, and no later run passes them again. When the call raises, the error ends the run, and
+        the next run passes the same events again. If this process is killed during a call, only the events of that call
+        come again. During a snapshot, more events come again, because Debezium begins the snapshot again.
 
-        Raises ChangelogError if Java, the jars or the configuration are not as they must be, or if the connector fails.
+        Raises ChangelogError if Java or a jar is missing, if the configuration is wrong, or if the connector fails.
         The error's kind is CONNECTION if the database cannot be reached: another call of `run` connects again.
         """
         with self._lock:
@@ -140,7 +140,7 @@ class DebeziumEngine:
 
 def _property(name: str, value: Value) -> str:
     if not isinstance(value, str | int | float):
-        raise ChangelogError(Kind.USAGE, f"{name} is neither a text nor a number nor true or false")
+        raise ChangelogError(Kind.USAGE, f"{name} must be a string, a number, true or false")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Says in one line why the Debezium process ended, from the messages of Debezium, databases and Java."""
+"""Makes one line that says why the Debezium process ended, from the messages of Debezium, databases and Java."""
 
 import re
 import signal
@@ -120,7 +120,7 @@ def _missing_class(launch: Launch, cause: Cause) -> ChangelogError:
 
 
 def _message(causes: Sequence[Cause]) -> str:
-    """Returns the root cause's message, after that of the exception around it, if that exception says anything more."""
+    """Returns the root cause's message. If the exception around it says more, its message comes first."""
     messages = [_PACKAGE.sub("", cause.message.removeprefix(_INVALID)) for cause in causes]
     root = messages.pop() or causes[-1].name.rpartition(".")[2]
     outer = [message.rstrip(":") for message in messages if message and not _WRAPPER.match(message)]

@@ -21,9 +21,9 @@ before the first record that refers to it. The body of R has these parts, where 
 - the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest number if there is none);
 - four columns of numbers of definitions (4 bytes each): topic, partition, schema of the key, schema of the value (0
   means none);
-- four columns of texts: offset, key, value, headers. First come the positions of all four columns: n + 1 for each
-  column (4 bytes each, signed). The first position is 0, and text i is between the positions i and i + 1, as in Arrow's
-  binary arrays. Then come the bytes of the four columns. An empty text means that there is none.
+- four columns of byte strings: offset, key, value, headers. First come the positions of all four columns: n + 1 for
+  each column (4 bytes each, signed). The first position is 0, and string i is between the positions i and i + 1, as in
+  Arrow's binary arrays. Then come the bytes of the four columns. An empty string means that the record has none.
 
 To Debezium: C (JSON: the configuration), O (JSON: `[PARTITION, OFFSET]`), S (a record of the schema history), G (go), A
 (8 bytes: all records up to this number are stored) and Q (stop). The module `process` says what they mean.
@@ -109,7 +109,7 @@ class HistoryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """A column of texts: text i is `data[ends[i]:ends[i + 1]]`. An empty text means that there is none."""
+    """A column of byte strings: string i is `data[ends[i]:ends[i + 1]]`. An empty string stands for a missing value."""
 
     data: memoryview
     ends: NDArray[np.int32]
@@ -127,8 +127,8 @@ class RecordBatch:
     """Records of the engine, in its order. `last` is the number of the last one; a process counts its records from 1.
 
     `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
-    `partition_texts` and `schemas` have the contents of these definitions. A text of `partition_texts` is JSON with
-    sorted fields. The schema with number 0 is None. `timestamps` are milliseconds since 1970, or NO_TIMESTAMP.
+    `partition_texts` and `schemas` have the contents of these definitions. `partition_texts` are JSON with sorted
+    fields. The schema with number 0 is None. `timestamps` are milliseconds since 1970, or NO_TIMESTAMP.
     `offsets`, `keys`, `values` and `headers` are JSON. `ends_batch` is true for the last frame of a batch of the
     engine.
     """

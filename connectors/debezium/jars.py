@@ -1,7 +1,7 @@
 """Debezium's jars: for which connectors a complete set is known, where the set is, and how Maven fetches it.
 
-All jars of Debezium in a folder have one version: jars of different versions fail with NoSuchMethodError. Each version
-here is the newest in which we could fetch the connector with everything that it needs from Maven Central.
+All jars of Debezium in a folder have the same version: jars of different versions fail with NoSuchMethodError. Each
+version here is the newest for which Maven Central has the connector and everything that the connector needs.
 """
 
 import json
@@ -132,7 +132,9 @@ def install(connector: Connector, folder: Path, version: str | None = None) -> i
         )
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
         raise ChangelogError(
-            Kind.PRECONDITION, f"{folder} holds files that are not from here", hint="choose an empty folder with --to"
+            Kind.PRECONDITION,
+            f"{folder} holds files that this command did not put there",
+            hint="choose an empty folder with --to",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
@@ -160,7 +162,7 @@ def install(connector: Connector, folder: Path, version: str | None = None) -> i
 
 
 def _check_set(connector: Connector, version: str, jars: Path) -> None:
-    """Raises ChangelogError (PRECONDITION) if what Maven copied is not a set that works."""
+    """Raises ChangelogError (PRECONDITION) if the jars that Maven copied do not work together."""
     expected = (f"debezium-embedded-{version}.jar", f"debezium-connector-{connector.name}-{version}.jar")
     absent = [name for name in expected if not (jars / name).exists()]
     others = [jar.name for jar in jars.glob("debezium-*.jar") if not jar.name.endswith(f"-{version}.jar")]

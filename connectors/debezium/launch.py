@@ -45,13 +45,13 @@ class Launch:
             "-XX:+UseSerialGC",
             "-XX:+ExitOnOutOfMemoryError",
         ]
-        output = ["-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=error:stderr"]  # stdout has frames
+        output = ["-XX:+DisplayVMOutputToStderr", "-Xlog:disable", "-Xlog:all=error:stderr"]  # stdout is for frames
         return [java, *memory, *output, "-Djava.awt.headless=true", "-cp", _class_path(self.jars), MAIN]
 
     def configuration(self) -> Mapping[str, object]:
         """Returns the content of the first command, from which the process takes its settings.
 
-        Raises ChangelogError (USAGE) if a property is one of ours, or missing.
+        Raises ChangelogError (USAGE) if a reserved property is set, or if `connector.class` is missing.
         """
         for name in self.properties:
             if name.startswith("offset.storage") or name in RESERVED:

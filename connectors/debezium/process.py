@@ -6,24 +6,25 @@ passwords, go through a pipe; they are neither in the command line nor in a file
 
 **Records.** `read` returns a `RecordBatch` or a `HistoryRecord`, in the order of the engine. A record of the schema
 history comes before the rows that need it, often long before, because rows wait in a queue inside Debezium. The caller
-may store this record as soon as it has read it. It must do so no later than it stores the offset of a row that comes
-after it. At the start, Debezium ignores stored history records that are later than the offset. It sends them again when
-it reads their changes again. A record that is stored twice does no harm.
+must store the history record before, or together with, the offset of any row that follows the record. At the start,
+Debezium ignores stored history records that are later than the offset. It sends them again when it reads their changes
+again. A history record that is stored twice does no harm.
 
 **Acknowledgements.** `acknowledge(n)` says that the caller has stored the records 1 to n, the history that it read
-before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector learns of this when all records
-of a frame are acknowledged. Then it may let the database discard its log up to there. A process that is started with
-the offset of record n continues with record n + 1, also within a transaction. There are two exceptions. A process that
-is started in the middle of a snapshot begins the snapshot again. A connector that Debezium calls *at least once* may
-begin before record n + 1.
+before record n, and the offset of record n (`RecordBatch.last_offsets`). The connector learns of acknowledgements only
+when all records of a frame are acknowledged. Then it may let the database discard its log up to there. A process that
+is started with the offset of record n continues with record n + 1, also within a transaction. There are two exceptions.
+A process that is started in the middle of a snapshot begins the snapshot again. A connector that Debezium calls *at
+least once* may begin before record n + 1.
 
-**Back-pressure.** The engine sends the next batch before the previous one is acknowledged. It waits only when
-`Launch.in_flight_bytes` are sent and not acknowledged.
+**Back-pressure.** The engine does not wait for the acknowledgement of one batch before it sends the next. It waits only
+while at least `Launch.in_flight_bytes` are sent and not acknowledged.
 
 **End.** `stop` asks the engine to end. Before that, the caller should acknowledge everything that it has stored.
 Afterwards `read` returns the records that were on their way, which the caller can discard, and finally `End`, even if
-the engine fails meanwhile. `close` does all of this, and kills the process if it takes too long. If this program ends,
-in whatever way, the process ends within about a second.
+the engine fails meanwhile. `close` calls `stop`, discards the remaining records, and kills the process if it does not
+end in time. `close` acknowledges nothing. If this program ends, in whatever way, the process ends within about a
+second.
 
 **Failures.** If the engine fails, or its process is killed, `read` raises ChangelogError, after it has returned
 everything that was sent before. A lost connection to the database is a failure, too. To connect again, start another
@@ -52,7 +53,7 @@ PIPE_BYTES = 1 << 20
 """The size of the pipe from Java: the most that Linux allows every user. With 64 KiB, a frame takes many reads."""
 
 GRACE_S = 5.0
-"""How much longer than `Launch.stop_s` `close` waits before it kills the process."""
+"""`close` waits this much longer than `Launch.stop_s` before it kills the process."""
 
 STDERR_LINES = 50
 LOGGED_CAUSES = 5
@@ -69,7 +70,8 @@ class EngineProcess:
     `history` has the records of the schema history, in their order. `log` is called with Debezium's log lines while
     frames are read.
 
-    Raises ChangelogError: PRECONDITION if Java or a jar is missing, USAGE if a property is missing or is ours to set.
+    Raises ChangelogError: PRECONDITION if Java or a jar is missing, USAGE if a reserved property is set or
+    `connector.class` is missing.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                process_group=0,  # Ctrl-C is for this program, which then stops the engine
+                process_group=0,  # Ctrl-C reaches only this program, which then stops the engine
             )
         except BaseException:
             self._close_wake()
@@ -149,7 +151,7 @@ class EngineProcess:
         return self._received.popleft()
 
     def acknowledge(self, last: int) -> None:
-        """Says that all records up to this number are stored, and the schema history that came before them."""
+        """Tells the engine that all records up to this number, and the schema history before them, are stored."""
         self._send(frames.acknowledgement(last))
 
     def stop(self) -> None:
@@ -160,7 +162,7 @@ class EngineProcess:
 
     def wake(self) -> None:
         """Makes `read`, which may run in another thread, return None soon."""
-        with contextlib.suppress(OSError):  # the socket is full, so `read` wakes anyhow, or closed
+        with contextlib.suppress(OSError):  # the socket is closed; or it is full, and `read` will wake in any case
             self._wake_in.send(b"w")
 
     def close(self) -> None:
@@ -171,7 +173,7 @@ class EngineProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the process at once. Records that are not acknowledged come again from another process."""
+        """Ends the process at once. A later process sends the records that were not acknowledged again."""
         self._process.kill()
         self._process.wait()
         self._stderr_reader.join()
@@ -202,7 +204,8 @@ class EngineProcess:
                 case frames.Hello():
                     if frame.protocol != frames.PROTOCOL:
                         raise ChangelogError(
-                            Kind.PRECONDITION, "the jar of the Debezium process is of another version of this package"
+                            Kind.PRECONDITION,
+                            "the jar of the Debezium process belongs to a different version of this package",
                         )
                 case End():
                     self._end(frame)
@@ -210,7 +213,10 @@ class EngineProcess:
                     self._received.append(frame)
 
     def _end(self, end: End | None) -> None:
-        """Notes that the engine, or its process without an `End`, has ended. `read` reports this after the records."""
+        """Handles the end of the engine. `end` is None if the output ended without an `End`.
+
+        `read` reports the end, or the failure, after it has returned the received records.
+        """
         if (end is not None and end.success) or self._stopping:
             self._received.append(End(success=True, message=end.message if end else "the process was ended"))
             return

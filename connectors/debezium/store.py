@@ -96,7 +96,7 @@ class FileStore:
             raise self._unusable(error) from error
 
     def close(self) -> None:
-        """Gives the lock back. The store can be opened again."""
+        """Releases the lock. The store can be opened again."""
         for descriptor in (self._history, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
@@ -181,5 +181,5 @@ class FileStore:
         return ChangelogError(
             Kind.MALFORMED,
             f"{self.folder}: {what}",
-            hint="restore the folder; in an empty one, the connector starts anew",
+            hint="restore the folder, or start the connector anew with an empty folder",
         )

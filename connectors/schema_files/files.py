@@ -1,4 +1,4 @@
-"""Parses schema files, and makes the text of new ones. A new text keeps what people added to the old one."""
+"""Parses schema files, and makes the text of new files. A new file keeps what people added to the old file."""
 
 import json
 import re

@@ -180,7 +180,7 @@ class Repository:
 def in_git(contracts: Sequence[Contract], paths: Sequence[Path], ref: str) -> Earlier:
     """Reads all versions on the main line up to the commit `ref`.
 
-    If `ref` is empty, it reads up to the commit at which HEAD left the main branch. `removed` of the result has the
+    If `ref` is empty, it reads up to the commit at which HEAD left the main branch. The result's `removed` has the
     subjects that had a file below `paths` and have none now. Raises ChangelogError: PRECONDITION if git cannot answer,
     and USAGE if there is no such commit or a path is outside the repository.
     """
@@ -211,8 +211,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns, by path, the path of the earlier file that each file continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. But if a
-    file is still at that path and continues the earlier file, this file continues none.
+    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. But if
+    another file is still at that path and continues the earlier file, the moved file continues none.
     """
     same_paths = {
         path: path

@@ -38,7 +38,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Texts in the log of a server that fails to start because children of a killed postmaster still run, or because another
+# Parts of the log of a server that fails to start because children of a killed postmaster still run, or because another
 # program has the port.
 TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 

@@ -64,9 +64,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002, the base class has it
-        """See `socketserver.BaseServer`. Probes may break their connections at any time, so that is not logged as an
-        error.
-        """
+        """See `socketserver.BaseServer`. Probes may break connections at any time, which is not logged as an error."""
         if isinstance(sys.exception(), OSError):
             _log.debug("a probe broke its connection", client=str(client_address), exc_info=True)
         else:
@@ -76,8 +74,8 @@ class _Server(ThreadingHTTPServer):
 class HealthServer:
     """Serves `state` and the text from `metrics` on `address`, in a thread. It is a context manager.
 
-    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port,
-    and `listen` is its text.
+    Raises ChangelogError (PRECONDITION) if the address is not available. The attribute `address` has the actual port;
+    `listen` is the same address as text.
     """
 
     def __init__(self, address: tuple[str, int], state: HealthState, metrics: Callable[[], bytes]) -> None:

@@ -1,7 +1,7 @@
 """Runs the publish loop, which takes rows from a source to a sink. Only this module decides the order of the steps.
 
-A *piece* is the result of one read of the source: rows, and the checkpoint that is true once they are durable. A
-*commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
+A *piece* is the result of one read of the source: rows, and the checkpoint that is valid as soon as the rows are
+durable. A *commit* stores the rows of one or more pieces at once, with the checkpoint of the last piece.
 """
 
 import time
@@ -38,7 +38,7 @@ _REFUSALS = frozenset({Kind.STOP, Kind.MALFORMED, Kind.PRECONDITION})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Says when a commit (rows and a checkpoint that are stored together) is stored.
+    """The rules for when a commit (rows and a checkpoint that are stored together) is stored.
 
     A commit with rows is stored after `seconds`, or earlier if it has `rows` rows or `nbytes` bytes.
 
@@ -131,25 +131,23 @@ def publish(
     reach: Reach = nowhere,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Publishes from the end of the sink's changelog until `stop` is set.
+    """Publishes from the end of the sink's changelog until `stop` is set, by repeating these steps:
 
-    It then stores the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX,
-    and returns. Until then, it repeats these steps:
-
-    1. It reads the next committed transactions from the source.
-    2. It fills in values that the database's log lacks, from `state`, which knows the current row of every key.
-    3. It stores rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
-    4. It lets `state` follow the rows and the checkpoint that were stored.
-    5. It confirms the checkpoint to the source, never before step 3 is durable.
+    1. Read the next committed transactions from the source.
+    2. Fill in values that the database's log lacks, from `state`, which knows the current row of every key.
+    3. Store rows and checkpoint in one atomic commit of the sink, to which rows are added as they arrive.
+    4. Let `state` follow the rows and the checkpoint that were stored.
+    5. Confirm the checkpoint to the source, never before step 3 is durable.
 
     Without a `state`, there are no steps 2 and 4. A crash between any two steps loses nothing and repeats nothing.
-    After a crash between steps 3 and 4, `state` catches up from the changelog.
+    After a crash between steps 3 and 4, `state` catches up from the changelog. When `stop` is set, the function stores
+    the transactions that were committed before the stop, as far as it can read them within DRAIN_S_MAX, and returns.
 
     If the connection to the source or to the sink is lost, both are opened again after a wait, from the last
     checkpoint. Each wait is twice as long as the previous one, up to BACKOFF_S_MAX. The waits start again at
-    BACKOFF_S_MIN once something was committed, or once the source has streamed for longer than the last wait. Each
-    opening of the source recovers the sink once more, because another instance may have published in between. On any
-    other ChangelogError, it stores all rows before the error, and then raises the error.
+    BACKOFF_S_MIN after something was committed, or after the source has streamed for longer than the last wait. Each
+    opening of the source recovers the sink again, because another instance may have published in between. On any other
+    ChangelogError, the function stores all rows before the error, and then raises the error.
     """
     watcher = observer or Observer()
     run = _Run(sink, state, cadence or Cadence(), watcher, reach, clock)
@@ -321,7 +319,7 @@ class _Run:
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
     def _commit(self, source: Source, stop: Stop | None = None) -> None:
-        """Stores the rows that were read, with the stop that came after them, if there is one."""
+        """Stores the rows that were read and, if a stop came after them, the stop."""
         rows, newest = self._next.rows, self._next.checkpoint or self._stored
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is not None and self._state is not None:

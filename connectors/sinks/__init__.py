@@ -2,8 +2,8 @@
 
 A changelog has rows, one for each change, and a checkpoint, which says up to which place of the database's log the rows
 are complete. An entity is a table as the changelog publishes it. A position is the place of a row in the order of all
-rows. Its first part, the epoch, numbers the histories of the database: a failover or a new cluster begins a new one.
-A gap is a place where changes were lost. Sinks know nothing about sources.
+rows. Its first part is the epoch, the number of the database's history: a failover or a new cluster begins a new
+history. A gap is a place where changes were lost. Sinks know nothing about sources.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class Sink(Protocol):
     def add(self, rows: Sequence[pa.RecordBatch]) -> None:
         """Adds rows (`changelog.envelope.columnar.batch.SCHEMA`) to the open commit. No reader sees them yet.
 
-        If one of the rows must not be stored, it raises STOP with the position of that row, and adds none of `rows`.
+        If one of the rows must not be stored, raises STOP with the position of that row, and adds none of `rows`.
         """
 
     def commit(self, checkpoint: Checkpoint) -> None:
@@ -67,7 +67,7 @@ class Log(Protocol):
     Methods yield rows in batches of `changelog.envelope.columnar.batch.SCHEMA`, which are never empty. `entity`
     restricts the rows to one entity, and `key` (a canonical text) to one key. Without `entity`, a method yields the
     rows of every entity except `changelog.envelope.entity.SCHEMAS`, whose rows are yielded only if `entity` names it.
-    The rows of one partition come in order. If `read` gets a `key`, the rows of this key come in order even if the key
+    The rows of one partition come in order. With a `key`, `read` yields the rows of this key in order even if the key
     moved between partitions. Every method raises ChangelogError: USAGE if there is no such entity, PRECONDITION if
     there is no changelog.
     """
@@ -95,8 +95,8 @@ class Log(Protocol):
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Returns, for each entity, the number of its rows by op.
 
-        A store that would have to read all rows for that returns only the key `MESSAGES` for each entity, with an upper
-        bound of the number of the entity's messages.
+        A store that would have to read all rows to count them by op returns only the key `MESSAGES` for each entity,
+        with an upper bound of the number of the entity's messages.
         """
 
     def checkpoint(self) -> Checkpoint | None:

@@ -88,7 +88,7 @@ class BeforeImages:
         return [fill_batch(self._pending, batch) for batch in rows]
 
     def add(self) -> None:
-        """Notes that the sink has taken the rows of the last `fill`."""
+        """Records that the sink has taken the rows of the last `fill`."""
         self._pending.add()
 
     def mark(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -44,7 +44,7 @@ class Store(Protocol):
         """Returns the values of these keys, None for a key that is not there."""
 
     def write(self, changes: Changes, *, bulk: bool = False) -> None:
-        """Writes the changes in one step. With `bulk`, they may be lost until the next write without it."""
+        """Writes the changes in one step. With `bulk`, a crash before the next write without `bulk` may lose them."""
 
     def facts(self) -> dict[str, bytes]:
         """Returns all facts."""

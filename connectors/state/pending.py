@@ -17,7 +17,7 @@ memory.
 _MASK = "mask/"
 
 _UNCHANGED: Final = b"unchanged"
-"""Stands for a row that no change has. It is recognized by its identity."""
+"""Stands for a row that no pending change touches. It is recognized by its identity."""
 
 
 class Pending:
@@ -26,8 +26,9 @@ class Pending:
     Changes go through three steps. *Staged* changes belong to rows that the sink may still refuse. *Added* changes
     belong to rows that the sink has, but has not committed. *Committed* changes are being written to the store.
 
-    `columns` has the versions of each entity's columns. `moved` has the rows that left their key but have not arrived
-    at the new one, by the store's key of the new one. `budget` is how many bytes may still be filled into this piece.
+    `columns` has the versions of each entity's columns. `moved` has the rows that left their old key but have not
+    arrived at the new key yet, by the store's form of the new key. `budget` is how many bytes may still be filled into
+    this piece.
     """
 
     def __init__(self, store: Store) -> None:
@@ -130,7 +131,7 @@ class Pending:
         self._staged.forget(entity)
 
     def see_version(self, placed: PlacedVersion) -> None:
-        """Notes a version of an entity's columns."""
+        """Records a version of an entity's columns."""
         entity = placed.version.entity
         if self.columns.add(placed):
             self.forget(entity)
@@ -161,7 +162,7 @@ class Pending:
         return self._committed
 
     def written(self) -> None:
-        """Notes that the committed changes are in the store."""
+        """Records that the committed changes are in the store."""
         for entity in self._committed.forgotten:
             self._recent.forget(entity)
         self._recent.add(self._committed.rows)

@@ -1,4 +1,4 @@
-"""Encodes envelopes in Avro, under a schema from `changelog.schemas.avro.value_schema`, and decodes them. An encoded
+"""Encodes envelopes in Avro, with a schema from `changelog.schemas.avro.value_schema`, and decodes them. An encoded
 envelope is the body of a message, without the header that names the schema.
 
 In an envelope, the states `current` and `original` are JSON text. In Avro, each is a record with one typed field for
@@ -38,7 +38,7 @@ _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AvroCodec:
-    """Encodes envelopes of one entity under `schema`, and decodes envelopes that were encoded under it.
+    """Encodes envelopes of one entity with `schema`, and decodes envelopes that were encoded with this schema.
 
     Older versions of the program made schemas without `context` in the provenance; with such a schema, the codec can
     only decode. Raises ValueError for a schema that `changelog.schemas.avro.value_schema` did not make.

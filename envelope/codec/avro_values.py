@@ -25,8 +25,8 @@ Encode = Callable[[bytes], bytes]
 """Encodes a JSON token in Avro. Raises ValueError if the token does not fit the type."""
 
 Render = Callable[[Any], bytes]
-"""Turns a datum into a JSON token. fastavro read the datum under a schema without logical types. Raises ValueError if
-the datum is out of range.
+"""Turns a datum, which fastavro read with a schema without logical types, into a JSON token. Raises ValueError if the
+datum is out of range.
 """
 
 NULL: Final = b"\x00"

@@ -115,10 +115,10 @@ class ColumnarEncoder:
         return sides, good[:rows] & good[rows:]
 
     def _complete(self, complete: Mask, tokens: Sequence[Tokens], provenance: "_Provenance", present: Ints) -> Mask:
-        """Removes states from the mask `complete`, and returns the mask.
+        """Removes incomplete states from the mask `complete`, and returns the mask.
 
-        A state stays if all its missing columns are unavailable (the database's log did not send them), and if it has
-        no null in a column that is not nullable.
+        A state is complete if all its missing columns are unavailable (the database's log did not send them), and if it
+        has no null in a column that is not nullable.
         """
         codes, sources = provenance.codes, provenance.sources
         for step, token in zip(self._walk, tokens, strict=True):

@@ -35,7 +35,7 @@ class Listener(Protocol):
         """Handles a message that arrived at `change`. Returns the rows to publish there, or None."""
 
     def withdraw(self) -> None:
-        """Records that the rows that `signal` returned last are not published after all."""
+        """Records that the rows of the last `signal` are not published after all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Assembled:
     - `altered`: the changes that tables made to their columns. `announced`: the new versions of columns.
     - `unstamped`: as in `EncodedRows`.
     - `invalid_stamps`: the problem of each invalid stamp, and the id of its transaction.
-    - `signals`: the messages that may be signals (requests to the service), the place of each, and the number that its
-      signature must cover.
+    - `signals`: the messages that may be signals (requests to the service). With each, its place and the number that
+      its signature must cover.
     - `fenced`: whether the block has a fence: a message whose sender waits until the checkpoint is stored.
-    - `statements`: the texts of statements that change tables, and the commit of each.
+    - `statements`: the statements that change tables, as text, and the commit of each.
     - `described`: the commit of the last transaction in which the log described an entity's table; 0 if there is none.
       The log describes a table when the table is used for the first time, or after it was altered.
     - `first`: the first transaction that began in the block.
-    - `last`: the later one of two transactions: that of the last row, and the one that ends at `through`.
+    - `last`: the transaction of the last row, or the one that ends at `through`, whichever is later.
     """
 
     rows: list[pa.RecordBatch] = field(default_factory=list)

@@ -17,8 +17,8 @@ depend on the transaction alone, and not on the bounds of blocks. So a row that 
 position as before.
 
 **After a restart.** The log is read again from a place before the end of the changelog. Transactions up to and
-including the last published one are dropped. But if only a part of the last one was published, its rows after the last
-published position ordinal are delivered.
+including the last published one are dropped. But if only a part of the last transaction was published, its rows after
+the last published position ordinal are delivered.
 
 Rows that were read from a table are published at a signal (a message to the service). After a restart the table is read
 once more, and may have other rows. So if a part of a transaction was published before the restart, no rows of table
@@ -212,8 +212,8 @@ class AssemblyRun:
     def sign(self, stamp: Stamp | None) -> None:
         """Sets the stamp of the next rows of the open transaction. A stamp from any of its messages overrides this one.
 
-        This is for logs in which stamps have no place of their own, and so no ordinal. With None, the next rows have no
-        stamp.
+        Decoders call this for logs in which stamps have no place of their own, and so no ordinal. With None, the next
+        rows have no stamp.
         """
         self._opened().fallback = stamp
 
@@ -255,7 +255,8 @@ class AssemblyRun:
         """Publishes the rows of one table read at `change`, a place between two transactions of the log. `nonce` is the
         text that names this table read.
 
-        This is for logs into which the service writes no messages. The transaction of `change` is not in the log: its
+        Decoders call this for logs into which the service writes no messages. The transaction of `change` is not in the
+        log: its
         commit lies between the commits of two transactions of the log, and the later one begins at `end` or after it.
         Returns the place of the next rows of a table read, if they are published between the same two transactions.
         Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a transaction is open.
@@ -274,7 +275,7 @@ class AssemblyRun:
         return replace(change, ordinal=ordinal)
 
     def statement(self, content: bytes, change: Change) -> None:
-        """Records that the log has, at this place, the text of a statement that changes tables."""
+        """Records a statement that changes tables. `content` is its text, and `change` its place in the log."""
         self._assembled.statements.append((content, change.transaction.commit))
 
     def describe(self, entity: Entity, look: Look) -> None:
@@ -396,7 +397,7 @@ class AssemblyRun:
             self._spans[-1:] = [*before, msgspec.structs.replace(late_span, stamp=parsed.stamp)]
 
     def _signal(self, content: bytes, change: Change, settle: Callable[[], None], number: int | None = None) -> None:
-        """Records a signal to the service. But if the content names a table read, publishes its rows."""
+        """Publishes the rows of a table read if the content names one. Otherwise records a signal to the service."""
         listener = self._assembly.listener
         if not is_nonce(content):
             signed = change.transaction.xid if number is None else number

@@ -32,16 +32,15 @@ class Binding:
 
     - `relid`: the number of the table in the log. `width`: the number of columns in a tuple.
     - `fields`: the published columns. `key`, `partition`: the columns of the entity key and of the partition key.
-    - `full`: whether the log has complete old rows of the table (its replica identity is FULL).
+    - `full`: whether the log has complete old rows of the table (because its replica identity is FULL).
     - `identity`: the places of the columns in the table's replica identity. An old tuple that is not a complete row has
       only the values of these columns.
-    - `lost`: None, or the text of an error that says why the table's rows have no key. Then `key` and `partition` are
-      empty.
+    - `lost`: an error message if the table's rows have no key; then `key` and `partition` are empty. Otherwise None.
     - `unlogged`: the names of key and partition columns that the log may leave out of an old row. `whole_rows`: the
       SQL statement that makes the database log complete old rows; hints quote it.
     - `crossing`: whether rows may move between partitions of the table. `leaves`: the replica identities of those
       partitions that do not log complete old rows, each as the places of its columns.
-    - `mask`: an id that identifies the masks together with their secret; None if nothing is masked.
+    - `mask`: an id of the masks and their secret; None if nothing is masked.
     """
 
     entity: Entity

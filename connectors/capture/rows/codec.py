@@ -32,7 +32,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """Says how the values of a column are published.
+    """Converts the values of one column.
 
     `to_json` takes the server's text of a value that is not NULL, in UTF-8, and returns its JSON value in UTF-8. It
     raises ChangelogError (MALFORMED) if it notices that a server with the source's session settings cannot have printed
@@ -45,12 +45,11 @@ class Codec:
 
 
 def canonical(text: bytes, codec: Codec) -> str:
-    """Returns the canonical text of a value that the server printed as `text`. Keys are made of canonical texts.
+    """Returns the canonical form of a value that the server printed as `text`. Keys consist of values in this form.
 
-    If the JSON value is a string, its canonical text is the content of this string, without quotes and escapes. A
-    number, `true` and `false` are their own canonical texts. For arrays, objects and all values of json columns, the
-    canonical text is canonical JSON. In canonical JSON, strings keep their quotes, so that the json string "1" and the
-    json number 1 have different texts.
+    If the JSON value is a string, its canonical form is the content of this string, without quotes and escapes. A
+    number, `true` and `false` stay as they are. Arrays, objects and all values of json columns become canonical JSON,
+    where strings keep their quotes, so that the json string "1" and the json number 1 differ.
     """
     value = codec.to_json(text)
     if codec.column_type is Primitive.JSON or value.startswith((b"[", b"{")):
@@ -71,8 +70,8 @@ def plain(text: bytes) -> bytes:
 def timestamp(text: bytes) -> bytes:
     """Converts a timestamp of the years 1 to 9999 to ISO 8601 with microseconds.
 
-    All other timestamps (BC, later years, infinity, and dates with a part that is 0) are published as the server's
-    text.
+    All other timestamps (BC, later years, infinity, and dates with a part that is 0) are published as the server prints
+    them.
     """
     match = _TIMESTAMP.fullmatch(text)
     return b'"%bT%b.%b"' % (match[1], match[2], (match[3] or b"").ljust(6, b"0")) if match else plain(text)
@@ -104,7 +103,7 @@ def string(text: bytes | memoryview) -> bytes:
 
 
 def _pieces(text: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
-    """Splits text into pieces that end with a whole character; yields the offset of each, and the piece."""
+    """Splits text into pieces that end with a whole character; yields each piece's offset and the piece."""
     at = 0
     while at < len(text):
         end = at + _PIECE_BYTES

@@ -1,8 +1,8 @@
 """Makes the JSON objects and the keys of many rows at once, without a Python object for each value.
 
-The server's texts of the values are slices of one buffer. A JSON object is spliced from these slices and from constants
-such as the names of its members. Values that cannot be spliced, such as texts that need escapes, are converted one by
-one.
+All values, as the server printed them, are slices of one buffer. A JSON object is spliced from these slices and from
+constants such as the names of its members. Values that cannot be spliced, such as strings that need escapes, are
+converted one by one.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ Ints = npt.NDArray[np.int64]
 _SLICED = frozenset({Shape.RAW, Shape.PLAIN, Shape.TEXT})
 _QUOTED = frozenset({Shape.PLAIN, Shape.TEXT, Shape.TIMESTAMP, Shape.TIMESTAMPTZ})
 _VALUE, _NULL, _TOKEN = range(3)
-"""How a value is written: in the way of its column's `Shape`, as null, or as a token that was converted one by one."""
+"""How a value is written: as its column's `Shape` requires, as null, or as a token that was converted one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """The texts of rows of one table with the same op: the keys and the JSON of the rows, without their provenance.
+    """The keys and JSON objects of rows of one table that have the same op, without their provenance.
 
-    `Template.texts` gets rows that are numbered from 0. `places` has the numbers of the rows whose texts are here.
-    `left` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
-    `current` and `original` have one element for each of `places`, and are None if `places` is empty. `current` is also
-    None for deletes, and `original` for rows without an old state.
+    `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded. `left`
+    has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`, `current` and
+    `original` have one element for each of `places`, and are None if `places` is empty. `current` is also None for
+    deletes, and `original` for rows without an old state.
     """
 
     binding: Binding
@@ -54,12 +54,12 @@ class Texts:
         """The number of rows."""
         return len(self.places)
 
-    def at(self, places: Ints) -> "Texts":
-        """Returns the same rows with other numbers: row n of `Template.texts` gets the number `places[n]`."""
-        return replace(self, places=places[self.places])
+    def at(self, numbers: Ints) -> "Texts":
+        """Returns the same rows with other numbers: row n becomes row `numbers[n]`."""
+        return replace(self, places=numbers[self.places])
 
     def numbered(self, index: Ints) -> "Texts":
-        """Returns only the rows whose indexes in `places` are in `index` (ascending), and numbers them from 0."""
+        """Returns only the rows at these indexes of `places` (ascending), numbered from 0."""
         if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
         arrow_index = pa.array(index)
@@ -75,10 +75,10 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Marks:
-    """Says where a template's constants have the texts that are needed inside values: the start and length of each.
+    """The start and length of each of a template's constants that becomes part of a value, such as `true`.
 
-    `fractions[n]` is the text that fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` is
-    the same text with a Z at its end.
+    `fractions[n]` fills up a fraction of n bytes (with its point) to six digits; `fractions_z[n]` does the same and
+    ends with a Z.
     """
 
     true: tuple[int, int]
@@ -89,7 +89,7 @@ class _Marks:
 
 
 class Template:
-    """Splices the values of one binding's rows with constants, such as the names of the columns, to JSON objects."""
+    """Makes JSON objects from the values of one binding's rows and from constants, such as the names of the columns."""
 
     def __init__(self, binding: Binding) -> None:
         self._binding = binding
@@ -123,7 +123,7 @@ class Template:
     def texts(
         self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
     ) -> Texts:
-        """Returns the texts of the rows that the mask `good` selects, except unusual rows.
+        """Returns the keys and JSON objects of the rows that the mask `good` selects, except unusual rows.
 
         A row is unusual if it is large, lacks a value, moves to another key or partition, has a null in a column of its
         key or partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the
@@ -178,9 +178,10 @@ class Template:
         )
 
     def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
-        """Returns the canonical texts of the keys.
+        """Returns the keys in canonical form.
 
-        If the server's texts are canonical, the keys are spliced. If not, they are converted row by row.
+        If the server prints their values in canonical form, the keys are spliced. If not, they are converted row by
+        row.
         """
         places = [field.index for field in fields]
         starts, lengths = columns.starts[places], columns.lengths[places]
@@ -257,7 +258,7 @@ class CompiledBinding:
 
 
 class _Plan:
-    """Collects the segments from which all texts of a column are spliced."""
+    """Collects the segments from which JSON objects or keys are spliced."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -272,7 +273,7 @@ class _Plan:
 class _Value:
     """The values of one column in the old or in the new rows.
 
-    `states` says how each value is written; None means that all are _VALUE. Call `texts` before `states` is read.
+    `states` says how each value is written; None means that all are _VALUE. `texts` can change it, so read it after.
     """
 
     def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:
@@ -357,7 +358,7 @@ class _Value:
 
 
 def _incomplete_dates(buffer: Bytes, starts: Offsets) -> Mask:
-    """Returns a mask of the texts that begin with a date whose year, month or day is 0."""
+    """Returns a mask of the values that begin with a date with the year, month or day 0."""
     pairs: npt.NDArray[np.uint16] = np.ndarray((len(buffer) - 1,), "u2", buffer=buffer, strides=(1,))
     zeros = pairs[np.minimum(starts + np.array([[0], [2], [5], [8]]), len(pairs) - 1)] == int.from_bytes(b"00")
     mask: Mask = (zeros[0] & zeros[1]) | zeros[2] | zeros[3]

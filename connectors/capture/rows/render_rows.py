@@ -2,7 +2,7 @@
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
 place. The rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a
-table and an op. The columns that are added here follow from a row's transaction, its stamp (who made the change), and
+table and an op. The columns that this module adds follow from a row's transaction, its stamp (who made the change), and
 its ordinal. A *span* is a run of rows with the same transaction and stamp.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
@@ -39,7 +39,9 @@ _POSITION_LENGTH = len(str(Position(0, 0, 0)))
 _NO_STAMP = Stamp(api_version="", service_name="", identifier="")
 _BEFORE_NAME, _BEFORE_TIME = b'","transaction":"', b'","committedAt":"'
 _TIME_LENGTH = len(_BEFORE_TIME) + len("2026-01-01T00:00:00.000000Z") + 1
-"""The texts around a transaction's name, and the length of the text after it, up to the closing quote of the time."""
+"""The JSON before a transaction's name, and between the name and the time of the commit. `_TIME_LENGTH` is the length
+from the end of the name through the closing quote of the time.
+"""
 _NO_TRANSACTION = Transaction(xid=0, name="0", epoch=0, commit=0, committed_at=0)
 
 
@@ -120,7 +122,7 @@ def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.Recor
 def merged(
     rendered: tuple[pa.RecordBatch, Ints] | None, records: Sequence[Record], places: Sequence[int]
 ) -> tuple[pa.RecordBatch, Ints]:
-    """Merges the result of `render` with records that were made one by one, each at a place of `places`.
+    """Merges the result of `render` with records that were made one by one; `places` has the place of each record.
 
     Returns the rows in the order of the block, and each row's number in the block.
     """
@@ -147,7 +149,7 @@ def _take(values: pa.StringArray, codes: Ints) -> pa.StringArray:
 
 
 def _stamps(parts: Sequence[Texts], spans: SpanColumns, part_codes: Ints, codes: Ints) -> tuple[list[Stamp], Ints]:
-    """Returns the distinct stamps of the rows, and for each row the index of its stamp in them.
+    """Returns the distinct stamps of the rows, and for each row the index of its stamp among these.
 
     A row without a stamp has the default stamp of its entity. `codes` has the number of each row's span.
     """
@@ -167,7 +169,7 @@ def _stamps(parts: Sequence[Texts], spans: SpanColumns, part_codes: Ints, codes:
 
 
 def _positions(epochs: Ints, commits: Ints, position_ordinals: Ints) -> npt.NDArray[np.uint8]:
-    """Returns the texts of the rows' positions, as a matrix of bytes of shape (rows, _POSITION_LENGTH)."""
+    """Returns the rows' positions as text, in a matrix of bytes of shape (rows, _POSITION_LENGTH)."""
     texts = np.full((len(epochs), _POSITION_LENGTH), ord("/"), np.uint8)
     texts[:, :8] = _hex(epochs, 8)
     texts[:, 9:25] = _hex(commits, 16)
@@ -176,7 +178,7 @@ def _positions(epochs: Ints, commits: Ints, position_ordinals: Ints) -> npt.NDAr
 
 
 def _hex(numbers: Ints, digits: int) -> npt.NDArray[np.uint8]:
-    """Returns the hexadecimal digits of each number, 8 or 16, as a matrix of shape (numbers, digits)."""
+    """Returns `digits` (8 or 16) hexadecimal digits of each number, as a matrix of shape (numbers, digits)."""
     octets = numbers.astype(f">u{digits // 2}").view(np.uint8).reshape(-1, digits // 2)
     texts: npt.NDArray[np.uint8] = _HEX_PAIRS[octets].view(np.uint8)
     return texts
@@ -221,7 +223,7 @@ def _times(committed_at: Ints) -> npt.NDArray[np.uint8]:
 
 
 def _json_texts(texts: pa.StringArray) -> tuple[Ints, bytes]:
-    """Returns the offsets at which each text begins and the last one ends, and all texts as JSON without quotes."""
+    """Returns the offset at which each text begins, and the last one ends, in the joined JSON, which has no quotes."""
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     octets = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if data is not None else np.empty(0, np.uint8)
@@ -260,8 +262,9 @@ def _provenance(
 
 
 def _segment(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """Adds the texts to the pool. Returns where the text of each row is in the pool. The row's code is the index of its
-    text in `texts`.
+    """Adds the texts to the pool, and returns where each row's text is in the pool.
+
+    `codes` has the index in `texts` of each row's text.
     """
     start = pool.add(b"".join(texts))
     if len(texts) == 1:

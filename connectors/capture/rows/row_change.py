@@ -1,8 +1,8 @@
 """Defines a decoder's result for one row: whether the row was inserted, updated or deleted, and its values.
 
 A value is the server's text, None for NULL, or `UNCHANGED` if the database's log lacks the value because it did not
-change. There is one result for each row. So it is a struct of msgspec: a dataclass would take ten times as long to
-make.
+change. A decoder makes a result for every row, so the results are msgspec structs, which take a tenth of a dataclass's
+time to make.
 """
 
 from enum import Enum
@@ -25,8 +25,8 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 LARGE_BYTES = 1 << 20
-"""The size, in bytes, from which on a value or a row counts as large. A large value is a view of its message and not a
-copy. A large row is converted alone and not together with others. Both rules keep the number of copies in memory small.
+"""A value or a row of at least this many bytes counts as large. A large value is a view of its message and not a copy.
+A large row is converted alone and not together with others. Both rules keep the number of copies in memory small.
 """
 
 

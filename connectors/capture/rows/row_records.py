@@ -119,8 +119,8 @@ def read(origin: Origin, binding: Binding, values: Tuple, change: Change) -> Rec
 def joined(origin: Origin, binding: Binding, deleted: Delete, inserted: Insert, change: Change) -> list[Record]:
     """Returns the records of a row that moved to another partition of its table and kept its key.
 
-    The log has a delete and an insert for such a row; the records are those of one update. `change` is that of the
-    insert. The ordinal of the delete is not used in any position.
+    The log has a delete and an insert for such a row; the records are those of one update. `change` is the place of the
+    insert. No position uses the ordinal of the delete.
     """
     row = Update(relid=inserted.relid, old_kind=deleted.old_kind, old=deleted.old, new=inserted.new)
     return records(origin, binding, row, change)
@@ -205,7 +205,7 @@ def _create(origin: Origin, binding: Binding, new: Tuple, change: Change) -> Rec
 def _update(origin: Origin, binding: Binding, row: Update, change: Change) -> list[Record]:
     entity = binding.entity.name
     if row.old is None and binding.unlogged:
-        raise _unknown(binding, binding.unlogged[0])  # because the row may have had another key before
+        raise _unknown(binding, binding.unlogged[0])  # the row may have had another key before the update
     new_place = place(binding, row.new, row.old)
     old_place = new_place if row.old is None else place(binding, row.old, row.new)
     whole = row.old is not None and is_whole(binding, row.old_kind, row.old)

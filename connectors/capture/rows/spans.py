@@ -24,7 +24,7 @@ class Span(msgspec.Struct, kw_only=True, gc=False):
     """Consecutive rows of one transaction with the same stamp; `rows` is how many there are.
 
     The assembly adds rows to its last span until the span is encoded. A log of small transactions has a span for each
-    row. So this is a struct of msgspec: a dataclass would take ten times as long to make.
+    row, so a span is a msgspec struct, which takes a tenth of a dataclass's time to make.
 
     The first row has the ordinal `ordinal`, and each further row has the next one. `published` says how much of the
     transaction is in the changelog already: it is the position ordinal of the last published record, or -1 if nothing
@@ -124,7 +124,7 @@ Spans = Sequence[Span | SpanColumns]
 
 
 def parted(spans: Spans, count: int) -> tuple[list[Span | SpanColumns], list[Span]]:
-    """Splits off the last `count` rows. All of them must be in the last span, and this must be a `Span`.
+    """Splits off the last `count` rows. All of them must be in the last span, and that span must be a `Span`.
 
     Returns the spans of the earlier rows, and a list with the one span of the last `count` rows. This list is empty if
     `count` is 0.

@@ -1,4 +1,4 @@
-"""Says where the texts of many values are in a buffer: a column of starts and lengths for each column of a table."""
+"""Many values, as the server printed them, in one buffer: the start and the length of each."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,10 +16,10 @@ Data = bytes | bytearray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Says where the server's texts of values are in a buffer.
+    """The start and length, in a buffer, of each value as the server printed it.
 
     Each member is a matrix of shape (columns, rows). A null has length 0. `unsent` marks the values that the log does
-    not have, because they did not change; None if it has all.
+    not have, because they did not change; it is None if the log has all values.
     """
 
     starts: Offsets
@@ -40,7 +40,7 @@ class Columns:
 
     @classmethod
     def joined(cls, first: Self, second: Self) -> Self:
-        """Returns the rows of both, one after another. Each of them has all its values."""
+        """Returns the rows of `first`, then those of `second`. Neither may have unsent values."""
         assert first.unsent is second.unsent is None
         names = ("starts", "lengths", "null")
         return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
@@ -61,7 +61,7 @@ class Columns:
         )
 
     def row(self, data: Data, number: int) -> list[Value]:
-        """Returns the values of row `number`, whose texts are in `data`."""
+        """Returns the values of row `number`; `data` is the buffer."""
         with memoryview(data) as view:
             values: list[Value] = [
                 None if null else bytes(view[start : start + length])
@@ -77,7 +77,7 @@ class Columns:
         return values
 
     def fill(self, other: "Columns", chosen: Mask) -> None:
-        """Copies the values that the mask `chosen` selects from `other`."""
+        """Copies from `other` the values that the mask `chosen` selects."""
         if chosen.any():
             np.copyto(self.starts, other.starts, where=chosen)
             np.copyto(self.lengths, other.lengths, where=chosen)

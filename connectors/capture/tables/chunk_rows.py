@@ -1,4 +1,4 @@
-"""Keeps the rows that were read from a table as columns of texts, and turns them into changelog rows at a position."""
+"""Keeps rows that were read from a table, already encoded as keys and JSON, until they become rows of the changelog."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ _NONE = pa.array([], pa.utf8())
 class ChunkRows:
     """The rows of a chunk: a part of a table that was read at once.
 
-    `texts` has most of them as columns of texts. `unusual` has the few rows that `Template.texts` leaves out (`left`),
-    as the server's values. `read_at` is when the rows were read, in microseconds since 1970.
+    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` leaves out (`left`), as
+    the server's values. `read_at` is when the rows were read, in microseconds since 1970.
     """
 
     origin: Origin
@@ -62,7 +62,7 @@ class ChunkRows:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """For each row, in the order of `keys`, the number that the row had in the `columns` given to `encode`."""
+        """The number that each row had in the `columns` of `encode`; the rows are in the order of `keys`."""
         return np.concatenate([self.texts.places, self.texts.left])
 
     @property

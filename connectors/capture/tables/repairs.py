@@ -10,7 +10,7 @@ equal to its table again. It has up to three stages:
                the signal's keys                 those of its keys that the table lacks)
                are looked up
 
-**Why the sweep is exact.** Once the table is read, each of its rows has a row in the changelog at or after `start`. So
+**Why the sweep is exact.** After the table is read, each of its rows has a row in the changelog at or after `start`. So
 if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
 Such a key is a ghost, unless the stream has touched it since. Each ghost is looked up in the table once more, in a
 window like any other read of the table (`windows`). It is deleted if the table still lacks it.
@@ -126,7 +126,7 @@ class Repairs:
         return replace(self, open=open_repairs, paused=self.paused & set(entities))
 
     def closed(self, ids: Collection[str], outcome: str) -> "Repairs":
-        """Returns the repairs with `outcome` for these signals; only the last ENDED_MAX outcomes are kept."""
+        """Returns the repairs after these signals ended with `outcome`; only the last ENDED_MAX outcomes are kept."""
         ended = {**self.ended, **dict.fromkeys(ids, outcome)}
         return replace(self, ended=dict(list(ended.items())[-ENDED_MAX:]))
 

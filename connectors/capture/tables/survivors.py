@@ -58,7 +58,7 @@ _DEPTH_MAX = 24
 class GhostPortion:
     """Some ghosts, by entity, and the entities that end with this portion: no later portion has ghosts of them.
 
-    If an entity that ends is in `whole`, all its ghosts were yielded. If it is in `cut`, it has further ghosts, which
+    An entity that ends is in `whole` if all its ghosts were yielded. It is in `cut` if it has further ghosts, which
     only another call of `older_than` can find.
     """
 
@@ -266,7 +266,7 @@ def _ghost_rows(
 def _read_ghosts(
     read: Read, folded_rows: pa.Table, names: pa.StringArray, nbytes_max: int | None
 ) -> dict[str, list[Ghost]]:
-    """Reads the states of the keys in `folded_rows`, by entity. It stops once they take more than `nbytes_max`."""
+    """Reads the states of the keys in `folded_rows`, by entity. Stops as soon as they take more than `nbytes_max`."""
     ghosts: dict[str, list[Ghost]] = {}
     nbytes = 0
     for entity, ghost in _states(read, folded_rows, names):

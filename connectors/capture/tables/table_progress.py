@@ -6,9 +6,9 @@ A checkpoint stores one entry for each entity. An entry is a JSON object with th
 - `stale`: the columns whose values in older rows of the changelog are out of date, because the table's rows got new
   values without a change in the database's log, for example from the default of a new column. It is absent if there are
   none. If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
-- `again`: a complete table is read again because of these columns; `ALL_COLUMNS` stands for all. It is absent once the
-  table is complete again, and while a table is read for the first time.
-- `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and once
+- `again`: the columns because of which a complete table is read again; `ALL_COLUMNS` stands for all. It is absent when
+  the table is complete, and while a table is read for the first time.
+- `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and when
   the table is complete. Each leaf has these members:
     - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.
     - `left`: the ranges still to read, as `[first, end)` pairs. A bound is the number of a page, or a list that begins
@@ -70,10 +70,10 @@ def _page_number(bound: int | Sequence[int]) -> int:
 
 
 def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
-    """Returns the entry that a complete table gets when `columns` become stale (see `stale` above).
+    """Returns the new entry of a complete table after `columns` have become stale (see `stale` above).
 
     With `read`, the entry says that the table is read again because of these columns and those that were stale before.
-    Without it, the entry lists all of them in `stale`.
+    Without `read`, the entry lists all of them in `stale`.
     """
     names = sorted({*stored.get("stale", ()), *columns})
     return {"complete": False, "again": names} if read else {**COMPLETE, "stale": names}

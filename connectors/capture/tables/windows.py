@@ -11,16 +11,16 @@ are published there:
     snapshot         └─ the chunk ──┘
                         is read       then the message is written
 
-**What stays true.** A published row is the state of its key at the place of the message: the row has every change that
-was delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
+**What holds.** A published row is the state of its key at the place of the message: the row has every change that was
+delivered before the message, and every other change follows in the stream. A transaction that the snapshot sees was
 committed before the message was written. So its changes are delivered before the message, and the row has them. If a
 transaction that the snapshot does not see touched a key and was delivered before the message, the row of this key lacks
 a change, and is left out (`_untouched`).
 
 **Without messages.** If the service cannot write into the log, or should not, the source notes where the log ends after
 the chunk was read. After this end, the rows are published at the first place between two transactions
-(`AssemblyRun.between`). All that is said above about the message is true of this place: a transaction that the snapshot
-sees is in the log before the place.
+(`AssemblyRun.between`). The same guarantee holds for this place as for a message, because every transaction that the
+snapshot sees is in the log before this place.
 
 **Why visibility, and not log positions.** A database may deliver a commit before it makes the commit visible, as
 PostgreSQL and MySQL do. By its position, such a change would count as older than the snapshot, and the row, which lacks
@@ -65,7 +65,7 @@ _KEPT_ROWS_MAX = 200_000
 
 
 class Visibility(Protocol):
-    """Says which transactions a snapshot of the database sees.
+    """The transactions that a snapshot of the database sees.
 
     A transaction that has ended counts as seen, even if it was rolled back, because then it changed nothing.
     """
@@ -235,7 +235,7 @@ class Windows:
     def signal(self, payload: bytes, change: Change) -> pa.RecordBatch | None:
         """Returns the rows of the chunk whose nonce is `payload`, to be published at `change`.
 
-        Returns None if the message is not of a chunk of this process, or if the chunk has to be read again.
+        Returns None if the message belongs to no chunk of this process, or if the chunk has to be read again.
         """
         with self._changed:
             chunk = self._chunks.pop(payload.decode(errors="replace"), None)
@@ -401,7 +401,7 @@ class Windows:
             self._chunks[nonce].rows = rows
 
     def give_back_unread(self, nonce: str, *, smaller: bool = False) -> None:
-        """Gives the chunk back if its rows were not read; with `smaller`, because it was too large to be read."""
+        """Gives the chunk back if its rows were not read. With `smaller`, it is handed out again in smaller parts."""
         with self._changed:
             chunk = self._chunks.get(nonce)
             if chunk is None or chunk.rows is not None:

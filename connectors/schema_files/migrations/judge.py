@@ -222,7 +222,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Describes how an alteration changes stored values without the service seeing it; None if it does not."""
+        """Returns, as text, how an alteration changes stored values unseen by the service; None if it changes none."""
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}

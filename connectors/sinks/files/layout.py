@@ -41,7 +41,7 @@ CHECKSUM = b"changelog.crc32"
 Parquet has checksums of its own only for pages of rows."""
 
 MARKED = "marked"
-"""The name of a member of a checkpoint's `sink`: the list of the log files with rows of the entity `schemas` or `gaps`.
+"""The member of a checkpoint's `sink` that lists the log files with rows of the entity `schemas` or `gaps`.
 
 A reader of these two entities reads only the files in the list. The footer of a file with such a row already lists that
 file itself. So a copy of the log has either both the row and the entry in the list, or neither."""
@@ -90,7 +90,7 @@ def footer(sequence: int, checkpoint: Checkpoint) -> dict[bytes, bytes]:
 
 
 class NotWholeError(Exception):
-    """Says that a log file is damaged, or does not belong to its place in this log.
+    """Raised for a log file that is damaged, or does not belong to its place in this log.
 
     `reason` is the predicate of a sentence about the file, such as "is damaged".
     """
@@ -306,7 +306,7 @@ def _resume_crc32(sequence: int, record: bytes) -> int:
 
 
 def _refuse_foreign(path: Path, resume: Resume, newest: Checkpoint | None) -> None:
-    """Raises ChangelogError (MALFORMED) if the resume record has another position than the newest log file.
+    """Raises ChangelogError (MALFORMED) if the resume record and the newest log file differ in their position.
 
     A commit without rows does not change the position, so such a record was copied from another log.
     """

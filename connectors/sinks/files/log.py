@@ -169,8 +169,8 @@ class FileLog:
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
     """Returns the position of the row before the last `count` selected rows, None if no selected row is before them.
 
-    It reads the newest file first. If that has too few rows, it reads the newest two files, then the newest four, and
-    so on.
+    It reads the newest file first. If that file has too few rows, it reads the newest two files, then the newest four,
+    and so on.
     """
     files = sequences(path)
     back = 1
@@ -236,7 +236,7 @@ def _entities(entity: str | None) -> Sequence[str] | None:
 
 
 def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
-    """Reads all files that are stored now, once, and yields their selected rows.
+    """Reads each file that is stored now, and yields the selected rows.
 
     Returns the sequence of the newest live file (0 if there is none), and the position after which the next pass has to
     begin.

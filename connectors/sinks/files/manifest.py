@@ -36,9 +36,9 @@ class Replaced:
 class ArchiveFile:
     """One file of the archive.
 
-    `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the texts of the
-    lowest and the highest position. If the rows were read from Kafka, `offsets` maps each partition to the first offset
-    that was read, and the offset after the last one.
+    `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
+    highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to the first offset that
+    was read, and the offset after the last one.
     """
 
     path: str

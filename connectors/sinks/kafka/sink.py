@@ -42,7 +42,7 @@ PATIENCE_S_MAX seconds. Then the sink is recovered. After 120 s, `/live` would r
 """
 
 STOP_PATIENCE_S = 5.0
-"""The seconds for which a call is retried once the service is stopping. They are enough for one or two attempts."""
+"""The seconds for which a call is retried while the service is stopping. They are enough for one or two attempts."""
 
 _TOPICS = "topics"
 """The member of a checkpoint's `sink` that maps topics to their ids, by which a recreated topic is recognised."""

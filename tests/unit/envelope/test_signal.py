@@ -93,7 +93,7 @@ def test_a_signature_is_for_one_transaction_of_one_cluster() -> None:
         assert caught.value.kind is Kind.ACCESS
         forged = signed.replace(b"7594081", signing.cluster.encode())
         forged = forged.replace(str(SIGNING.transaction).encode(), str(signing.transaction).encode())
-        with pytest.raises(ChangelogError, match="signed with another secret"):
+        with pytest.raises(ChangelogError, match="signed with a different secret"):
             parse(forged, signing)
 
 

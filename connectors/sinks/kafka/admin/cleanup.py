@@ -13,7 +13,7 @@ _LOOK_S = 0.05
 
 
 def delete_topics(client: Client, names: Sequence[str]) -> None:
-    """Deletes these topics and their messages. Then it waits until the broker lists none of them, at most `TIMEOUT_S`.
+    """Deletes these topics and their messages, and waits, at most `TIMEOUT_S`, until the broker lists none of them.
 
     The broker still lists a deleted topic for a moment. A service that starts in that moment would use the deleted
     topic. If a topic is listed for longer than `TIMEOUT_S`, somebody else has created it again, and no error is raised.

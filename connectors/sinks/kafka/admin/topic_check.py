@@ -29,8 +29,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Yields the findings of `check`: first whether the broker was reached, and then findings about each topic.
 
-    `create` says that the service may create missing topics. `started` has the names of the topics of those entities
-    that the changelog already has. `lag_s` is the changelog's lag in seconds, None if it is unknown.
+    `create` says that the service may create missing topics. `started` names the topics of those entities that the
+    changelog already has. `lag_s` is the changelog's lag in seconds, None if it is unknown.
     """
     try:
         states = read(client.admin(), topics)

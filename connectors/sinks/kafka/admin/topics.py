@@ -218,7 +218,7 @@ def ensure(
     """Creates missing topics, if `create` allows it, and returns the state of every topic.
 
     Raises ChangelogError for the cluster's errors. Raises PRECONDITION if a topic is missing and `create` is False, or
-    if a topic has another number of partitions than configured, which would break the order of a key's changes.
+    if a topic does not have the configured number of partitions, which would break the order of a key's changes.
     """
     admin = client.admin()
     states = read(admin, topics)
@@ -369,7 +369,7 @@ def _refusal(error: ChangelogError) -> KafkaError | None:
 def refuse_repartitioned(
     prefix: str, entities: Iterable[Entity], started_with: Mapping[str, Mapping[str, Any]], recreated: Collection[str]
 ) -> None:
-    """Raises ChangelogError (SETTINGS) if an entity is configured with another number of partitions than it began with.
+    """Raises ChangelogError (SETTINGS) if an entity's number of partitions differs from the number that it began with.
 
     `started_with` maps entities to the settings that they began with. The topics in `recreated` are accepted: they were
     deleted and created again since then, so no key has older changes in another partition.
@@ -405,7 +405,7 @@ def refuse_other_envelope(
 
 
 def refuse_resized(topic: Topic, state: TopicState) -> None:
-    """Raises ChangelogError (PRECONDITION) if a topic has another number of partitions than configured."""
+    """Raises ChangelogError (PRECONDITION) if a topic does not have the configured number of partitions."""
     if state.partitions != topic.partitions:
         raise ChangelogError(
             Kind.PRECONDITION,

@@ -108,7 +108,7 @@ class AvroValues:
 
 
 def wire_header(id_: int) -> bytes:
-    """Returns the first bytes of a value, which name its schema."""
+    """Returns the first bytes of a value, which have the id of its schema."""
     return bytes([MAGIC]) + id_.to_bytes(HEADER_BYTES - 1, "big")
 
 

@@ -44,7 +44,7 @@ class _Encoders:
 
 
 class ConnectValues:
-    """Encodes rows as `envelope` says, under schemas of Kafka Connect. Implements `Values`.
+    """Encodes rows as `envelope` says, with schemas of Kafka Connect. Implements `Values`.
 
     With `registry`, keys and values are in Avro, otherwise in JSON with the schema inside. A batch says which columns
     its entities have; if the columns of an entity change in the stream, its schemas change, too. `publishes_truncates`
@@ -130,7 +130,7 @@ class ConnectValues:
         return rows
 
     def _warn(self, name: str, columns: set[str]) -> None:
-        """Warns once of each column that had a value which Debezium's types cannot represent."""
+        """Warns once about each column that had a value that Debezium's types cannot represent."""
         for column in sorted(columns):
             if (name, column) not in self._warned:
                 self._warned.add((name, column))

@@ -1,9 +1,9 @@
 """Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values.
 
-A message in another envelope than our own gets the headers `KEY` and `SOURCE`, and lacks some of the others. From these
+A message in an envelope other than our own has the headers `KEY` and `SOURCE`, and lacks some of the others. From these
 two headers alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the type of a
-header from its text, and fails if the text is JSON with values of several types, or null. So every header of such a
-message must be plain text.
+header from its text, and fails if the text is JSON with values of several types, or null. So every header of a message
+in another envelope must be plain text.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,14 +34,14 @@ Headers = list[tuple[str, bytes]]
 
 _BINARY = pa.binary()
 
-# These are Arrow scalars, because Arrow tries to import pandas each time that it gets a plain Python value.
+# These are Arrow scalars, because Arrow tries to import pandas each time it receives a plain Python value.
 _TRUNCATE, _NULL, _NOTHING, _END = (pa.scalar(text) for text in (Op.TRUNCATE.value, "null", "", "}"))
 _ABSENT = pa.scalar(None, pa.utf8())
 _PROVENANCE, _CURRENT, _ORIGINAL = (pa.scalar(text) for text in ('{"provenance":', ',"current":', ',"original":'))
 
 _HEADERS = {"op": "op", "position": "position", "transaction": "transaction", "serviceName": "service_name"}
 _SHARED_HEADERS = frozenset({"op", "serviceName"})
-"""Headers that have few different values within a batch."""
+"""Headers that have few distinct values within a batch."""
 
 _MOVES = {"movedTo": "moved_to", "movedFrom": "moved_from"}
 
@@ -186,7 +186,7 @@ def source_of(message: Message) -> str | None:
 
 
 def without_states(entity: str, message: Message) -> Record:
-    """Returns the record of a row in another envelope, as far as its headers tell.
+    """Returns the record of a row in another envelope, as far as its headers describe it.
 
     The states are empty objects. Raises ChangelogError (MALFORMED) if a header is missing or invalid.
     """

@@ -56,7 +56,7 @@ class KafkaLog:
 
     Kafka returns the messages of several partitions in any order. With a `key`, `read` and `follow` sort all rows that
     are stored at that moment; `follow` also sorts the `last` rows. In all other cases, messages are read in groups, and
-    only the rows inside each group are sorted. A row in another envelope than our own is read without its states.
+    only the rows inside each group are sorted. A row in an envelope other than our own is read without its states.
     """
 
     def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:

@@ -1,7 +1,7 @@
 """Checks that the topics are still those with which the checkpoint was stored.
 
 A topic that was deleted and created again has another id, and has lost its messages. If the topics have rows that are
-newer than the checkpoint, an older checkpoint has overwritten a newer one. To resume from the older checkpoint would
+newer than the checkpoint, an older checkpoint has overwritten a newer one. Resuming from the older checkpoint would
 publish these rows again.
 """
 

@@ -15,8 +15,8 @@ import org.apache.kafka.connect.source.SourceRecord;
  * Sends batches of records to Python, and tells the connector which records Python has acknowledged.
  *
  * <p>The engine's thread does not wait for the acknowledgement of a batch, so the connector reads on while Python
- * works. It waits only while too many bytes are in flight. Another thread reports acknowledged records to the
- * connector, because in this report the connector may have to wait for the database.
+ * works. The engine waits only while too many bytes are in flight. Another thread reports acknowledged records to the
+ * connector, because the connector may have to wait for the database before it returns from a report.
  */
 final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceRecord>> {
     private record Sent(
@@ -77,7 +77,7 @@ final class Delivery implements ChangeConsumer<ChangeEvent<SourceRecord, SourceR
         frames.add(encoded.frame());
     }
 
-    /** Notes that Python has stored all records up to the one with this number. */
+    /** Records that Python has stored all records up to the one with this number. */
     synchronized void acknowledge(long last) {
         acknowledged = Math.max(acknowledged, last);
         notifyAll();

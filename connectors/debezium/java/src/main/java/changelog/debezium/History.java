@@ -12,8 +12,7 @@ import java.util.function.Consumer;
 
 /**
  * The schema history, for connectors that learn from the database's log how tables changed. Python sends the history at
- * the start. It
- * receives each new record as a frame, before the rows that need the record.
+ * the start, and receives each new record as a frame, before the rows that need the record.
  */
 public final class History extends AbstractSchemaHistory {
     private static final List<byte[]> RECORDS = new ArrayList<>();
