@@ -142,7 +142,7 @@ def main() -> None:
     figures = {}
     for form in [options.form] if options.form else FORMS:
         messages = _messages(form, count, options.rows)
-        gc.freeze()  # a service never has all messages in memory, so do not search them
+        gc.freeze()  # a service never has all messages in memory, so the collector must not search them
         rounds = [_measured(messages) for _ in range(1 if options.quick else options.rounds)]
         figures[form] = _median(rounds)
         print(

@@ -115,8 +115,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = folder / "venv"
     venv.create(home, symlinks=True)
     run(sys.executable, "-m", "pip", "--python", home, "install", "--no-deps", "--no-index", wheel, cwd=folder)
-    # The path in this .pth file is only appended to sys.path. Python does not read the .pth files in that folder, so
-    # the editable install of the checkout has no effect.
+    # A .pth file only appends the folder that it names to sys.path. Python does not read the .pth files in that folder,
+    # so the editable install of the checkout has no effect.
     packages = sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)})
     Path(packages, "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     return home / "bin"
@@ -284,7 +284,7 @@ def test_a_job_in_a_terminal_shows_its_progress(installed: Path, configuration: 
     chunks: list[bytes] = []
 
     def read_terminal() -> None:
-        with contextlib.suppress(OSError):  # raised once the job's end is closed
+        with contextlib.suppress(OSError):  # raised after the job's end of the terminal is closed
             while True:
                 chunks.append(os.read(terminal, 65536))
 

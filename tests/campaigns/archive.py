@@ -327,7 +327,9 @@ class _Block:
         return summary
 
     def _kill(self, options: Sequence[str]) -> None:
-        """Kills a run after a random time, or after it has written some files, because it writes only briefly."""
+        """Kills a run after a random time, or after it has written some files: it writes only briefly, so a random time
+        would rarely kill it then.
+        """
         self._job.start(*options)
         if self._takes_s and self._rng.random() < 0.4:
             code = self._job.ended(self._rng.uniform(0.2, 1.2) * self._takes_s)

@@ -114,7 +114,7 @@ def _repeat_until_done(ask: Callable[[], dict[str, Future[None]]], done_code: in
 
 
 class KafkaBlock(Block):
-    """A block whose broker and topics fail as well. If the broker's disk is small, it can become full."""
+    """A block whose broker and topics fail as well. If the broker's disk is small, the disk can become full."""
 
     def __init__(
         self,

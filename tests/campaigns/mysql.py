@@ -1,7 +1,7 @@
 """Threads write to MySQL, while the service, the server and the link between them fail, and a replica is promoted.
 
-Tables are read all the time, because signals request it, and because definitions change. Triggers number the changes of
-each key, and the changelog must have exactly these numbers, in their order (see `_mysql.judge`).
+The service reads tables all the time, because signals request this and because definitions change. Triggers number the
+changes of each key, and the changelog must have exactly these numbers, in their order (see `_mysql.judge`).
 """
 
 import contextlib

@@ -176,14 +176,14 @@ def _message(record: Record, *, ordinal: bool) -> str:
 def _provenance(record: Record, *, ordinal: bool) -> str:
     """Returns the codec's provenance without the members that README.md leaves out. The context is not reformatted."""
     provenance = record.envelope.provenance
-    told = json.loads(json_codec.provenance_json(provenance))
-    source = told.pop("source")
+    members = json.loads(json_codec.provenance_json(provenance))
+    source = members.pop("source")
     shown = {name: source.pop(name) for name in ("table", "op")}
     for name in ("connector", "name", "database", "position", "transaction", "committedAt"):
         del source[name]
     if ordinal:
         shown["ordinal"] = provenance.source.position.ordinal
-    stamped = told if provenance.stamp != DEFAULT_STAMP else {}
+    stamped = members if provenance.stamp != DEFAULT_STAMP else {}
     texts = {name: _json(value) for name, value in {**stamped, "source": {**shown, **source}}.items()}
     if provenance.stamp.context is not None:
         texts["context"] = provenance.stamp.context

@@ -86,8 +86,8 @@ def _await(broker: Broker, topics: Sequence[str]) -> None:
     while missing:
         if time.monotonic() > deadline:
             raise TimeoutError
-        known = consumer.list_topics(timeout=30).topics
-        for topic in missing & set(known):
+        present = consumer.list_topics(timeout=30).topics
+        for topic in missing & set(present):
             if consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1]:
                 missing.discard(topic)
         time.sleep(0.5)

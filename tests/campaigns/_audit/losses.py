@@ -107,7 +107,7 @@ class Losses(Site):
         """Copies the files of the stopped server, and returns the copy and the end of its log."""
         self.server.stop()
         output = self.server.run("pg_controldata", str(self.server.data_dir))
-        assert "shut down\n" in output, f"the server did not stop in order: {output}"
+        assert "shut down\n" in output, f"the server did not shut down properly: {output}"
         end = _END.search(output)
         assert end is not None
         copy = self.server.data_dir.with_name("copy")

@@ -197,7 +197,7 @@ def has_text(column: Column) -> bool:
 
 
 def rounded(document: bytes) -> object:
-    """Returns a document with fewer digits of doubles, because MySQL reads the last digit of some of them wrong."""
+    """Returns a document with fewer digits in its doubles, because MySQL misreads the last digit of some doubles."""
     return json.loads(document, parse_float=lambda token: f"{float(token):.12e}")
 
 

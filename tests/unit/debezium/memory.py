@@ -44,7 +44,9 @@ def entity(name: str, **settings: Any) -> Entity:
 
 
 class Topics:
-    """Parts with messages; see `Origin`. A reader receives them in random batches, or all `at_once`."""
+    """Implements `Origin`. `parts` has the messages of each part. A reader receives them in random batches, or all
+    `at_once`.
+    """
 
     name = "memory"
     samples = True
