@@ -70,7 +70,7 @@ def tokens_of(text: str) -> dict[str, msgspec.Raw]:
 
 
 def setting(values: Mapping[str, str]) -> Edit:
-    """Returns an edit that gives columns other values. The values are JSON texts."""
+    """Returns an edit that gives columns other values. The values are JSON, as text."""
 
     def edit(row: Row) -> Iterable[Row]:
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}

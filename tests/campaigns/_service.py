@@ -65,7 +65,10 @@ class Service:
         self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, fail_at: str | None = None, *arguments: str) -> None:
-        """Starts a process with these further arguments. It crashes at the fail point `NAME:N`, if one is given."""
+        """Starts a process with these further arguments.
+
+        If `fail_at` is `NAME:N`, the process crashes when it reaches the fail point NAME for the N-th time.
+        """
         environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
         paths = (LEAN["PYTHONPATH"], self.environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -140,7 +140,7 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The rows of the tables after the last transaction, and copies of the rows at the positions that are restored."""
+    """The rows of the tables after the transactions so far, and copies of the rows at the positions to restore."""
 
     def __init__(self, copied: Iterable[int]) -> None:
         self.rows: dict[str, dict[str, State]] = defaultdict(dict)

@@ -23,7 +23,7 @@ DURABLE: Mapping[str, str] = {
     "lock_wait_timeout": "2",
     "max_binlog_size": "1048576",
 }
-"""Settings with which a killed server keeps all commits, and its log has no commit that its tables lack."""
+"""With these settings, a killed server keeps all commits, and its log has no commit that its tables lack."""
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
 _WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
