@@ -165,7 +165,7 @@ def _median(rounds: Sequence[Figures]) -> Figures:
 
 
 def _measured(messages: Sequence[Message]) -> Figures:
-    """Processes all messages. Measures CPU time, because other work on the machine disturbs it less than the clock."""
+    """Processes all messages. Measures CPU time, which other work on the machine disturbs less than elapsed time."""
     settings = TranslationSettings(
         types={("public", "orders"): {name: declared for name, (_, declared) in _TYPES.items()}},
         schema_of=lambda number: to_avro(_KEY if number == _KEY_ID else _EVENT),

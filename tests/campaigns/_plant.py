@@ -16,7 +16,7 @@ from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]
-"""Returns the rows that replace a given row of the log: no row, the same row, another row, or several rows."""
+"""Returns the rows that replace a given row of the changelog: no row, the same row, another row, or several rows."""
 
 
 def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:

@@ -190,7 +190,7 @@ class _Block:
     # Planted drift
 
     def _plant(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Plants drift for some static rows in the log's files. Returns the drift to be found, by entity and key."""
+        """Plants drift for some static rows in the changelog's files. Returns the planted drift by entity and key."""
         self._until_published()
         rows = {
             entity_and_key: row

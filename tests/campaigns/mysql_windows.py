@@ -130,7 +130,7 @@ class _Taking:
         """Reads until `is_over` returns true."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_over():
-            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk by marks is wrong"
+            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk read by marks is wrong"
             piece = self.source.read(0.1)
             if piece is not None:
                 for rows in piece.rows:

@@ -56,7 +56,7 @@ class GoldenDatabase(Protocol):
 
 
 def run_golden(script: Script, database: GoldenDatabase) -> list[list[str]]:
-    """Runs the script. Returns the output of each step: its messages, stops and changed columns, as JSON texts."""
+    """Runs the script. Returns the output of each step: its messages, stops and changed columns, each as JSON text."""
     changelog = _Changelog(database, script.config)
     try:
         return [
@@ -116,8 +116,8 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """Yields everything that the server's log has at the time of the call. If the source stops, the last text is
-        the stop.
+        """Yields everything that the server's log has at the time of the call. If the source stops, the last string
+        is the stop.
         """
         assert self._source is not None
         target = self._database.end_of_log()

@@ -12,8 +12,8 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the JSON texts of the
-    messages after it.
+    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the messages after
+    it, each as JSON text.
     """
 
     text: str
@@ -64,7 +64,7 @@ def render(script: Script, messages: Sequence[Sequence[str]]) -> str:
 
 
 def message_text(members: Sequence[tuple[str, str]]) -> str:
-    """Returns a JSON object as text. The values are given as JSON texts. A long object is broken between members."""
+    """Returns a JSON object as text. The values are JSON text already. A long object is broken between members."""
     lines = [""]
     for name, value in members:
         member = f"{json.dumps(name)}: {value}"

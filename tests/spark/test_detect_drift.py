@@ -1,4 +1,4 @@
-"""The job `detect_drift` with a real database and the real service. Tests plant drift: they edit the log's files."""
+"""The job `detect_drift` with a real database and the real service. Tests plant drift in the changelog's files."""
 
 import json
 import zlib
@@ -88,7 +88,7 @@ def service(site: Site) -> Iterator[Running]:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Run:
-    """Runs the job over the site."""
+    """Returns a function that runs the job over the site."""
     return partial(run, JOB, site.config, "--out", str(tmp_path / "drift"))
 
 
@@ -179,7 +179,7 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
     "14": ("an array", {"tags": '["x", "y"]'}),
     "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }
-"""The planted edits of the log's files, by key: a description, and the new JSON of each edited column."""
+"""The planted edits of the changelog's files, by key: a description, and the new JSON of each edited column."""
 
 
 def test_planted_drift_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:

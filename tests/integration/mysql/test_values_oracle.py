@@ -40,8 +40,8 @@ FLAVOURS: Mapping[Flavour, SourceFlavour] = {"mariadb": SourceFlavour.MARIADB, "
 class Table:
     """A table with one column, as the log and the catalogue describe it, and its values in the order of insertion.
 
-    `log` has the bytes of each value in the log, and `printed` the texts that these bytes are printed as. `query` has
-    the texts from a query.
+    `log` has the bytes of each value in the log, and `printed` has the same values as text. `query` has the text that a
+    query returns for each value.
     """
 
     in_log: Column
