@@ -21,7 +21,7 @@ RUN groupadd --gid 10001 changelog \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/changelog changelog \
     && install --directory --owner changelog --group changelog --mode 0750 /var/lib/changelog
 COPY --from=build /opt/changelog /opt/changelog
-# The address is the container's own; publish its port where it is to be reached. A file log goes to the volume.
+# The service listens on the container's own addresses: publish the port to reach it. A file log goes to the volume.
 ENV PATH=/opt/changelog/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 CHANGELOG__SERVICE__LISTEN=0.0.0.0:9464
 USER 10001:10001
 WORKDIR /var/lib/changelog

@@ -1,4 +1,4 @@
-# Everything that make sets up lives in .venv/ and .cache/. It needs Python 3.11 or newer, and no compiler.
+# Everything that make sets up is in .venv/ and .cache/. This needs Python 3.11 or newer, and no compiler.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo kafka jars engine wheel jobs docs test quick servers soak verdicts lint format bench lock clean
@@ -17,7 +17,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-head
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 
-# With it, each worker of the tests, and each program that they start, would compile all our modules again.
+# If it were set, each worker of the tests, and each program that they start, would compile all our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 CAMPAIGN ?=

@@ -59,7 +59,7 @@ class Module:
         if self.name in executor_modules:
             job_modules = {name for name in self._imported.values() if name.startswith(f"{JOBS}.")}
             for module in sorted(job_modules - executor_modules):
-                yield f"{self.file}: runs on executors and imports {module}, which is not listed as such"
+                yield f"{self.file}: runs on executors and imports {module}, which is not listed as executor code"
 
     def _shipped(self) -> Iterator[tuple[int, str]]:
         """Yields the line of each call that ships a function, and the module that defines this function."""

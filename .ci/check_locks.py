@@ -51,7 +51,7 @@ def problems(name: str, project: dict[str, Any]) -> Iterator[str]:
         yield f"{package} is {'not locked' if package in requirements else 'locked, but no longer required'}"
     for package, version, _ in blocks:
         if package in requirements and not requirements[package].specifier.contains(version, prereleases=True):
-            yield f"{package} is locked at {version}, required is {requirements[package].specifier}"
+            yield f"{package} is locked at {version}, but pyproject.toml requires {requirements[package].specifier}"
 
 
 def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:

@@ -40,7 +40,7 @@ FROM generate_series(1, %s) AS i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Seconds by the clock and of CPU for all rows. They include the start of Java, which takes about 2 s of CPU
+    """Wall-clock seconds and CPU seconds for all rows. They include the start of Java, which takes about 2 s of CPU
     time.
     """
 

@@ -52,7 +52,9 @@ TRANSACTION_ROWS = (1, 1000)
 FLAVOURS: tuple[Flavour, ...] = ("mysql", "mariadb")
 READERS = ("socket", "raw", "ours", "files", "snapshot")
 PUBLISHERS = (PEER, "json")
-"""Debezium is prepared first, because it needs a row, which our service then reads before the backlog is written."""
+"""The preparation of Debezium inserts a row. It comes first, so that our own preparation reads this row from the table
+and our service publishes only the backlog.
+"""
 CLIENTS: Mapping[Flavour, Sequence[str]] = {
     "mysql": ["mysqlbinlog", "--no-defaults", "--ssl-mode=DISABLED"],
     "mariadb": ["mariadb-binlog", "--no-defaults", "--skip-ssl"],

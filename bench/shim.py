@@ -142,7 +142,7 @@ def main() -> None:
     figures = {}
     for form in [options.form] if options.form else FORMS:
         messages = _messages(form, count, options.rows)
-        gc.freeze()  # a service never has all messages in memory, so do not search them
+        gc.freeze()  # a service never has all messages in memory, so the collector must not search them
         rounds = [_measured(messages) for _ in range(1 if options.quick else options.rounds)]
         figures[form] = _median(rounds)
         print(
@@ -165,7 +165,7 @@ def _median(rounds: Sequence[Figures]) -> Figures:
 
 
 def _measured(messages: Sequence[Message]) -> Figures:
-    """Processes all messages. Measures CPU time, because other work on the machine disturbs it less than the clock."""
+    """Processes all messages. Measures CPU time, which other work on the machine disturbs less than elapsed time."""
     settings = TranslationSettings(
         types={("public", "orders"): {name: declared for name, (_, declared) in _TYPES.items()}},
         schema_of=lambda number: to_avro(_KEY if number == _KEY_ID else _EVENT),

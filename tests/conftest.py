@@ -30,8 +30,10 @@ SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "
 """Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
 
 GROUPS = {"spark": "spark", "broker": "kafka", "registry": "kafka"}
-"""The groups of the tests with a fixture that starts a Java virtual machine. If a test has several, the first counts,
-so that Spark is started only once; then two workers each start a broker.
+"""Maps each fixture that starts a Java virtual machine to the group of its tests. One worker runs all tests of a group.
+
+A test with several of these fixtures is in the group of the first one. So only one worker starts Spark, although two
+workers may each start a broker.
 """
 
 

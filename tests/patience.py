@@ -15,7 +15,7 @@ PROGRAM_S = 300.0
 
 
 REST = 4
-"""How many times as long as a condition took to be checked, a wait rests before it checks the condition again."""
+"""After a check of a condition, a wait rests this many times as long as the check took."""
 
 
 def until(reached: Callable[[], bool], what: str) -> None:
@@ -31,7 +31,7 @@ def rest(began: float, least_s: float) -> float:
     """Rests between two checks of a condition, and returns the CPU time of this thread, in seconds, at the end.
 
     `began` is the thread's CPU time when the last check began. A check that reads a whole changelog takes longer than
-    `least_s`. Without a rest in proportion to it, the wait would take the CPU time that the awaited service needs.
+    `least_s`. If the rest were not in proportion to the check, the wait would take the CPU time that the service needs.
     """
     time.sleep(max(least_s, REST * (time.thread_time() - began)))
     return time.thread_time()

@@ -32,7 +32,9 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
 
 
 def fill_scattered(connection: psycopg.Connection, rows: int, random: Random) -> None:
-    """Commits `rows` changes in such transactions: first all inserts, and then the updates in random order."""
+    """Commits `rows` changes, `TRANSACTION_ROWS` in each transaction: first all inserts, and then the updates in random
+    order.
+    """
     for first in range(1, rows // 2 + 1, TRANSACTION_ROWS):
         connection.execute(_INSERT, [first, min(first + TRANSACTION_ROWS - 1, rows // 2)])
     ids = random.sample(range(1, rows // 2 + 1), rows // 2)

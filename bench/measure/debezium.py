@@ -138,7 +138,7 @@ class MysqlDebezium(_Debezium):
         """See `Publisher`. Runs Debezium until it has described the table, published a row, and stored its offset.
 
         Without a stored offset, Debezium would start at the end of the log. The row is not part of the backlog. A side
-        that was prepared before Debezium publishes it, too, and so has one change more.
+        that was prepared before Debezium would also publish this row, and so one change more.
         """
         self._create_topic(self._workspace.name, 1)  # for changes of tables
         topic = self._create_topic(self.topic, self._workspace.partitions)

@@ -26,7 +26,7 @@ from changelog.envelope.model import Stamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one drain: seconds by the clock, CPU seconds of the whole process, and its peak memory."""
+    """The figures of one drain: wall-clock seconds, CPU seconds of the whole process, and its peak memory."""
 
     seconds: float
     cpu_seconds: float
@@ -46,7 +46,7 @@ def timed(command: Sequence[str]) -> Figures:
     """Runs a command and returns its figures.
 
     Our own sides print how many seconds the drain took without the start of Python. If a command prints these seconds,
-    they replace the seconds by the clock.
+    they replace the wall-clock seconds.
     """
     started_at = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

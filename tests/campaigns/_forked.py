@@ -126,13 +126,13 @@ class Nursery:
 
 
 def serve(requests: socket.socket) -> list[str] | None:
-    """Forks a process for each request. Returns the arguments of `changelog` in such a process, and None in this
-    process after the last request.
+    """Forks a process for each request. In a forked process, returns the arguments of `changelog`. In the calling
+    process, returns None after the last request.
     """
     for name in MODULES:
         importlib.import_module(name)
     gc.freeze()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the services, and the requests end after it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must end only the services
     while True:
         request, files, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 2)
         with suppress(ChildProcessError):
@@ -149,7 +149,9 @@ def serve(requests: socket.socket) -> list[str] | None:
 
 
 def _begin(arguments: list[str], environment: Mapping[str, str], output: int, status: int) -> list[str]:
-    """Forks the service's process, in which this function returns. The calling process reports on it, and ends."""
+    """Forks the service's process, and returns only there. The calling process reports the id and the exit code of the
+    service's process, and ends.
+    """
     pid = os.fork()
     if pid:
         os.close(output)

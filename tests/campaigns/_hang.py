@@ -13,7 +13,7 @@ TIMEOUTS = """
 query_timeout_seconds = 2
 read_timeout_seconds = 3
 """
-"""Settings for `[source]`. With them, the service stops waiting for an answer before a hang ends (`HANG_S`)."""
+"""Settings for `[source]`. They make the service give up waiting for an answer sooner than a hang ends (`HANG_S`)."""
 
 HANG_S = (4.0, 8.0)
 
@@ -30,8 +30,9 @@ ORDER BY a.backend_start
 
 @contextlib.contextmanager
 def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
-    """Stops the backend of one session of the service that reads `slot`. Yields the kind of the session, or None if the
-    service has no session.
+    """Picks one session of the service that reads `slot`, and stops its backend while the `with` block runs.
+
+    Yields the kind of the session, or None if the service has no session.
     """
     sessions = _read_sessions(dsn, slot)
     if not sessions:
@@ -51,8 +52,8 @@ def hanging(dsn: str, slot: str, rng: random.Random) -> Iterator[str | None]:
 
 
 def _read_sessions(dsn: str, slot: str) -> list[tuple[int, str]]:
-    """Returns the process id and kind of each session. Waits for the first session, because the service may just have
-    been started.
+    """Returns the process id and kind of each session of the service. The service may just have been started, so the
+    function waits for the first session, at most `_STARTED_S` seconds.
     """
     deadline = time.monotonic() + _STARTED_S
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -56,7 +56,7 @@ class State:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of a comparison: counts of rows and of each kind of fault. `faults` has examples as texts."""
+    """The result of a comparison: counts of rows and of each kind of fault. `faults` describes examples."""
 
     rows: int = 0
     changes: int = 0

@@ -230,7 +230,7 @@ class Writer:
             self._tentative(cursor, action)
 
     def _tentative(self, cursor: Cursor, action: Callable[[Cursor], object]) -> None:
-        """Acts in a savepoint, which is rolled back half of the time, together with its stamp."""
+        """Runs `action` in a savepoint, after a stamp half of the time. Half of the savepoints are rolled back."""
         before = self._stamp
         with cursor.connection.transaction():
             if self._rng.random() < 0.5:

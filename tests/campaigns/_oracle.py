@@ -191,8 +191,8 @@ class _Transaction:
                 self._ordinal += 1
 
     def _message(self, message: messages.LogicalMessage) -> None:
-        """Counts a message. Stamps the records that were logged after it, even if the server delivered them before the
-        message.
+        """Counts a message. Stamps all records that were logged after the message, including those that the server
+        delivered before it.
 
         A message that has no identifier leaves the previous stamp in force.
         """

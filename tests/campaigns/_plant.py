@@ -16,7 +16,7 @@ from changelog.envelope.entity import TRUNCATE_KEY
 
 Row = dict[str, Any]
 Edit = Callable[[Row], Iterable[Row]]
-"""Returns the rows that replace a given row of the log: no row, the same row, another row, or several rows."""
+"""Returns the rows that replace a given row of the changelog: no row, the same row, another row, or several rows."""
 
 
 def rewrite(log: Path, edits: Mapping[tuple[str, str], Edit]) -> None:
@@ -70,7 +70,7 @@ def tokens_of(text: str) -> dict[str, msgspec.Raw]:
 
 
 def setting(values: Mapping[str, str]) -> Edit:
-    """Returns an edit that gives columns other values. The values are JSON texts."""
+    """Returns an edit that gives columns other values. The values are JSON, as text."""
 
     def edit(row: Row) -> Iterable[Row]:
         tokens = {name: bytes(token).decode() for name, token in tokens_of(row["current"]).items()}

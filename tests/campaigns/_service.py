@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 60.0
 
 LEAN = {"PYTHONPATH": str(Path(__file__).with_name("_without_pandas"))}
-"""Hides pandas from pyarrow, which imports pandas if it can: that takes a quarter of a start's time."""
+"""Hides pandas from pyarrow. Otherwise, pyarrow imports pandas, which takes a quarter of the time of a start."""
 
 IN_USE = ("is read by process", "reads the binary log for changelog", "is active for PID")
 
@@ -53,7 +53,7 @@ class Service:
     """
 
     nursery: Nursery | None = None
-    """Forks the processes of all services whose `environment` is empty. Without it, Python is started for each."""
+    """Forks the processes of all services whose `environment` is empty. Without a nursery, each start runs Python."""
 
     def __init__(self, config: Path, log: Path | None = None) -> None:
         self._config = config
@@ -65,7 +65,10 @@ class Service:
         self._process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, fail_at: str | None = None, *arguments: str) -> None:
-        """Starts a process with these further arguments. It crashes at the fail point `NAME:N`, if one is given."""
+        """Starts a process with these further arguments.
+
+        If `fail_at` is `NAME:N`, the process crashes when it reaches the fail point NAME for the N-th time.
+        """
         environment = {**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"}
         paths = (LEAN["PYTHONPATH"], self.environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -98,8 +101,8 @@ class Service:
         return self._process.poll()
 
     def check(self) -> None:
-        """Raises AssertionError if the process ended by itself. There is one exception: the server may still have a
-        session of a killed service, which reads the log. Then the process is started again with the same arguments.
+        """Raises AssertionError if the process ended by itself. There is one exception: a session of a
+        killed service may still read the server's log. Then the process is started again with the same arguments.
         """
         if self.exit_code in (None, -signal.SIGKILL):
             return

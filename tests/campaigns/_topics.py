@@ -1,6 +1,6 @@
 """A changelog on a broker, read by plain consumers, without the product's own reader.
 
-Each partition is checked in the order of its offsets. `_judge` gets the rows of all partitions, merged by position.
+Each partition is checked in the order of its offsets. `_judge` receives the rows of all partitions, merged by position.
 """
 
 import heapq

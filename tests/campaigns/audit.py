@@ -59,7 +59,7 @@ class Files:
 
 
 class FilesBlock(Block):
-    """A block with rows that are too wide for Kafka. If the disk of its changelog is `small`, it can become full."""
+    """A block with rows that are too wide for Kafka. If the changelog's disk is `small`, the disk can become full."""
 
     small = False
 

@@ -318,9 +318,9 @@ class _Block:
             messages = list(consumed(client, f"app.public.{table}"))
             for number in range(PARTITIONS):
                 part = f"app.public.{table}/{number}"
-                written = [message.value for message in self._producer.writer.parts[part]]
+                sent_values = [message.value for message in self._producer.writer.parts[part]]
                 arrived = [message for message in messages if message.partition == number]
-                assert [message.value for message in arrived] == written, f"{part} has {len(arrived)} messages"
+                assert [message.value for message in arrived] == sent_values, f"{part} has {len(arrived)} messages"
                 ends[part] = max((message.offset + 1 for message in arrived), default=0)
         return ends
 

@@ -43,7 +43,7 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.files.openCostInBytes": "1",
 }
-"""Settings for small tables: to compile a query and to start many tasks would take longer than the query itself.
+"""Settings for small tables: compiling a query and starting many tasks would take longer than the query itself.
 
 A session that the tests have already started does not have these settings.
 """
@@ -190,7 +190,7 @@ class _Block:
     # Planted drift
 
     def _plant(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Plants drift for some static rows in the log's files. Returns the drift to be found, by entity and key."""
+        """Plants drift for some static rows in the changelog's files. Returns the planted drift by entity and key."""
         self._until_published()
         rows = {
             entity_and_key: row
@@ -247,7 +247,7 @@ class _Block:
             connection.execute("UPDATE odd SET touched = touched + 1 WHERE id <= %s", [STATIC])
 
     def _until_published(self) -> None:
-        """Waits until the last writes to the static rows are published. Later, they would undo the planted drift."""
+        """Waits until the writes to the static rows are published, because later they would undo planted drift."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8").fetchone()
         assert row is not None

@@ -1,7 +1,7 @@
 """Threads write to MySQL, while the service, the server and the link between them fail, and a replica is promoted.
 
-Tables are read all the time, because signals request it, and because definitions change. Triggers number the changes of
-each key, and the changelog must have exactly these numbers, in their order (see `_mysql.judge`).
+The service reads tables all the time, because signals request this and because definitions change. Triggers number the
+changes of each key, and the changelog must have exactly these numbers, in their order (see `_mysql.judge`).
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
 CATCH_UP_S = 1200.0
-"""How long the service may take to catch up at the end. It opens its source again for each of dozens of signals, which
+"""How long the service may take to catch up at the end. Each of dozens of signals makes it open its source again, which
 takes seconds on a busy machine.
 """
 OUTAGE_S = 4.0
@@ -126,7 +126,7 @@ class _Soak:
     def _round(self, seconds: float) -> None:
         """Lets the service run for a while, and makes one thing fail.
 
-        If the service is to crash at a fail point, it gets more time to reach it.
+        If the service is to crash at a fail point, the service gets more time to reach that point.
         """
         crashed = self._service.wait(seconds * (5 if self._fail_at else self._rng.random()))
         if crashed:

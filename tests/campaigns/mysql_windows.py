@@ -6,7 +6,7 @@ order than that of the log. Some commits are delayed after they are logged and b
 At the same time, the table is also read by marks (see `_mysql.marks`). `marks` counts the chunks of these reads, and
 `marks_wrong` the chunks that have a stale row. On servers that make commits visible in the order of the log, no such
 chunk may be wrong. On the third server, a round lasts until a chunk is wrong. This proves that the round had commits
-that an incorrect reader gets wrong.
+that an incorrect reader would place wrongly.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ class _Taking:
         """Reads until `is_over` returns true."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_over():
-            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk by marks is wrong"
+            assert time.monotonic() < deadline, "the table is not read to its end, or no chunk read by marks is wrong"
             piece = self.source.read(0.1)
             if piece is not None:
                 for rows in piece.rows:

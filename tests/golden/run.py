@@ -56,7 +56,7 @@ class GoldenDatabase(Protocol):
 
 
 def run_golden(script: Script, database: GoldenDatabase) -> list[list[str]]:
-    """Runs the script. Returns the output of each step: its messages, stops and changed columns, as JSON texts."""
+    """Runs the script. Returns the output of each step: its messages, stops and changed columns, each as JSON text."""
     changelog = _Changelog(database, script.config)
     try:
         return [
@@ -116,8 +116,8 @@ class _Changelog:
         self.open()
 
     def read(self) -> Iterator[str]:
-        """Yields everything that the server's log has at the time of the call. If the source stops, the last text is
-        the stop.
+        """Yields everything that the server's log has at the time of the call. If the source stops, the last string
+        is the stop.
         """
         assert self._source is not None
         target = self._database.end_of_log()
@@ -176,14 +176,14 @@ def _message(record: Record, *, ordinal: bool) -> str:
 def _provenance(record: Record, *, ordinal: bool) -> str:
     """Returns the codec's provenance without the members that README.md leaves out. The context is not reformatted."""
     provenance = record.envelope.provenance
-    told = json.loads(json_codec.provenance_json(provenance))
-    source = told.pop("source")
+    members = json.loads(json_codec.provenance_json(provenance))
+    source = members.pop("source")
     shown = {name: source.pop(name) for name in ("table", "op")}
     for name in ("connector", "name", "database", "position", "transaction", "committedAt"):
         del source[name]
     if ordinal:
         shown["ordinal"] = provenance.source.position.ordinal
-    stamped = told if provenance.stamp != DEFAULT_STAMP else {}
+    stamped = members if provenance.stamp != DEFAULT_STAMP else {}
     texts = {name: _json(value) for name, value in {**stamped, "source": {**shown, **source}}.items()}
     if provenance.stamp.context is not None:
         texts["context"] = provenance.stamp.context

@@ -12,8 +12,8 @@ CONFIG, COMMAND, EXPECTED = "--# ", "--> ", "-> "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the JSON texts of the
-    messages after it.
+    """A statement or a command. `text` has its lines exactly as in the file. `expected` has the messages after
+    it, each as JSON text.
     """
 
     text: str
@@ -36,7 +36,7 @@ def parse(text: str) -> Script:
     lines = text.removesuffix("\n").split("\n")  # `splitlines` would also split at U+2028 and others
     config = tomllib.loads("\n".join(line.removeprefix(CONFIG) for line in lines if line.startswith(CONFIG)))
     steps: list[Step] = []
-    held: list[str] = []
+    step_lines: list[str] = []
     expected: list[list[str]] = []
     for line in [*lines, ""]:
         if line.startswith(EXPECTED):
@@ -48,23 +48,23 @@ def parse(text: str) -> Script:
         if expected:
             steps[-1] = _with(steps[-1], ["".join(_spaced(part)) for part in expected])
             expected = []
-        held.append(line)
-        if line.startswith(COMMAND) or _ends(held):
-            steps.append(_step(held))
-            held = []
-    return Script(config=config, steps=tuple(steps), tail="\n".join(held))
+        step_lines.append(line)
+        if line.startswith(COMMAND) or _ends(step_lines):
+            steps.append(_step(step_lines))
+            step_lines = []
+    return Script(config=config, steps=tuple(steps), tail="\n".join(step_lines))
 
 
-def render(script: Script, found: Sequence[Sequence[str]]) -> str:
-    """Returns the text of the file, with the messages in `found` instead of the expected ones."""
+def render(script: Script, messages: Sequence[Sequence[str]]) -> str:
+    """Returns the text of the file, with `messages`, a list for each step, instead of the expected ones."""
     parts = []
-    for step, messages in zip(script.steps, found, strict=True):
-        parts += [step.text, *(EXPECTED + message for message in messages)]
+    for step, step_messages in zip(script.steps, messages, strict=True):
+        parts += [step.text, *(EXPECTED + message for message in step_messages)]
     return "\n".join([*parts, script.tail]).rstrip("\n") + "\n"
 
 
 def message_text(members: Sequence[tuple[str, str]]) -> str:
-    """Returns a JSON object as text. The values are given as JSON texts. A long object is broken between members."""
+    """Returns a JSON object as text. The values are JSON text already. A long object is broken between members."""
     lines = [""]
     for name, value in members:
         member = f"{json.dumps(name)}: {value}"

@@ -1,4 +1,4 @@
--- With this policy, the service stops at a change without a stamp. An operator can then pass the stop.
+-- With this policy, the service stops at a change without a stamp. An operator can then get past the stop.
 --# mysql = true
 --# [entities.orders]
 --# table = "public.orders"

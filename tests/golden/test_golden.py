@@ -49,7 +49,7 @@ def test_golden_on_mysql(file: Path, mysql_server: Server, mysql_database: str) 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_golden_file_is_what_the_writer_writes(file: Path) -> None:
     script = parse(file.read_text())
-    assert [[plain(each) for each in messages] for messages in _expected(parse(render(script, _expected(script))))] == (
+    assert [[plain(text) for text in messages] for messages in _expected(parse(render(script, _expected(script))))] == (
         _expected(script)
     )
 

@@ -21,7 +21,7 @@ def test_the_snapshot_has_the_rows_that_a_transaction_wrote_before_their_table_w
     """The stream has only the changes that the transaction made after the table was added.
 
     The table is read after the transaction has ended. So the rows that are read include the changes that the
-    transaction made before that.
+    transaction made before the table was added.
     """
     site.sql(TABLE.format("early"), TABLE.format("late"))
     site.sql("INSERT INTO early VALUES (1, 0)", "INSERT INTO late VALUES (1, 0), (2, 0), (3, 0)")

@@ -96,7 +96,7 @@ def test_after_alter_type_rows_have_the_new_names(site: Site) -> None:
 
 
 def test_each_row_has_the_attribute_names_of_its_time(site: Site) -> None:
-    """Attributes are renamed while rows are written. A value in each row says in which turn the row was written."""
+    """Attributes are renamed while rows are written. Each row holds the number of the last rename before it."""
     with site.running() as service:
         service.until(site.is_read)
         key = 1
@@ -128,7 +128,7 @@ def check(composite: Any) -> None:
 
 @pytest.mark.parametrize("triggered", [False, True], ids=["bare", "with the event trigger"])
 def test_a_service_that_lags_gives_no_older_row_a_newer_name(site: Site, *, triggered: bool) -> None:
-    """The service knows from where on the new names are valid if the stream shows the transaction that alters the type.
+    """If the stream shows the transaction that alters the type, the service knows which rows come after it.
 
     The stream of PostgreSQL 14 always shows the transaction. The stream of newer versions shows it only if the event
     trigger writes a message.

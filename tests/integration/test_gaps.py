@@ -250,7 +250,7 @@ def test_the_service_continues_after_each_kind_of_damage(
     )
 
 
-def test_dropping_the_publication_stops_a_running_service_with_the_error_of_a_start(
+def test_dropping_the_publication_stops_a_running_service_with_the_same_error_as_a_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "LOOK_S", 0.1)

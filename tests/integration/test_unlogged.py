@@ -1,7 +1,7 @@
 """Changes that the database's log does not show: edits of the publication, changes of keys, and tables that exchange
 their names.
 
-The service notices them when it reads the catalogue. It does so at intervals, and at some events of the stream. Each of
+The service notices such a change when it reads the catalogue: at intervals, and at some events of the stream. Each of
 these reads is called a *look*.
 """
 

@@ -221,10 +221,10 @@ def test_a_partition_that_is_dropped_during_a_look_is_noticed_by_the_next_look(
     probe = evidence._probe
 
     def probe_and_drop(connection: psycopg.Connection[Any], leaf: int) -> evidence._PartitionProbe | None:
-        found = probe(connection, leaf)
-        if found is not None and found.name == "event_1":
+        partition = probe(connection, leaf)
+        if partition is not None and partition.name == "event_1":
             site.sql(*DROPPED)
-        return found
+        return partition
 
     with site.running() as service:
         service.until(site.is_read)

@@ -1,4 +1,4 @@
-"""Reads the binary log of a server in a test: from the files in its data folder, or as a replica gets it."""
+"""Reads the binary log of a server in a test: from the files in its data folder, or as a replica receives it."""
 
 import contextlib
 import struct

@@ -1,9 +1,9 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
 It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events. NAME is
-`postgres`, `mysql` or `mariadb`; without a FORM, all forms of it are captured. For each connector, FOLDER gets a file
-NAME.FORM.jsonl with its messages. The file NAME.published.json gets the values that our own reader of the database
-publishes for the same rows.
+`postgres`, `mysql` or `mariadb`; without a FORM, all forms of it are captured. The messages of each connector go
+to FOLDER/NAME.FORM.jsonl. The values that our own reader of the database publishes for the same rows go to
+FOLDER/NAME.published.json.
 
 A line of a file is either a schema, which later lines name by its number, or a message. The schema of a message, its
 payload, and all other texts are as they arrived, byte by byte.
@@ -31,13 +31,13 @@ LAST = "done"
 """The table whose row is the last change."""
 
 ID_BYTES = {"avro8": 8, "avroheaders": 0}
-"""How many bytes of a message in Avro hold the id of its schema, in forms in which these are not four."""
+"""The size in bytes of the schema's id in a message in Avro, by form. In all other forms, it is four."""
 
 CONTEXT = "__debezium.context."
 """The prefix of headers that say which run of a connector sent the message."""
 
 BEFORE, BETWEEN = '{"schema":', ',"payload":'
-"""The parts of a message with a schema: they stand before the schema, and between it and the payload."""
+"""The text before the schema of a message, and the text between the schema and the payload."""
 
 COMMON = {
     "tasks.max": "1",
@@ -86,8 +86,8 @@ def _await(broker: Broker, topics: Sequence[str]) -> None:
     while missing:
         if time.monotonic() > deadline:
             raise TimeoutError
-        known = consumer.list_topics(timeout=30).topics
-        for topic in missing & set(known):
+        existing_topics = consumer.list_topics(timeout=30).topics
+        for topic in missing & set(existing_topics):
             if consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1]:
                 missing.discard(topic)
         time.sleep(0.5)

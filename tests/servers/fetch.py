@@ -4,8 +4,8 @@ Most servers are a single archive in Maven Central; the environment variable `MA
 that consist of many jars are downloaded by their pom.xml.
 
 Some servers are packages of a Debian release, which need not be the release of this system. They are unpacked together
-with all libraries that they need, also the C library, and run with these. Nothing is installed. The environment
-variable `DEBIAN_MIRROR` names a mirror.
+with all libraries that they need, including the C library, and run with these libraries. Nothing is installed. The
+environment variable `DEBIAN_MIRROR` names a mirror.
 
 Some servers from Maven Central need libraries that the system may lack. If Debian has packages of them, the libraries
 are taken from there. They go into the server's folder and are not installed.

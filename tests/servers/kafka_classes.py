@@ -38,14 +38,14 @@ def main(lib: Path) -> None:
     archive = lib.with_name(CLASSES)
     archive.unlink(missing_ok=True)
     with temporary_folder("changelog-classes-") as folder:
-        written = folder / CLASSES
+        new_archive = folder / CLASSES
         # Java cannot archive some classes, and would print a warning for each of them.
-        options = (*BRIEF, f"-XX:ArchiveClassesAtExit={written}", "-Xlog:disable")
+        options = (*BRIEF, f"-XX:ArchiveClassesAtExit={new_archive}", "-Xlog:disable")
         with Broker(reachable(lib, folder), folder / "kafka", java=options) as broker:
             use(broker.bootstrap_servers)
-        if not written.exists():
+        if not new_archive.exists():
             sys.exit(f"Java wrote no archive {archive}")
-        shutil.copyfile(written, archive)
+        shutil.copyfile(new_archive, archive)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from changelog.connectors.servers.mysql import Server
 from tests.servers.mysql import version_of
 
 _NEW_WORDS = (8, 4)
-"""Since this version, MySQL does not accept the statements with the words MASTER and SLAVE. MySQL 8.0.15 accepts only
-these.
+"""From this version on, MySQL does not accept the statements with the words MASTER and SLAVE. MySQL 8.0.15 accepts only
+those statements.
 """
 
 

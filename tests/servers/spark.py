@@ -1,6 +1,4 @@
-"""Spark sessions on this machine for tests, campaigns and benchmarks. They have the jobs' settings and
-print nothing.
-"""
+"""Spark sessions on this machine for tests, campaigns and benchmarks, with the jobs' settings and without output."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The job `detect_drift` with a real database and the real service. Tests plant drift: they edit the log's files."""
+"""The job `detect_drift` with a real database and the real service. Tests plant drift in the changelog's files."""
 
 import json
 import zlib
@@ -88,7 +88,7 @@ def service(site: Site) -> Iterator[Running]:
 
 @pytest.fixture
 def detect(run: Run, site: Site, tmp_path: Path) -> Run:
-    """Runs the job over the site."""
+    """Returns a function that runs the job over the site."""
     return partial(run, JOB, site.config, "--out", str(tmp_path / "drift"))
 
 
@@ -98,7 +98,7 @@ def made_up(key: str) -> Edit:
 
 
 def test_values_that_change_without_a_log_record_are_found_and_rebuilt(run: Run, database: str, tmp_path: Path) -> None:
-    """A renamed label of an enum and a new expression of a generated column change rows, but not the log."""
+    """Renaming an enum label, or giving a generated column a new expression, changes rows, but not the log."""
     site = Site(database, tmp_path)
     site.sql(
         "CREATE TYPE mood AS ENUM ('glad', 'sad')",
@@ -179,7 +179,7 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
     "14": ("an array", {"tags": '["x", "y"]'}),
     "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }
-"""The edits of the log. For each key, it says what the edit is, and gives the new JSON of columns."""
+"""The planted edits of the changelog's files, by key: a description, and the new JSON of each edited column."""
 
 
 def test_planted_drift_is_found_and_nothing_else(site: Site, service: Running, detect: Run) -> None:

@@ -170,8 +170,8 @@ def test_a_standby_is_refused_with_a_hint(site: Site, own: Server, detect: Detec
 
 
 def test_a_commit_that_is_not_visible_yet_is_not_drift(site: Site, detect: Detect) -> None:
-    """The commits include one of key 1, whose other rows were lost. Its message has the previous row, which the job
-    compares.
+    """The changelog has lost all earlier messages of key 1. The message of its update, which is not visible yet, has
+    the row before the update, and the job compares that row.
     """
     with site.running() as service:
         service.until(lambda: all_rows_read(site))

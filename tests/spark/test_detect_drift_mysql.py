@@ -1,4 +1,4 @@
-"""The job `detect_drift` with real MySQL and MariaDB servers. Tests plant drift: they edit the log's files."""
+"""The job `detect_drift` with real MySQL and MariaDB servers. Tests plant drift in the changelog's files."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -57,12 +57,12 @@ def site(server: Server, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def detect(run: Run, site: Site) -> Run:
-    """Runs the job over the site."""
+    """Returns a function that runs the job over the site."""
     return partial(run, JOB, site.config)
 
 
 def plant(site: Site) -> None:
-    """Plants drift of every table in the log's files: altered rows, lost rows, and rows that never existed."""
+    """Plants drift of every table in the changelog's files: altered rows, lost rows, and rows that never existed."""
     rows = {entity_and_key: row for name in NAMES for entity_and_key, row in latest(site.log, name).items()}
     edits: dict[tuple[str, str], Edit] = {}
 

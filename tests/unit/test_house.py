@@ -102,7 +102,7 @@ def check_locks() -> ModuleType:
     [
         (LEFT, None),
         (LEFT.replace("    --hash=sha256:00\n", ""), "left has no hash"),
-        (LEFT.replace("2.1", "1.9"), "left is locked at 1.9, required is >=2"),
+        (LEFT.replace("2.1", "1.9"), "left is locked at 1.9, but pyproject.toml requires >=2"),
         (LEFT.replace("left", "right"), "left is not locked"),
         (LEFT + LEFT.replace("left", "right"), "right is locked, but no longer required"),
         ("--index-url https://packages.example/simple\n" + LEFT, "line 1 holds a path, an address or an option"),

@@ -90,7 +90,7 @@ class Recorded:
 
 
 def place(lsn: int, restores: Sequence[int]) -> int:
-    """Makes `lsn` unique. It is ambiguous because the server used positions again after each restore in `restores`."""
+    """Returns a unique number for `lsn`. After each restore in `restores`, the server used some positions again."""
     return sum(at < lsn for at in restores) * BRANCH + lsn
 
 

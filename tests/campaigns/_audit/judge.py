@@ -43,7 +43,7 @@ class Since:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result: counts of rows and of each kind of fault. `faults` has examples as texts.
+    """The result: counts of rows and of each kind of fault. `faults` describes examples.
 
     `unknown` counts values that are missing because they were unavailable in each message of their row. `in_gaps`
     counts transactions that the changelog may lack. `as_text` counts rows that have a composite as text, because its
@@ -86,7 +86,7 @@ def judge(
     tables: Tables,
     gaps: Sequence[Gap] = (),
 ) -> Verdict:
-    """The verdict on a changelog. The rows of each partition must come in the order in which a consumer gets them."""
+    """The verdict on a changelog. The rows of each partition must come in the order in which a consumer reads them."""
     verdict = Verdict()
     judged = _Judge(verdict, transactions, since, gaps)
     ordered = _ordered(rows, verdict)
@@ -140,7 +140,7 @@ def _epoch(position: str) -> str:
 
 
 class _Truth:
-    """The rows of the tables after the last transaction, and copies of the rows at the positions that are restored."""
+    """The rows of the tables after the transactions so far, and copies of the rows at the positions to restore."""
 
     def __init__(self, copied: Iterable[int]) -> None:
         self.rows: dict[str, dict[str, State]] = defaultdict(dict)

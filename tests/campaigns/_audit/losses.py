@@ -107,7 +107,7 @@ class Losses(Site):
         """Copies the files of the stopped server, and returns the copy and the end of its log."""
         self.server.stop()
         output = self.server.run("pg_controldata", str(self.server.data_dir))
-        assert "shut down\n" in output, f"the server did not stop in order: {output}"
+        assert "shut down\n" in output, f"the server did not shut down properly: {output}"
         end = _END.search(output)
         assert end is not None
         copy = self.server.data_dir.with_name("copy")
@@ -141,7 +141,7 @@ class Losses(Site):
         with self.without_migrations():
             self._run_over_gap(self._arguments_to_continue(ways[-1].split()), point, stored.epoch)
         emptied_entities: frozenset[str] | None = frozenset(emptied)
-        # After this crash, the new slot begins after the changelog's end, as if rows were lost.
+        # After a crash at this point, the new slot begins after the changelog's end, as if rows were lost.
         if point == "gap:slot-made" and before is None:
             emptied_entities = None if restored is not None else frozenset(self.names)
         self.gap_limits.append(

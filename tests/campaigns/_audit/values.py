@@ -68,8 +68,8 @@ def documented(row: State, types: Mapping[str, str]) -> State:
 def printed(composite: str) -> list[str]:
     """Parses the text that the database prints for a composite, such as `(7,"a b",)`.
 
-    Returns the texts of its values. They are sorted, because `to_jsonb` does not keep the order of the attributes. Both
-    null and '' become an empty text.
+    Returns its values as text, sorted, because `to_jsonb` does not keep the order of the attributes. Both null and ''
+    become an empty string.
     """
     parts = _PRINTED.findall(composite[1:-1])
     return sorted(re.sub(r'""|\\\\', lambda pair: pair[0][0], quoted) or bare for quoted, bare in parts)
@@ -131,9 +131,9 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def key_text(row: State, columns: Sequence[str]) -> str:
-    """The text of a row's key, whose columns hold integers or texts.
+    """The key of a row as text. Its columns hold integers or strings.
 
-    For a key of one column, it is the text of the value. For several columns, it is a compact JSON array of the texts.
+    For a key of one column, this is the value as text. For several columns, it is a compact JSON array of such values.
     """
     texts = [str(row[column]) for column in columns]
     return texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False, separators=(",", ":"))

@@ -89,8 +89,8 @@ class Verdict:
 
 class Comparison:
     """Compares the rows of our own source with those from Debezium. `described` has the types of columns, for messages.
-    `is_later` says that Debezium's time of a change may be before the time of its commit. `in_parts` says that
-    Debezium's events came through one topic for each table, so that only the rows of one table are in order.
+    With `is_later`, our time of a change may be later than Debezium's. With `in_parts`, Debezium's events came through
+    one topic for each table, so that only the rows of one table are in order.
     """
 
     def __init__(

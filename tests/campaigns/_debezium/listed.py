@@ -55,7 +55,7 @@ def members(value: Any) -> dict[str, Any]:
 
 
 def money(ours: Any, theirs: Any) -> bool:
-    """We publish the text of the server, Debezium a number."""
+    """We publish the text that the server prints, and Debezium publishes a number."""
     return bool(re.fullmatch(r"-?\$[\d,]+\.\d\d", ours)) and ours.replace("$", "").replace(",", "") == theirs
 
 
@@ -108,7 +108,7 @@ def in_utc(ours: Any, theirs: Any) -> bool:
 
 
 def range_text(ours: Any, theirs: Any) -> bool:
-    """We publish a range as an object, Debezium as the text of the server."""
+    """We publish a range as an object, and Debezium publishes the text that the server prints."""
     sides = members(ours)
     lower, upper, bounds = sides["lower"], sides["upper"], sides["bounds"]
     if bounds == "empty":
@@ -135,7 +135,7 @@ def fraction_digits(ours: Any, theirs: Any) -> bool:
 
 
 def no_day(ours: Any, theirs: Any) -> bool:
-    """If a part of a date or a timestamp is 0, we publish the server's text, and Debezium publishes null."""
+    """If a part of a date or a timestamp is 0, we publish the text that the server prints. Debezium publishes null."""
     return theirs is None and bool(re.match(r"0000-|\d{4}-00-|\d{4}-\d\d-00", ours))
 
 

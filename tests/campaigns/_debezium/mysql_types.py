@@ -20,8 +20,8 @@ NOT_CARRIED: Mapping[Flavour, str] = {
 
 Its parser of definitions refuses INET4 and INET6. Its connector does not decompress columns, and fails with labels in
 the character set `binary`. The driver with which it reads tables fails with negative numbers that have leading zeros.
-YEAR fails in a table with eight numbers: MySQL's log has a list that says which columns of numbers are unsigned. In 8.0
-this list leaves out YEAR. Debezium expects YEAR in it, and reads beyond its end.
+YEAR fails in a table with eight columns of numbers: MySQL's log has a list that says which of these columns are
+unsigned. In 8.0, the list leaves out columns of type YEAR. Debezium expects them, and reads beyond the list's end.
 """
 
 
@@ -82,7 +82,7 @@ KEYS: Sequence[tuple[str, Callable[[int], str]]] = (
     ("DATE", lambda number: f"DATE_ADD('1970-01-02', INTERVAL {number} DAY)"),
     ("DECIMAL(12,2)", lambda number: f"{number}.50"),
 )
-"""Types of key columns, with the SQL of the key that has a number."""
+"""Types of key columns, each with a function that returns the SQL of key number N."""
 
 
 def small(random: Random) -> str:

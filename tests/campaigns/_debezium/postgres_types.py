@@ -310,4 +310,4 @@ KEYS: Sequence[tuple[str, Callable[[int], str]]] = (
     ("date", lambda number: f"(date '1970-01-01' + {number})"),
     ("numeric(12,2)", lambda number: f"{number}.50"),
 )
-"""Types of key columns, with the literal of the key that has a number."""
+"""Types of key columns, each with a function that returns the literal of key number N."""

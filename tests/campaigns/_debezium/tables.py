@@ -22,7 +22,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyColumn:
-    """A column of a key: its type, and a function that returns the SQL of the value with a number."""
+    """A column of a key: its type, and a function that returns the SQL of value number N."""
 
     name: str
     definition: str

@@ -22,7 +22,7 @@ Execute = Callable[[str], None]
 class Dialect(Protocol):
     """What differs between the databases.
 
-    `scans` says that a statement that changes several rows may wait for locks of rows that it does not change.
+    If `scans` is true, a statement that changes several rows may wait for locks of rows that it does not change.
     """
 
     begin: str

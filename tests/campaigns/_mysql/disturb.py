@@ -96,7 +96,7 @@ class Disturber:
     def _hold(self, cursor: Cursor, _: Table) -> None:
         """For a while, delays each commit after it is logged and delivered, and before it becomes visible.
 
-        Each commit waits for the acknowledgement of a replica. There is no such replica, so it waits for HOLD_MS.
+        Each commit waits for a replica's acknowledgement. There is no such replica, so the commit waits for HOLD_MS.
         """
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")

@@ -49,8 +49,8 @@ class Gates:
     All transactions pass `transactions`. DDL and the steps of XA transactions pass `fragile`, which is closed while the
     server is killed: if old versions of a server are killed in the middle of such a statement, their tables and their
     log disagree. A thread that needs both gates takes `transactions` first. A thread holds the lock `deciding` while it
-    commits or rolls back prepared XA transactions: if two sessions end the same one, MySQL can log both a commit and a
-    rollback.
+    commits or rolls back prepared XA transactions: if two sessions end the same transaction, MySQL can log both a
+    commit and a rollback.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ def _update(server: Server, database: str, rng: random.Random, over: threading.E
 
 
 def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
-    """Lets each commit wait for a replica's acknowledgement. There is no replica, so it waits for HOLD_MS."""
+    """Lets each commit wait for a replica's acknowledgement. There is no replica, so the commit waits for HOLD_MS."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
         cursor.execute(f"SET GLOBAL rpl_semi_sync_master_timeout = {HOLD_MS}")
@@ -104,7 +104,7 @@ class _State(msgspec.Struct):
 
 @dataclass(slots=True)
 class HotJudge:
-    """Judges the rows that a source returns after one opening, in their order.
+    """Judges the rows that a source returns, in their order. The source is opened only once.
 
     An update must have the next number of its row. A row that was read from the table must have the number of the last
     update that was published before it; `stale` counts the rows that have another number. `wrong` counts the rows whose

@@ -23,7 +23,7 @@ DURABLE: Mapping[str, str] = {
     "lock_wait_timeout": "2",
     "max_binlog_size": "1048576",
 }
-"""Settings with which a killed server keeps all commits, and its log has no commit that its tables lack."""
+"""With these settings, a killed server keeps all commits, and its log has no commit that its tables lack."""
 
 _GTIDS: Mapping[Flavour, str] = {"mariadb": "@@global.gtid_binlog_pos", "mysql": "@@global.gtid_executed"}
 _WAIT: Mapping[Flavour, str] = {"mariadb": "MASTER_GTID_WAIT", "mysql": "WAIT_FOR_EXECUTED_GTID_SET"}
@@ -32,7 +32,7 @@ _ANSWER_S = 30.0
 
 
 class Servers:
-    """A server, its replica if it has one, and the proxy before it. The tables are in the database named `database`."""
+    """A server, its replica if it has one, and the proxy in front of it. `database` has the tables."""
 
     def __init__(self, primary: Server, replica: Server | None, proxy: Proxy, database: str) -> None:
         self.primary, self.database, self.proxy, self.gates = primary, database, proxy, Gates()
@@ -122,7 +122,7 @@ def _gtids(cursor: Cursor, flavour: Flavour) -> str:
 
 @contextlib.contextmanager
 def running_servers(version: str, database: str, rng: random.Random) -> Iterator[Servers]:
-    """Runs a server of a version (`tests.servers.mysql`) with an empty database, and a proxy before the server.
+    """Runs a server of a version (`tests.servers.mysql`) with an empty database, and a proxy in front of it.
 
     In most cases, it also runs a replica of the server. Half of the MySQL servers are configured so that they may make
     commits visible in another order than the log's.

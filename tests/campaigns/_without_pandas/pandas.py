@@ -1,3 +1,3 @@
-"""Hides pandas: it precedes the real module on a service's path, so that pyarrow does not import that."""
+"""Hides pandas: on a service's path, this module precedes the real pandas, so pyarrow cannot import pandas."""
 
 raise ImportError("the service is installed without pandas")

@@ -276,7 +276,7 @@ END LOOP; END $$
 def test_an_object_that_a_running_service_needs_is_removed(
     stopped_site: Site, monkeypatch: pytest.MonkeyPatch, statement: str, kind: Kind, text: str, look_s: float
 ) -> None:
-    """It does not matter how often the service looks at the catalogue: its error says what happened."""
+    """However often the service looks at the catalogue, its error says what happened."""
     monkeypatch.setattr(watch, "LOOK_S", look_s)
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))

@@ -1,5 +1,5 @@
 """Tests every stop that a change in the server's log causes. Each start of the service and `check` report the same
-error, and an operator can pass the stop.
+error, and an operator can get past the stop.
 """
 
 import json
@@ -32,8 +32,8 @@ class Case:
     """A cause of stops, which happens while the service is stopped.
 
     The last `stops` statements of `cause` each make the service stop. `mended` repairs the table. `default` has the
-    messages that the service publishes for the cause if the operator accepts with `default`; it is None if the operator
-    cannot choose `default`. `last` is the key of a row that is written after the cause.
+    messages that the service publishes for the cause if the operator's decision is `default`. It is None if the
+    operator cannot decide so. `last` is the key of a row that is written after the cause.
     """
 
     message: str
@@ -105,7 +105,7 @@ ABSENT = "00000001/0000000000000001/00000000"
 @pytest.mark.parametrize(
     ("name", "decision"), [(name, decision) for name, case in CASES.items() for decision in case.choices]
 )
-def test_a_stop_is_reported_and_passed(
+def test_a_stop_is_reported_and_an_operator_gets_past_it(
     site: Site, name: str, decision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[name]
@@ -185,7 +185,7 @@ def test_accept_refuses_positions_at_which_the_service_did_not_stop(stopped_site
     assert (code, len(lines)) == (2, 1)
 
 
-def test_a_stop_at_changed_columns_is_passed_by_schemas_accept(
+def test_schemas_accept_gets_past_a_stop_at_changed_columns(
     stopped_site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stopped_site.sql("ALTER TABLE guest RENAME name TO nick", "INSERT INTO guest VALUES (2)")

@@ -126,8 +126,8 @@ def java_of(parent: int) -> int | None:
     return None
 
 
-def gone(process: int) -> bool:
-    """Says whether the process has ended, even if its parent has not waited for it."""
+def has_ended(process: int) -> bool:
+    """Returns whether the process has ended, even if its parent has not waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -19,7 +19,7 @@ from changelog.connectors.debezium.process import EngineProcess
 from changelog.connectors.java import find_java
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
 from changelog.envelope.errors import ChangelogError, Kind
-from tests.integration.debezium.site import connector, create_table, gone, java_of, kill, program
+from tests.integration.debezium.site import connector, create_table, has_ended, java_of, kill, program
 from tests.patience import PATIENCE_S, until
 from tests.servers import engine_jars
 
@@ -37,7 +37,7 @@ class HandlerError(Exception):
     """What a handler raises."""
 
 
-def test_a_handler_gets_the_snapshot_and_the_stream_and_again_a_batch_that_it_refused(
+def test_a_handler_receives_the_snapshot_and_the_stream_and_a_refused_batch_again(
     database: str, jars: Path, tmp_path: Path
 ) -> None:
     create_table(database, 3)
@@ -150,7 +150,7 @@ def test_bytes_in_flight_are_limited_and_a_transaction_continues_after_any_row(d
 
 
 def test_the_process_ends_with_its_parent_although_its_input_stays_open(jars: Path) -> None:
-    """As if another child of the parent had inherited the pipe: this test holds the pipe's other end open."""
+    """The test holds the pipe's other end open, as if another child of the parent had inherited the pipe."""
     command = Launch(properties={}, jars=jars).command(find_java())
     parent = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- & exec sleep 1000', "sh", *command]
     with subprocess.Popen(parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -198,7 +198,7 @@ def test_kills_lose_nothing_and_repeat_nothing_if_events_and_offsets_are_one_com
             time.sleep(draw.random() * 0.1)
             killed = [java, process.pid][number % 2]
             kill(killed)
-            until(partial(gone, java), "Java outlives its parent")
+            until(partial(has_ended, java), "Java outlives its parent")
             if killed == java:
                 wait_for(inserted)  # the program runs the engine again
     with sqlite3.connect(applied) as connection_to_applied:
@@ -217,7 +217,7 @@ def _insert(dsn: str, before: int, rows: int) -> int:
 
 
 def _streams(dsn: str) -> bool:
-    """Says whether the connector has taken its slot."""
+    """Returns whether the connector has taken its slot."""
     with psycopg.connect(dsn) as connection:
         query = "SELECT count(*) FROM pg_replication_slots WHERE active AND database = current_database()"
         return connection.execute(query).fetchone() == (1,)

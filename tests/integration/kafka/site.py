@@ -83,10 +83,8 @@ class Site:
 
     @contextlib.contextmanager
     def running(self, *, accept: bool = False, accept_cluster: bool = False) -> Iterator[Running]:
-        """Yields the service, which runs in a thread and is stopped at the end. Raises the service's error, if there is
-        one.
-
-        Then waits until readers see all messages.
+        """Yields the service, which runs in a thread. At the end, stops it, raises its error if there is one, and waits
+        until readers see all messages.
         """
         service = Running(Service(self.settings, accept_settings=accept, accept_cluster=accept_cluster))
         try:
@@ -130,8 +128,8 @@ class Site:
         return alive
 
     def table(self, entity: str) -> dict[str, Any]:
-        """Returns the rows of the table. The keys are the texts of the column `id`, and the rows are the JSON that the
-        database prints.
+        """Returns the rows of the table. The keys are the values of the column `id` as text, and the rows are the JSON
+        that the database prints.
         """
         with psycopg.connect(self.dsn, row_factory=dict_row) as connection:
             rows = connection.execute(f"SELECT to_json(t) AS row FROM {entity} AS t".encode()).fetchall()
@@ -140,8 +138,8 @@ class Site:
     def plant(self, entity: str, changes: Mapping[str, Mapping[str, str] | None]) -> None:
         """Appends changes to the changelog through the sink: states that the table never had, or None for a delete.
 
-        The service must be stopped. A change maps columns to JSON texts. Everything else is copied from the key's last
-        row, or from another key's row if this key has no row. A key that had rows stays in its partition.
+        The service must be stopped. A change maps columns to values as JSON text. Everything else is copied from the
+        key's last row, or from another key's row if this key has no row. A key that had rows stays in its partition.
         """
         last_records = {record.place.key: record for record in self.records(entity)}
         alive = {key: record for key, record in last_records.items() if record.envelope.current is not None}

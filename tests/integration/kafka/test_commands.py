@@ -192,7 +192,7 @@ def _deltas(site: Site, entity: str) -> None:
     ensure(client, delta_topics_of(site.name, {entity: topics[name]}), create=True, replication_factor=None)
 
 
-def test_a_stop_is_passed_and_a_running_service_cannot_be_changed(site: Site) -> None:
+def test_accept_gets_past_a_stop_and_a_running_service_cannot_be_changed(site: Site) -> None:
     site.published(1)
     site.sql("TRUNCATE orders", "INSERT INTO orders VALUES (1, 'NEW')")
     error = site.service().ended()
@@ -227,7 +227,7 @@ def test_a_stop_is_passed_and_a_running_service_cannot_be_changed(site: Site) ->
 
 
 @pytest.mark.parametrize("decision", ["skip", "dead-letter"])
-def test_a_stop_at_a_message_that_is_too_large_is_passed(site: Site, decision: str) -> None:
+def test_accept_gets_past_a_stop_at_a_message_that_is_too_large(site: Site, decision: str) -> None:
     site.published(1)
     large = "SELECT 1, string_agg(md5(n::text), '') FROM generate_series(1, 40000) AS n"
     site.sql(f"INSERT INTO orders {large}", "INSERT INTO orders VALUES (2, 'NEW')")

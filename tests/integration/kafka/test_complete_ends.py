@@ -1,5 +1,5 @@
-"""A reader that reads up to a checkpoint gets all rows of that checkpoint. It gets them even if Kafka has not yet
-marked the end of the commit in every partition.
+"""A reader that reads up to a checkpoint returns all rows of that checkpoint, even if Kafka has not yet marked the end
+of the commit in every partition.
 
 Kafka acknowledges a commit, and then marks its end in one partition after the other. The first test shows this with two
 brokers. It pauses the second broker, which replicates the rows but not `positions`. So the end of the transaction is
@@ -33,8 +33,8 @@ from tests.servers import kafka_lib
 from tests.unit.records import checkpoint
 
 AWHILE_S = 3.0
-"""Within this time, a reader that does not wait would return, which is too early. A correct reader still waits after
-it.
+"""A reader that does not wait would return within this time, which is too early. After this time, a correct reader is
+still waiting.
 """
 
 
@@ -59,7 +59,7 @@ def in_sync(admin: Admin, part: tuple[str, int]) -> list[int]:
     """The brokers whose copies of a partition are complete. Kafka marks a commit once all of these brokers have it."""
     topic, number = part
     partition = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions.get(number)
-    # A broker that does not know a new topic yet lists no partitions.
+    # Until a broker knows a new topic, it lists no partitions.
     return [] if partition is None else list(partition.isrs)
 
 

@@ -66,11 +66,11 @@ class Reader(Site):
         assert producer.flush(30) == 0
 
     def reached(self, count: int, entity: str = "item") -> Callable[[], bool]:
-        """Returns a function that says whether the changelog has so many messages of an entity."""
+        """Returns a function that says whether the changelog has this many messages of an entity."""
         return lambda: len(self.messages(entity)) >= count
 
     def publish(self, count: int, entity: str = "item") -> None:
-        """Runs the service until the changelog has so many messages of an entity."""
+        """Runs the service until the changelog has this many messages of an entity."""
         with self.running() as service:
             service.until(self.reached(count, entity))
 
@@ -224,11 +224,11 @@ def test_lost_offsets_are_a_gap(reader: Reader, capsys: pytest.CaptureFixture[st
     reader.publish(3)
     reader.produce(*map(created, range(3, 6)))
     lose(reader, topic, 5)
-    lost = (
+    refusal = (
         f"partition 0 of topic {topic} begins at offset 5, and the changelog has it up to 3: 2 offsets are lost; "
         "`changelog run --over-gap` shows what is known of the gap and how to continue"
     )
-    assert reader.refused() == lost
+    assert reader.refused() == refusal
     capsys.readouterr()
     assert cli.main(["run", "--config", str(reader.config), "--over-gap"]) == 1
     assert "consumers    see the events after the gap, in a later epoch" in capsys.readouterr().out

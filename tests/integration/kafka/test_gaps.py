@@ -1,4 +1,4 @@
-"""The service continues over a gap on Kafka. From before the gap, the topics hold rows, and perhaps a checkpoint.
+"""The service continues over a gap on Kafka. The topics hold rows from before the gap, and perhaps a checkpoint.
 
 A consumer that has read the messages before and after the gap ends up with the rows of the table.
 """

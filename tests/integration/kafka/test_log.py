@@ -178,10 +178,9 @@ def test_only_one_partition_is_read_if_the_key_chooses_the_partition(settings: K
 def test_a_key_is_read_from_all_partitions_unless_it_always_chose_the_partition(
     settings: KafkaSettings, partition_columns: Sequence[str]
 ) -> None:
-    """The checkpoint is the newest, and in its settings the key chooses the partition.
+    """In the settings of the newest checkpoint, the key chooses the partition.
 
-    `partition_columns` is about earlier times. For each announced version, oldest first, it has the column that chose
-    the partition.
+    `partition_columns` has the column that chose the partition in each version that was announced, oldest first.
     """
     versions = [version(entity(partition_by=column), 1) for column in partition_columns]
     with writing(settings) as sink:

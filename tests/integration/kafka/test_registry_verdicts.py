@@ -2,11 +2,12 @@
 
 Apicurio uses Java's `SchemaCompatibility`. It differs from our checks in four ways:
 
-- If a record is registered in a map of itself, Apicurio's stack overflows. The test leaves such schemas out.
+- If a record contains a map whose values contain the same record, Apicurio's stack overflows. The test leaves such
+  schemas out.
 - Apicurio answers 422 if one field of the reader matches several fields of the writer. We answer AMBIGUOUS.
 - Apicurio makes no new version of a schema that it already has. So a history contains each schema once.
-- Apicurio's compatibility endpoint compares a schema with all versions or with the last one. The address of the request
-  decides which, and not the mode. Only a registration follows the mode.
+- Apicurio's compatibility endpoint compares a schema with all versions or with the last one. The URL of the request
+  decides which, not the mode. Only a registration follows the mode.
 """
 
 import json

@@ -1,8 +1,8 @@
 """A topic has fewer in-sync replicas than it requires. The service logs what a commit waits for, and repeats no
 message.
 
-This needs two brokers, and one of them is stopped, because a broker never requires more in-sync replicas than the topic
-has replicas.
+The tests need two brokers, and one of them is stopped, because a broker never requires more in-sync replicas than the
+topic has replicas.
 """
 
 import json

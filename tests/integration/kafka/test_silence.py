@@ -127,7 +127,7 @@ def unanswered(logs: list[Any]) -> int:
 def test_a_stopping_sink_leaves_an_unanswered_commit_to_the_next_start(
     link: Link, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `hang`, Kafka never gets the request. With `mute`, Kafka commits, but its answer is lost."""
+    """With `hang`, Kafka never receives the request. With `mute`, Kafka commits, but its answer is lost."""
     settings = KafkaSettings(client=link.client(), name="app", prefix=f"commit-{fault}")
     monkeypatch.setattr(insistence, "CALL_S", 1.0)
     monkeypatch.setattr(sink, "STOP_PATIENCE_S", 0.5)

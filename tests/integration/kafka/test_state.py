@@ -50,7 +50,7 @@ def test_originals_come_from_the_state(site: Site, tmp_path: Path) -> None:
     site.sql(TABLES)
     with site.running():
         until(site.is_read, "the table is read")
-    for number, lost in enumerate((False, True, False)):
+    for number, loses_folder in enumerate((False, True, False)):
         text = b"AGAIN %d" % number
         with site.running():
             site.sql(
@@ -60,7 +60,7 @@ def test_originals_come_from_the_state(site: Site, tmp_path: Path) -> None:
                 "UPDATE guest SET name = upper(name)",
             )
             until(lambda text=text: holds(site, text), "the last update is published")  # type: ignore[misc]
-        if lost:
+        if loses_folder:
             shutil.rmtree(tmp_path / "state")
     records = site.records("guest")
     assert len([record for record in records if record.envelope.provenance.source.op is Op.UPDATE]) > 100

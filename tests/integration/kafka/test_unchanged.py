@@ -237,7 +237,7 @@ def test_a_checkpoint_without_topic_ids_is_continued_and_gets_them(settings: Kaf
     create_again(settings, "guest", partitions=1)
     assert refusal(settings, entity(partitions=PARTITIONS), entity("guest")).kind is Kind.GAP
     with opened(settings):
-        """The topic of an entity that is no longer published does not matter."""
+        pass  # the topic of an entity that is no longer published does not matter
 
 
 def test_the_error_of_an_invalid_checkpoint_says_where_it_is(settings: KafkaSettings) -> None:

@@ -78,8 +78,8 @@ def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, byt
         cursor.execute("TRUNCATE held")
         values = ",".join(f"({number},x'{text.hex()}')" for number, text in enumerate(some))
         cursor.execute(f"INSERT INTO held VALUES {values}")
-        for number, held, printed in rows(cursor, "SELECT id, HEX(held), held FROM held"):
-            if bytes.fromhex(held.decode()) == some[int(number)]:
+        for number, hexadecimal, printed in rows(cursor, "SELECT id, HEX(held), held FROM held"):
+            if bytes.fromhex(hexadecimal.decode()) == some[int(number)]:
                 result[some[int(number)]] = printed
     return result
 

@@ -78,7 +78,7 @@ def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
 
 
 @EVERY_VERSION
-def test_a_replica_gets_the_events_of_the_file_and_then_heartbeats(mysql_server: Server, mysql_database: str) -> None:
+def test_a_replica_receives_the_events_of_a_file_and_then_heartbeats(mysql_server: Server, mysql_database: str) -> None:
     with mysql_server.connect(mysql_database) as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
         cursor.execute("SHOW BINARY LOGS")

@@ -40,7 +40,7 @@ class Pair:
         [(total,)] = self.site.sql("SELECT SUM(amount) FROM item")
         deadline = time.monotonic() + PATIENCE_S
         while self._replicated() != (count, total):
-            assert time.monotonic() < deadline, f"the replica is not there yet: {last_error(self.replica)}"
+            assert time.monotonic() < deadline, f"the replica does not catch up: {last_error(self.replica)}"
             time.sleep(0.05)
         stop_following(self.replica)
         promoted = MysqlSite(self.replica, DATABASE, self.site.folder)

@@ -1,7 +1,8 @@
 """Fences of MySQL and MariaDB under load, and the cases in which there is no fence.
 
-The changelog is the oracle. A fence sees a certain set of transactions. The rows that the fence reads must be those
-that result from the changelog's messages of exactly these transactions.
+A fence is a snapshot at which a drift comparison reads both the tables and the changelog. In these tests, the changelog
+is the oracle: a fence sees a certain set of transactions, and the rows that it reads from a table must be those that
+result from the changelog's messages of exactly these transactions.
 """
 
 import time

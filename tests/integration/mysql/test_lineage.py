@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 
 
-def test_a_server_without_the_transaction_of_which_a_part_is_published_is_refused(
+def test_a_server_that_lacks_a_partly_published_transaction_is_refused(
     mysql_server: Server, mysql_database: str
 ) -> None:
     """A replica may be promoted before it has received the whole of a transaction that the service was reading."""

@@ -287,8 +287,8 @@ def purge(site: MysqlSite) -> None:
 def is_lost(site: MysqlSite, capsys: pytest.CaptureFixture[str]) -> bool:
     capsys.readouterr()
     site.call("status", "--json")
-    lost: bool = json.loads(capsys.readouterr().out.splitlines()[-1])["slot_lost"]
-    return lost
+    slot_lost: bool = json.loads(capsys.readouterr().out.splitlines()[-1])["slot_lost"]
+    return slot_lost
 
 
 def test_purged_log_is_a_gap_that_can_be_crossed(

@@ -40,8 +40,8 @@ FLAVOURS: Mapping[Flavour, SourceFlavour] = {"mariadb": SourceFlavour.MARIADB, "
 class Table:
     """A table with one column, as the log and the catalogue describe it, and its values in the order of insertion.
 
-    `log` has the bytes of each value in the log, and `printed` the texts that these bytes are printed as. `query` has
-    the texts from a query.
+    `log` has the bytes of each value in the log, and `printed` has the same values as text. `query` has the text that a
+    query returns for each value.
     """
 
     in_log: Column
@@ -197,7 +197,7 @@ def has_text(column: Column) -> bool:
 
 
 def rounded(document: bytes) -> object:
-    """Returns a document with fewer digits of doubles, because MySQL reads the last digit of some of them wrong."""
+    """Returns a document with fewer digits in its doubles, because MySQL misreads the last digit of some doubles."""
     return json.loads(document, parse_float=lambda token: f"{float(token):.12e}")
 
 

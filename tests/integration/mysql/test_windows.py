@@ -52,7 +52,7 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
     checkpoint of the server.
 
     In this case, the end of the snapshot is moved to where the stream begins, unless the snapshot lacks a transaction
-    before that.
+    before that place.
     """
     address = Address.parse(f"mysql://root@127.0.0.1:{mysql_server.port}/{mysql_database}")
     with Connection(address) as reading, Connection(address) as asking:

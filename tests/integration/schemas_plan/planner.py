@@ -56,8 +56,8 @@ class Planner:
         return plan
 
     def refused(self, script: str, *options: str, code: int = 3) -> str:
-        """Returns the last line with which the command fails. The line begins with the line number; the file name
-        before it is removed.
+        """Returns the last line that the command prints when it fails, from the line number on: the file name before
+        the number is removed.
         """
         self.file.write_text(script, "utf-8")
         return self.last_line(code, str(self.file), *options)

@@ -154,7 +154,7 @@ def test_a_server_that_ends_the_session(
     assert "terminating connection due to administrator command" in planner.refused("SELECT 1")
 
 
-def test_a_session_that_has_ended_is_lost_to_whoever_describes_a_table(site: Site) -> None:
+def test_describing_a_table_in_a_session_that_has_ended_is_a_lost_connection(site: Site) -> None:
     with connect(site.dsn) as connection:
         [table] = read_tables(connection, named=("public", "orders"))
     with pytest.raises(ChangelogError, match="the connection is closed") as raised:

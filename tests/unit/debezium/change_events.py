@@ -28,7 +28,7 @@ def event(
     headers: Sequence[tuple[str, bytes | None]] = (),
     topic: str | None = None,
 ) -> Message:
-    """Returns the event of a row. `at` is its time, in milliseconds after the start of all."""
+    """Returns the event of a row. `at` is its time, in milliseconds after STARTED_MS."""
     row = _struct([{**_column(name, type_), "optional": name not in key} for name, type_ in columns.items()])
     holder = after or before or {}
     source = _source(table, transaction, at, connector, snapshot)

@@ -44,7 +44,9 @@ def entity(name: str, **settings: Any) -> Entity:
 
 
 class Topics:
-    """Parts with messages; see `Origin`. A reader receives them in random batches, or all `at_once`."""
+    """Implements `Origin`. `parts` has the messages of each part. A reader receives them in random batches, or all
+    `at_once`.
+    """
 
     name = "memory"
     samples = True
@@ -174,9 +176,10 @@ class App:
         self._now = 0.0
 
     def run(self, *, crashes: float = 0.0, killed_if: Callable[[Checkpoint], bool] = lambda _: False) -> None:
-        """Publishes everything that the topics have. At each fail point, the process crashes with this probability.
+        """Publishes everything that the topics have.
 
-        Once `killed_if` returns true for the stored checkpoint, the process is killed and not started again.
+        At each fail point, the process crashes with the probability `crashes`. Once `killed_if` returns true for the
+        stored checkpoint, the process is killed and not started again.
         """
         self._crashes, self._killed_if = crashes, killed_if
         self._stop = NoWait()

@@ -271,18 +271,20 @@ def test_values_that_were_not_sent(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith((".schema", ".avro"))])
 def test_transactions(name: str) -> None:
-    """The end of a transaction tells how many events have its id. A truncate has no end, or not even a begin."""
-    told = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
+    """The event that ends a transaction says how many events the transaction has. A transaction with a truncate has no
+    such event, and perhaps no event that begins it.
+    """
+    event_counts = {of.transaction: of.events for of in events(name) if isinstance(of, Boundary) and of.ends}
     begun = [of.transaction for of in events(name) if isinstance(of, Boundary) and not of.ends]
-    assert len(told) > 5
+    assert len(event_counts) > 5
     counted = Counter(
         of.facts.transaction
         for of in events(name)
         if isinstance(of, Changed | Emitted) and getattr(of, "op", "") != "r" and of.facts.transaction
     )
-    assert told.keys() <= set(begun)
-    assert told.keys() >= counted.keys()
-    assert counted.items() <= told.items()
+    assert event_counts.keys() <= set(begun)
+    assert event_counts.keys() >= counted.keys()
+    assert counted.items() <= event_counts.items()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("postgres") and "cloud" not in name])

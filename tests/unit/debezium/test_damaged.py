@@ -1,4 +1,4 @@
-"""Damaged messages are refused with the topic, and rows that a generated reader reads are those of the plain reader."""
+"""The error of a damaged message names its topic. Generated readers read the same rows as the plain reader."""
 
 import json
 from typing import Any
@@ -94,7 +94,7 @@ Damage = list[tuple[float, str, int]]
 
 
 def refuses(translator: Translator, message: Message, value: Damage, key: Damage | None) -> None:
-    """Translates a damaged copy of a message. It is read, or refused with its topic."""
+    """Translates a damaged copy of a message. It must be read, or refused with an error that names its topic."""
     assert message.value is not None
     wrong = Message(
         topic=message.topic,

@@ -113,9 +113,9 @@ def change(random: Random, op: Op) -> Insert | Update | Delete | None:
     if op in (Op.CREATE, Op.READ):
         return Insert(relid=1, new=row(random, key, nulls=op is Op.CREATE))
     if op is Op.UPDATE:
-        known = random.random() < 0.7
-        old = row(random, moved) if known else None
-        return Update(relid=1, old_kind="O" if known else None, old=old, new=row(random, key))
+        has_old = random.random() < 0.7
+        old = row(random, moved) if has_old else None
+        return Update(relid=1, old_kind="O" if has_old else None, old=old, new=row(random, key))
     whole = random.random() < 0.7
     old = row(random, key, nulls=False)
     return Delete(relid=1, old_kind="O" if whole else "K", old=old if whole else (old[0], *(None,) * 7))

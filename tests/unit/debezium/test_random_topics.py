@@ -1,4 +1,5 @@
-"""Random events in several parts are published through the real loop, with crashes at every step.
+"""Random events in several parts (partitions of topics) are published through the real loop, with crashes at every
+step.
 
 The parts themselves are the oracle: each event is published exactly once, and the events of a part are in their order.
 """

@@ -97,7 +97,7 @@ def test_each_kind_of_event(tmp_path: Path) -> None:
 
 
 def test_without_before_the_original_is_unknown(tmp_path: Path) -> None:
-    """PostgreSQL logs only the key of a deleted row, unless the replica identity is FULL. Debezium fills up the row."""
+    """Unless the replica identity is FULL, PostgreSQL logs only the key of a deleted row. Debezium adds nulls to it."""
     of_item = app(
         tmp_path,
         event("c", ITEM, None, A),
@@ -168,7 +168,7 @@ def test_halves_that_do_not_meet_are_two_changes(tmp_path: Path, between: Messag
     assert [key for _, key, *_ in published(of_item)] == ["1", "1", *(["9"] if between else []), "2"]
 
 
-def test_transactions_are_runs(tmp_path: Path) -> None:
+def test_consecutive_events_with_the_same_id_are_one_transaction(tmp_path: Path) -> None:
     of_item = app(
         tmp_path,
         *(event("c", ITEM, None, {"id": n, "status": "s"}, transaction=name) for n, name in enumerate([5, 5, 6, 5])),
@@ -324,7 +324,7 @@ def test_invalid_stamps_and_other_messages_change_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_a_half_published_transaction_goes_on_after_a_restart(seed: int, tmp_path: Path) -> None:
-    """Its events arrive with pauses, so it is published in several parts. The stamp before the first row is for all."""
+    """Its events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     topics = Topics({"item/0": [stamp(b'{"serviceName":"till"}', transaction=5, at=0), *rows]}, Random(seed))
     of_item = App(topics, tmp_path / "log", [entity("item")])

@@ -304,9 +304,9 @@ def test_rewritten_deletes() -> None:
 
 def test_deletes_that_became_nulls() -> None:
     null = Message(topic="shop.public.orders", key=b'{"id":1}', value=None)
-    told = Message(topic="shop.public.orders", key=b'{"id":1}', value=b"null", headers=[("__op", b'"d"')])
+    null_with_op = Message(topic="shop.public.orders", key=b'{"id":1}', value=b"null", headers=[("__op", b'"d"')])
     assert translate(null, types=ORDERS, unwrapped=True) == Ignored(reason="tombstone")
-    for message, settings in ((null, {"tombstones_delete": True}), (told, {})):
+    for message, settings in ((null, {"tombstones_delete": True}), (null_with_op, {})):
         row = changed(message, types=ORDERS, unwrapped=True, **settings)
         assert (row.op, row.before, row.after, row.key) == ("d", None, None, (b"1",))
 

@@ -5,17 +5,17 @@
     return { rgb: [red, green, blue], alpha };
   };
   const luminance = (rgb) => {
-    const [red, green, blue] = rgb.map((each) => {
-      const part = each / 255;
+    const [red, green, blue] = rgb.map((channel) => {
+      const part = channel / 255;
       return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
     });
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   };
   const behind = (element) => {
-    for (let each = element; each; each = each.parentElement) {
-      const found = channels(getComputedStyle(each).backgroundColor);
-      if (found.alpha === 1) return found.rgb;
-      if (found.alpha !== 0) throw new Error(`half transparent: ${each.className}`);
+    for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+      const color = channels(getComputedStyle(ancestor).backgroundColor);
+      if (color.alpha === 1) return color.rgb;
+      if (color.alpha !== 0) throw new Error(`half transparent: ${ancestor.className}`);
     }
     throw new Error("nothing behind the text");
   };

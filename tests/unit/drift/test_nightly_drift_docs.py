@@ -111,12 +111,12 @@ def figures(run_report: Any) -> dict[str, float]:
 
 
 def test_metrics_that_are_named_exist() -> None:
-    known = {name.partition("{")[0] for name in figures(NIGHTS["drift"]())}
+    metrics = {name.partition("{")[0] for name in figures(NIGHTS["drift"]())}
     rules = YAML(typ="safe").load(DOCS / "alerts.yml")["groups"]
     (group,) = [rule_group for rule_group in rules if rule_group["name"] == "changelog-drift"]
     expressions = " ".join(rule["expr"] for rule in group["rules"])
-    assert set(re.findall(r"changelog_drift_\w+", expressions)) <= known
-    assert set(re.findall(r"`(changelog_drift_[a-z_]+)", PAGE)) == known
+    assert set(re.findall(r"changelog_drift_\w+", expressions)) <= metrics
+    assert set(re.findall(r"`(changelog_drift_[a-z_]+)", PAGE)) == metrics
     assert re.findall(r"^\| `(Changelog\w+)`", PAGE, re.MULTILINE) == [rule["alert"] for rule in group["rules"]]
 
 

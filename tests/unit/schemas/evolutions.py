@@ -165,8 +165,8 @@ def _changed(draw: DrawFn, names: Names, schema: Schema) -> Schema:
     """
     holder = [copy.deepcopy(schema)]
     slots = list(_slots(holder, 0))
-    named = [(container, key) for container, key in slots if _is_definition(container[key])]
-    container, key = draw(st.sampled_from(named if draw(st.booleans()) else slots))
+    definitions = [(container, key) for container, key in slots if _is_definition(container[key])]
+    container, key = draw(st.sampled_from(definitions if draw(st.booleans()) else slots))
     old = container[key]
     new = container[key] = _replaced(draw, names, old)
     if _is_definition(old) and _is_definition(new) and _full(old) != _full(new):
@@ -352,9 +352,9 @@ def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) ->
     for branch in branches:
         for type_ in _flat(branch, definitions) if isinstance(branch, list) else [branch]:
             kind = type_ if isinstance(type_, str) else type_["type"]
-            known = kind in PRIMITIVES or kind in definitions
+            is_defined = kind in PRIMITIVES or kind in definitions
             flat.setdefault(
-                _full(type_) if kind in NAMED else kind if known or isinstance(type_, dict) else "int", type_
+                _full(type_) if kind in NAMED else kind if is_defined or isinstance(type_, dict) else "int", type_
             )
     return list(flat.values())
 

@@ -29,7 +29,7 @@ def test_concurrent_writers_make_one_folder(tmp_path: Path) -> None:
     assert sum(1 for _ in tmp_path.glob("*/a/b")) == 200
 
 
-def test_a_file_in_the_way_of_a_folder(tmp_path: Path) -> None:
+def test_a_file_with_the_name_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in ("file", "file/folder"):
         with pytest.raises(NotADirectoryError, match="Not a directory"):

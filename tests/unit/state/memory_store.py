@@ -44,7 +44,7 @@ class MemoryStore:
         self.cleared += 1
 
     def lose(self, writes: int) -> None:
-        """Loses the last `writes` calls of `write`; the store remembers only some of them."""
+        """Undoes the last `writes` calls of `write`, at most the last four."""
         if writes and self._earlier:
             self.rows, self._facts = self._earlier[-min(writes, len(self._earlier))]
 

@@ -53,7 +53,7 @@ def settings(entities: Sequence[Entity] = ENTITIES) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Shop:
-    """Makes changes. `whole` has them with all values; `lacking` has the same changes as in a log that lacks values.
+    """Makes changes. `whole` has them with all values; `lacking` has them as a log that lacks values does.
 
     Each operation has its own commit position. `columns` are the table's columns.
     """

@@ -7,7 +7,7 @@ from changelog.connectors.state.recent import ABSENT, RecentRows
 
 def test_the_last_rows_are_in_memory_and_no_outdated_one() -> None:
     random = Random(1)
-    recent, written = RecentRows(nbytes_max=20_000), dict[bytes, bytes | None]()
+    recent, current_rows = RecentRows(nbytes_max=20_000), dict[bytes, bytes | None]()
     hits = 0
     for _ in range(300):
         rows = {
@@ -15,15 +15,15 @@ def test_the_last_rows_are_in_memory_and_no_outdated_one() -> None:
             for number in range(random.randrange(20))
         }
         recent.add(rows)
-        written |= rows
+        current_rows |= rows
         if random.random() < 0.02:
             recent.forget("a")
-            written = {key: row for key, row in written.items() if not key.startswith(b"a\0")}
-        for row, found in zip(written.values(), recent.get([*written]), strict=True):
-            assert found is ABSENT or found == row
-            hits += found is not ABSENT
+            current_rows = {key: row for key, row in current_rows.items() if not key.startswith(b"a\0")}
+        for row, cached in zip(current_rows.values(), recent.get([*current_rows]), strict=True):
+            assert cached is ABSENT or cached == row
+            hits += cached is not ABSENT
         assert recent.get([b"a\0unknown"]) == [ABSENT]
-        last = {key: row for key, row in rows.items() if key in written}
+        last = {key: row for key, row in rows.items() if key in current_rows}
         if recent._young:
             assert recent.get([*last]) == [*last.values()]
         assert len(recent._young) + len(recent._old) < 20_000 / 150 + 40
