@@ -24,7 +24,7 @@ from tests.servers import reload
 
 pytestmark = pytest.mark.campaign
 
-SCALE = Scale(universe=2_000, big=300, pause_s=0.005)
+SCALE = Scale(universe=2_000, big=300, pause_s=0.02)
 
 CONFIG = """
 name = "promoted"
