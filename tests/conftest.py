@@ -115,7 +115,7 @@ def seed() -> int:
 
 @pytest.fixture
 def own_name(request: pytest.FixtureRequest) -> str:
-    """A name for topics, roles and databases. Each test has another name, which is the same in every run."""
+    """A name for topics, roles and databases. Each test has a name of its own, the same in every run."""
     return f"t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}"
 
 

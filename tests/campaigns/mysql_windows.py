@@ -120,7 +120,7 @@ def _read(server: Server, database: str, seed: int, *, fails_marks: bool) -> tup
 
 @dataclass(slots=True)
 class _Taking:
-    """Judges what a source returns. `through` is the place in the log up to which it has returned everything."""
+    """Judges what a source returns. The source has returned everything up to the place `through` in the log."""
 
     source: MysqlSource
     judge: HotJudge

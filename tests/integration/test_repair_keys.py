@@ -1,4 +1,4 @@
-"""A signal may name keys that no row can have. The service continues after it, and finds the rows of all other keys."""
+"""A signal may name keys that no row can have. The service continues, and finds the rows of the signal's other keys."""
 
 from dataclasses import replace
 from functools import partial

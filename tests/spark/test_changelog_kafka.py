@@ -1,4 +1,4 @@
-"""A service publishes the same workload into files and to Kafka. Spark reads the same rows from both."""
+"""Two services publish the same workload, one into files and one to Kafka. Spark reads the same rows from both."""
 
 import json
 import os

@@ -90,7 +90,7 @@ class Topics:
         return main(JOB, [*self.arguments, *arguments])
 
     def crash(self) -> None:
-        """Runs the job in a process that is killed after it has sent a batch, before the batch is in its checkpoint."""
+        """Runs the job in a process that is killed when it has sent a batch that its checkpoint does not have yet."""
         jars = ",".join(map(str, sorted((CACHE / "jars").glob("*.jar"))))
         hasty = (
             f'--driver-java-options "{HASTY_JAVA}" --conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false'

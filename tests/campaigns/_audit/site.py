@@ -194,7 +194,7 @@ class Site:
         return process.stdout
 
     def turn(self, name: str, seconds: int) -> None:
-        """Makes a clock wrong by this number of seconds. A change of the database's clock waits for its next start."""
+        """Makes a clock wrong by this number of seconds. The database uses its new time after its next start."""
         if name == "service":
             self._clock.write_text(f"{seconds:+d}", "utf-8")
         else:

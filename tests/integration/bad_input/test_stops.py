@@ -32,8 +32,8 @@ class Case:
     """A cause of stops, which happens while the service is stopped.
 
     The last `stops` statements of `cause` each make the service stop. `mended` repairs the table. `default` has the
-    messages that the service publishes for the cause if the operator's decision is `default`. It is None if the
-    operator cannot decide so. `last` is the key of a row that is written after the cause.
+    messages that the service publishes for the cause if the operator chooses the decision `default`. It is None if the
+    operator cannot choose that decision. `last` is the key of a row that is written after the cause.
     """
 
     message: str

@@ -1,5 +1,5 @@
-"""A service publishes events of Debezium, or flat rows, to a real broker. With topics of these envelopes, the service
-also restarts, and repairs the changelog.
+"""A service publishes events of Debezium, or flat rows, to a real broker. It restarts, and it repairs a changelog in
+these envelopes.
 
 A *ghost* is a row that the changelog holds and the table lacks.
 """

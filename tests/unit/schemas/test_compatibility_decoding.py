@@ -101,7 +101,7 @@ def test_strict_rules_apply_if_a_value_would_change_its_meaning(
 def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
     """Whether a stored value, such as a number of days, means the same in both schemas.
 
-    It does if fastavro converts the value to equal values by the logical type of the writer and by that of the reader.
+    It does if fastavro gives equal results for the writer's logical type and for the reader's.
     """
     expected = _read(_written(raw, plain(writer)), writer)
     try:
@@ -110,7 +110,7 @@ def means_the_same(reader: Schema, writer: Schema, raw: object) -> bool:
         )
     except (ValueError, OverflowError):  # not a valid text, day or time
         return False
-    if isinstance(expected, str) and isinstance(actual, bytes):  # text may be read as bytes: the bytes of its UTF-8
+    if isinstance(expected, str) and isinstance(actual, bytes):  # text that is read as bytes gives its UTF-8
         actual = actual.decode()
     return bool(expected == actual) and (type(expected) is type(actual) or isinstance(actual, float))
 
