@@ -114,7 +114,7 @@ class Pending:
         return self._fetched[key]
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the values that the store has. It finds sorted keys faster."""
+        """Returns the values that the store has. The store finds sorted keys faster."""
         values = self._recent.get(keys)
         order = sorted((number for number, value in enumerate(values) if value is ABSENT), key=keys.__getitem__)
         if not order:

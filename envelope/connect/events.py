@@ -191,8 +191,8 @@ class Rendering:
         *,
         is_after: bool = True,
     ) -> Any:
-        """Renders a state. A key column that the state lacks gets its value from the key. Any other column that the
-        state lacks is null; but in `after`, a value that the log did not send gets a placeholder.
+        """Renders a state. The value of a key column that the state lacks comes from the key. Any other column that
+        the state lacks is null; but in `after`, a placeholder stands for a value that the log did not send.
         """
         if self._keeps and not unavailable and text != _NOTHING and not (self._has_floats and _is_unusual(text)):
             return Raw(text)
