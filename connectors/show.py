@@ -74,9 +74,9 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def changes(envelope: Envelope) -> list[ChangedValue]:
-    """Returns the attributes whose JSON texts differ between original and current, in the order of the table's columns.
+    """Returns the attributes whose JSON differs between original and current, in the order of the table's columns.
 
-    It leaves out attributes that are unavailable in the original or in the current row.
+    Leaves out attributes that are unavailable in the original or in the current row.
     """
     source = envelope.provenance.source
     unavailable = {*source.unavailable, *source.unavailable_original}
@@ -136,18 +136,18 @@ class SnapshotBar:
     def update(self, windows: Mapping[str, Any]) -> None:
         """Shows how far each table has been read. `windows` is the member of a checkpoint: the progress of each entity.
 
-        It removes the bars after all tables have been read.
+        Removes the bars after all tables have been read.
         """
         if self._progress.disable:
             return
         for entity, stored in windows.items():
             if entity not in self._tasks and stored["complete"]:
                 continue  # the table was read before this service began
-            done, total = pages_read(stored)
+            pages_done, pages = pages_read(stored)
             if entity not in self._tasks:
-                self._tasks[entity] = self._progress.add_task(f"reading {entity}", total=total)
+                self._tasks[entity] = self._progress.add_task(f"reading {entity}", total=pages)
                 self._progress.start()
-            self._progress.update(self._tasks[entity], completed=done, total=total)
+            self._progress.update(self._tasks[entity], completed=pages_done, total=pages)
         if self._progress.finished:
             self.close()
 

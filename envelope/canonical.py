@@ -48,7 +48,7 @@ def text(raw: bytes | str | Raw) -> str:
 
 
 def equal(a: bytes | str | Raw, b: bytes | str | Raw) -> bool:
-    """Returns whether two JSON texts have the same value. Raises the errors of `parse`."""
+    """Returns whether two pieces of JSON have the same value. Raises the errors of `parse`."""
     return Raw(a) == Raw(b) or text(a) == text(b)
 
 

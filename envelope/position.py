@@ -22,7 +22,7 @@ class Position:
     ordinal: int
 
     def __str__(self) -> str:
-        """Returns the position as `%08X/%016X/%08X`. The width is fixed, so texts sort in the order of positions."""
+        """Returns the position as `%08X/%016X/%08X`. The width is fixed, so the strings sort like the positions."""
         return f"{self.epoch:08X}/{commit_text(self.commit)}/{self.ordinal:08X}"
 
     @classmethod

@@ -69,15 +69,15 @@ def parse_any(payload: bytes) -> ParsedStamp:
         return ParsedStamp(stamp=None, problem=f"it has more than {MESSAGE_NBYTES_MAX} bytes")
     try:
         payload.decode()
-        written = members(payload)
+        tokens = members(payload)
     except (ValueError, RecursionError):
         return ParsedStamp(stamp=None, problem="it is not a JSON object")
-    if len(payload) - len(written.get(_CONTEXT, b"")) > NBYTES_MAX:
+    if len(payload) - len(tokens.get(_CONTEXT, b"")) > NBYTES_MAX:
         return ParsedStamp(stamp=None, problem=f"it has more than {NBYTES_MAX} bytes")
-    texts = {name: text for name in _TEXTS if (text := _text(written.get(name))) is not None}
-    context = written[_CONTEXT].decode() if _CONTEXT in written else None
+    texts = {name: text for name in _TEXTS if (text := _text(tokens.get(name))) is not None}
+    context = tokens[_CONTEXT].decode() if _CONTEXT in tokens else None
     invalid_context = None if context is None else context_problem(context)
-    problem = "; ".join(_problems(written, texts, invalid_context)) or None
+    problem = "; ".join(_problems(tokens, texts, invalid_context)) or None
     if not texts.get("serviceName"):
         return ParsedStamp(stamp=None, problem=problem)
     fields = {field: texts.get(name, "") for name, field in _TEXTS.items()}
@@ -113,10 +113,10 @@ def content(stamp: Stamp) -> bytes:
 
     Raises ValueError, with the reason, if no content gives this stamp.
     """
-    written = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
+    fields = {name: getattr(stamp, field) for name, field in _TEXTS.items()}
     if stamp.context is not None:
-        written[_CONTEXT] = Raw(stamp.context)
-    payload = msgspec.json.encode(written)
+        fields[_CONTEXT] = Raw(stamp.context)
+    payload = msgspec.json.encode(fields)
     result = parse(payload)
     if result.stamp != stamp:
         raise ValueError(result.problem or "the context is not exactly one JSON object")

@@ -1,7 +1,7 @@
 """Finds out whether a reader with one schema can read data written with another, and if not, where and why.
 
-These are Avro's own rules: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. Where the
-specification leaves a choice, this module decides like Java's `SchemaCompatibility`, which registries use:
+The rules are Avro's own: https://avro.apache.org/docs/1.12.0/specification/#schema-resolution. Where the specification
+leaves a choice, this module decides like Java's `SchemaCompatibility`, which registries use:
 
 - Two named types match if their unqualified names are equal, or if an alias of the reader's type is the full name of
   the writer's type.
@@ -62,9 +62,12 @@ def unreadable(reader: Schema, writer: Schema, sides: SideNames | None = None) -
 
 def pairs(record: Type, writer: Type) -> list[tuple[RecordField, list[RecordField]]]:
     """Pairs each field of a reader's record with the writer's fields that have its name or one of its aliases."""
-    written = {field.name: field for field in writer.fields()}
+    written_fields = {field.name: field for field in writer.fields()}
     return [
-        (field, [written[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written])
+        (
+            field,
+            [written_fields[name] for name in dict.fromkeys([field.name, *field.aliases]) if name in written_fields],
+        )
         for field in record.fields()
     ]
 
@@ -273,31 +276,32 @@ class Resolution:
         yield from self._logical(reader, writer, path)
 
     def _logical(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
-        read, written = meaning(reader), meaning(writer)
-        if read != written:
+        reader_meaning, writer_meaning = meaning(reader), meaning(writer)
+        if reader_meaning != writer_meaning:
             yield Incompatibility(
                 rule=Rule.LOGICAL_TYPE,
                 path=path,
-                text=f"{self._sides.writer} means {written or f'a plain {writer.kind}'},"
-                f" but {self._sides.reader} means {read or f'a plain {reader.kind}'}",
+                text=f"{self._sides.writer} means {writer_meaning or f'a plain {writer.kind}'},"
+                f" but {self._sides.reader} means {reader_meaning or f'a plain {reader.kind}'}",
                 for_reader=_ANOTHER,
                 for_writer=_ANOTHER,
                 strict=True,
             )
-        elif read == "decimal":
+        elif reader_meaning == "decimal":
             yield from self._decimal(reader, writer, path)
 
     def _decimal(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
-        read, written = _digits(reader), _digits(writer)
-        if read[1] == written[1] and read[0] >= written[0]:
+        reader_digits, writer_digits = _digits(reader), _digits(writer)
+        if reader_digits[1] == writer_digits[1] and reader_digits[0] >= writer_digits[0]:
             return
         yield Incompatibility(
             rule=Rule.DECIMAL,
             path=path,
-            text=f"{self._sides.writer} has decimals of precision {written[0]} and scale {written[1]},"
-            f" but {self._sides.reader} has precision {read[0]} and scale {read[1]}",
-            for_reader=f"keep the scale {written[1]} and a precision of at least {written[0]}",
-            for_writer=f"keep the scale {read[1]} and a precision of at most {read[0]}, or add a field of another name",
+            text=f"{self._sides.writer} has decimals of precision {writer_digits[0]} and scale {writer_digits[1]},"
+            f" but {self._sides.reader} has precision {reader_digits[0]} and scale {reader_digits[1]}",
+            for_reader=f"keep the scale {writer_digits[1]} and a precision of at least {writer_digits[0]}",
+            for_writer=f"keep the scale {reader_digits[1]} and a precision of at most {reader_digits[0]},"
+            " or add a field of another name",
             strict=True,
         )
 

@@ -1,1 +1,1 @@
-"""The code that all sources share. It has no SQL, no log position of one kind of server, and no client library."""
+"""The code that all sources share. It has no SQL, no log position of a particular server, and no client library."""

@@ -7,8 +7,8 @@ A *window* reads one chunk: a range of a table, or the rows of some keys. A *swe
 the last rows of keys that their table may no longer have. It then reads these keys from the table, and publishes a
 delete for each key that is not there.
 
-A source says how its database reads a chunk and takes a snapshot. The rest is here: what is read, in which threads, how
-the progress gets into the checkpoint, and how an error of a thread reaches the source.
+A source provides the functions that read a chunk and take a snapshot. This module does the rest: it decides what is
+read, runs the threads, stores the progress in the checkpoint, and passes the error of a thread to the source.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ FAIL_POINTS = (
 )
 """The fail points between two steps of a table read, at which tests can crash the process.
 
-Every window passes the three that begin with `window`.
+Every window reaches the three fail points whose names begin with `window`.
 """
 
 _log = structlog.get_logger("source")

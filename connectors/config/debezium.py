@@ -103,18 +103,18 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
 
     A setting is given as its keys below `[source]`.
     """
-    given = source.model_fields_set
-    if source.topics is None and "properties" not in given:
+    set_keys = source.model_fields_set
+    if source.topics is None and "properties" not in set_keys:
         yield (), "does not say where events come from; add [source.topics], or [source.properties] for Debezium itself"
     if source.topics is not None:
-        for key in sorted(IN_PROCESS & given):
+        for key in sorted(IN_PROCESS & set_keys):
             yield (key,), "does not apply to topics; leave this key out, or leave out [source.topics]"
         for key in sorted({"registry_client", "registry_id_bytes"} & source.topics.model_fields_set):
             if source.topics.registry is None:
                 yield ("topics", key), "applies only with a registry; name it, or leave this key out"
     else:
-        for key in sorted(FROM_TOPICS & given):
+        for key in sorted(FROM_TOPICS & set_keys):
             yield (key,), "applies only to topics; leave this key out"
-    for key in sorted({"added_prefix", "tombstones_delete"} & given):
+    for key in sorted({"added_prefix", "tombstones_delete"} & set_keys):
         if not source.unwrapped:
             yield (key,), "applies only with unwrapped = true; set that, or leave this key out"

@@ -1,4 +1,4 @@
-"""Defines the base class of the configuration's sections, and the types of the values: texts and bounded numbers."""
+"""Defines the base class of the configuration's sections, and the types of the values: strings and bounded numbers."""
 
 from typing import Annotated
 

@@ -88,9 +88,9 @@ def failure(
 def _of_engine(launch: Launch, end: End, logged: Sequence[str]) -> ChangelogError:
     causes = end.causes or (Cause(name="", message=end.message),)
     class_errors = ("ClassNotFoundException", "NoClassDefFoundError")
-    missing = next((cause for cause in causes if cause.name.endswith(class_errors)), None)
-    if missing is not None:
-        return _missing_class(launch, missing)
+    missing_class = next((cause for cause in causes if cause.name.endswith(class_errors)), None)
+    if missing_class is not None:
+        return _missing_class(launch, missing_class)
     message = _message(causes)
     if message.endswith(":") and logged:  # Debezium left the cause out of the error, but logged it
         message = f"{message} {logged[-1]}"

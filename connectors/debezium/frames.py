@@ -19,8 +19,8 @@ before the first record that refers to it. The body of R has these parts, where 
 
 - the number of the last record (8 bytes), n (4 bytes), and 1 if this frame ends a batch of the engine, otherwise 0 (4);
 - the timestamps of the records (8 bytes each, signed, milliseconds since 1970; the smallest number if there is none);
-- four columns of numbers of definitions (4 bytes each): topic, partition, schema of the key, schema of the value (0
-  means none);
+- four columns that refer to definitions by their numbers (4 bytes each): topic, partition, schema of the key, schema
+  of the value (0 means none);
 - four columns of byte strings: offset, key, value, headers. First come the positions of all four columns: n + 1 for
   each column (4 bytes each, signed). The first position is 0, and string i is between the positions i and i + 1, as in
   Arrow's binary arrays. Then come the bytes of the four columns. An empty string means that the record has none.

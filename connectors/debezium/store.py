@@ -145,9 +145,9 @@ class FileStore:
 
     def _append(self, lines: bytes) -> None:
         assert self._history is not None
-        written = 0
-        while written < len(lines):
-            written += os.pwrite(self._history, lines[written:], self._history_bytes + written)
+        nbytes = 0
+        while nbytes < len(lines):
+            nbytes += os.pwrite(self._history, lines[nbytes:], self._history_bytes + nbytes)
         os.fsync(self._history)
         self._history_bytes += len(lines)
 

@@ -162,17 +162,17 @@ def _live(
 ) -> int:
     """Lets the sample applications write while the tables are read, and then performs the story.
 
-    Returns the id of the story's order, once the reader has read the last change of the story.
+    After the reader has read the last change of the story, returns the id of the story's order.
     """
 
     def wait(until: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while not (done := until()) and time.monotonic() < deadline:
+        while not (is_done := until()) and time.monotonic() < deadline:
             service.check()
             reader.check()
             screen.tick()
             time.sleep(1 / REFRESHES_PER_S)
-        return done
+        return is_done
 
     chapters = booking.story(GUEST)
     order: int | None = None

@@ -84,7 +84,7 @@ class Chapter:
 
 
 def rows_of(session: Session, entity: str) -> dict[str, tuple[str | None, ...]]:
-    """Returns the rows of an entity's table, by key: the values of the compared columns, as texts."""
+    """Returns the rows of an entity's table, by key: the values of the compared columns, as strings."""
     table, columns = COMPARED[entity]
     rows = session.execute(f"SELECT {', '.join(('id', *columns))} FROM {table}")
     return {str(key): tuple(None if value is None else str(value) for value in values) for key, *values in rows}

@@ -52,7 +52,7 @@ class Reader:
             raise self._failure
 
     def state(self, entity: str, columns: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
-        """Returns the values of these columns, as texts, in the newest state of each key of the entity."""
+        """Returns the values of these columns, as strings, in the newest state of each key of the entity."""
         decoded = {key: msgspec.json.decode(text) for key, text in self.states.get(entity, {}).items()}
         return {
             key: tuple(None if state[column] is None else str(state[column]) for column in columns)

@@ -159,7 +159,7 @@ class Client:
     ) -> Consumer:
         """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
 
-        With `open_too`, the consumer also gets the messages of open and aborted transactions. If the caller commits
+        With `open_too`, the consumer also receives the messages of open and aborted transactions. If the caller commits
         offsets, Kafka stores them for the group `group`. `defaults` and `ours` are further options, as in `config`.
         """
         with translated("connecting to Kafka"):

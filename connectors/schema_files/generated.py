@@ -35,8 +35,8 @@ class FileOutcome:
 def generate(settings: Config, names: Sequence[str], folder: Path, *, write: bool = True) -> list[FileOutcome]:
     """Writes the files of the entities `names`, or of all entities, and returns what happened to each file.
 
-    If `write` is False, it writes nothing and reports outdated files. It never writes a file that is up to date. It
-    reports orphaned files only if `names` is empty. Raises ChangelogError: what `live_entities` raises, and
+    If `write` is False, writes nothing and reports outdated files. Never writes a file that is up to date. Reports
+    orphaned files only if `names` is empty. Raises ChangelogError: what `live_entities` raises, and
     PRECONDITION if an existing file is not the valid schema file of an entity.
     """
     contents = [

@@ -238,7 +238,7 @@ def _new_cluster() -> str:
 def _describe(port: int) -> str | None:
     """Returns the id of the cluster of the broker at `port`; None until the broker has joined its cluster.
 
-    It sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster). The answer
+    Sends DescribeCluster, version 0 (https://kafka.apache.org/protocol#The_Messages_DescribeCluster). The answer
     lists only brokers that serve clients, so it lists none until a broker has joined. Raises OSError if the connection
     fails or the answer does not come in time.
     """

@@ -137,8 +137,8 @@ class Service:
     def _health(self) -> Iterator[HealthServer]:
         """Serves `/live`, `/ready` and `/metrics`.
 
-        If the address is in use, raises ChangelogError: the message says that a service with the same name already
-        runs, or, if none does, that the address is not available.
+        If the address is in use, raises ChangelogError. The message says whether a service with the same name already
+        runs, or only that the address is not available.
         """
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)
@@ -292,8 +292,8 @@ class _Watch(Observer):
         self._metrics.transactions.inc(pc.count_distinct(rows.column("transaction")).as_py())
         unknown = pc.and_(pc.equal(rows.column("op"), _UPDATE), pc.invert(rows.column("original")))
         table = pa.table({"entity": rows.column("entity"), "op": rows.column("op"), "unknown": unknown})
-        counted = table.group_by(["entity", "op"]).aggregate([([], "count_all"), ("unknown", "sum")])
-        for row in counted.to_pylist():
+        counts = table.group_by(["entity", "op"]).aggregate([([], "count_all"), ("unknown", "sum")])
+        for row in counts.to_pylist():
             self._metrics.events.labels(row["entity"], row["op"]).inc(row["count_all"])
             if row["unknown_sum"]:
                 self._metrics.original_unknown.labels(row["entity"]).inc(row["unknown_sum"])

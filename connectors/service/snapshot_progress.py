@@ -27,9 +27,9 @@ class SnapshotProgress:
         """Sets the metrics, and from time to time logs the progress of each table that is not complete."""
         for entity, stored in windows.items():
             if self._reported.get(entity) != stored:
-                done, total = pages_read(stored)
-                self._metrics.snapshot_pages.labels(entity).set(total)
-                self._metrics.snapshot_pages_read.labels(entity).set(done)
+                pages_done, pages = pages_read(stored)
+                self._metrics.snapshot_pages.labels(entity).set(pages)
+                self._metrics.snapshot_pages_read.labels(entity).set(pages_done)
         self._reported = windows
         if self._quiet or self._clock() < self._log_at:
             return
@@ -39,5 +39,5 @@ class SnapshotProgress:
 
 
 def _percent(stored: Mapping[str, Any]) -> int:
-    done, total = pages_read(stored)
-    return 100 * done // total
+    pages_done, pages = pages_read(stored)
+    return 100 * pages_done // pages

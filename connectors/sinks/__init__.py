@@ -103,7 +103,7 @@ class Log(Protocol):
         """Returns the last checkpoint, None if there is none."""
 
     def epoch(self) -> int:
-        """Returns the highest epoch of any row, 0 if there are no rows. It works even if the checkpoint is damaged."""
+        """Returns the highest epoch of any row, 0 if there are no rows. Works even if the checkpoint is damaged."""
 
     def stored_at(self) -> float | None:
         """Returns when something was last stored, in seconds since 1970; None if nothing was ever stored."""

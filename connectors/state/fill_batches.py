@@ -53,7 +53,7 @@ class _Fast:
 
     `changed` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original. A
     number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows of
-    `_looked_up`, which come from the store. -1 means that the row gets no original.
+    `_looked_up`, which come from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:

@@ -80,9 +80,9 @@ def fill(row: Row, before: Known | None, columns: Sequence[str]) -> Filled:
 def _merged(
     state: bytes, lacking: Sequence[str], json_null: Sequence[str], before: Known, columns: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
-    """Returns a state, in which the columns that it lacks get the values of `before`.
+    """Returns a state with the columns that it lacks filled in from `before`.
 
-    The second result has the columns that are still lacking, the third one the columns that have a JSON null.
+    The second result has the columns that it still lacks, the third one the columns that have a JSON null.
     """
     filled = {name: before.values[name] for name in lacking if name in before.values}
     if not filled:

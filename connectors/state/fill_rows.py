@@ -21,14 +21,14 @@ from changelog.envelope.versions import Version
 Mask = npt.NDArray[np.bool_]
 
 LACKING = ('"unavailable', '"jsonNull')
-"""A row whose provenance has none of these texts lacks no value in `current` or `original`, and has no JSON null."""
+"""A row whose provenance has none of these strings lacks no value in `current` or `original`, and has no JSON null."""
 
 _WHOLE = 'Z"}}'
 """The end of a provenance whose last member is the time of the commit. The members in LACKING would come after that."""
 
 
 def may_lack(provenances: pa.StringArray) -> Mask:
-    """Returns a mask of the rows whose provenance has one of the texts of LACKING."""
+    """Returns a mask of the rows whose provenance has one of the strings in LACKING."""
     others = pc.invert(pc.ends_with(provenances, _WHOLE))  # checking the ends first saves much time
     mask: Mask = others.to_numpy(zero_copy_only=False).copy()
     if mask.any():

@@ -39,7 +39,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:
-    """Returns the tables whose events are in topics. It asks the brokers only when it is used."""
+    """Returns the tables whose events are in topics. Asks the brokers nothing until the result is used."""
     with kafka_needed():
         from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415
     return debezium_topics.candidate(topics)
@@ -50,8 +50,8 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
         with kafka_needed():
             from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
         return debezium_topics.origin(config.name, source.topics)
-    known = CONNECTORS.get(jar_name(source.connector))
-    java_class = None if known is None else known.java_class
+    connector = CONNECTORS.get(jar_name(source.connector))
+    java_class = None if connector is None else connector.java_class
     tables = [table for table, _ in _tables(config, source)]
     given = defaults(source.connector, java_class, config.name, tables)
     properties = {**given, **source.properties}
@@ -63,7 +63,7 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:
-    """Returns the settings of the translation. It asks the registry for schemas, if one is configured."""
+    """Returns the settings of the translation, which asks the registry for schemas if one is configured."""
     settings = TranslationSettings(
         types={table: entity.types for table, entity in _tables(config, source) if entity.types},
         unwrapped=source.unwrapped,
@@ -101,7 +101,7 @@ def _columns(entity: EntityConfig) -> Iterator[str]:
 
 
 def _tables(config: Config, source: DebeziumConfig) -> Iterator[tuple[TableName, EntityConfig]]:
-    """Yields the tables that the configuration names, with their entities. Skips texts that are not names of tables."""
+    """Yields the tables that the configuration names, with their entities. Skips values that do not name a table."""
     for entity in config.entities.values():
         if entity.table is not None:
             with suppress(ValueError):  # `wiring.entities.resolve` reports it

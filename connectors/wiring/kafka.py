@@ -137,9 +137,13 @@ def topics_left(config: Config, sink: KafkaConfig, entities: Iterable[str]) -> d
     compaction has removed. Topics that do not exist are left out.
     """
     admin = client(sink).admin()
-    known = admin.topics()
+    existing_topics = admin.topics()
     names = [name_of(config.prefix, entity) for entity in entities for name_of in (topic, delta_topic)]
-    parts = {name: [(name, number) for number in known[name].partitions] for name in names if name in known}
+    parts = {
+        name: [(name, number) for number in existing_topics[name].partitions]
+        for name in names
+        if name in existing_topics
+    }
     all_parts = [part for topic_parts in parts.values() for part in topic_parts]
     first, end = begins(admin, all_parts), ends(admin, all_parts)
     return {name: sum(end[part] - first[part] for part in topic_parts) for name, topic_parts in parts.items()}

@@ -15,7 +15,7 @@ from changelog.connectors.wiring.sources import postgres_settings
 
 
 def migrations(config: Config) -> Migrations:
-    """Returns the planner of migrations for the database that the configuration names. It does not connect yet."""
+    """Returns the planner of migrations for the database that the configuration names. Does not connect yet."""
     return PostgresMigrations(postgres_settings(config))
 
 

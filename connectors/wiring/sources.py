@@ -23,7 +23,7 @@ _SLOT_PATIENCE_S = 5.0
 def database(
     config: Config, *, stopping: Callable[[], bool] = lambda: False, alive: Callable[[], None] = lambda: None
 ) -> Database:
-    """Returns the database that the configuration names. It does not connect yet.
+    """Returns the database that the configuration names. Does not connect yet.
 
     Once `stopping` returns True, every wait for the database ends. `alive` is called repeatedly while the database is
     being opened, because this may take long without any failure. Raises ChangelogError (PRECONDITION) if the packages
@@ -43,7 +43,7 @@ def database(
 def candidate(dsn: str) -> Candidate:
     """Returns the database that a connection string names, for `changelog init`, which has no configuration yet.
 
-    It does not connect yet.
+    Does not connect yet.
     """
     if kind_of(dsn) == "mysql":
         with client_needed():

@@ -240,7 +240,7 @@ class _Provenance:
 
 
 def _coded(pool: Pool, texts: Sequence[bytes], codes: Ints) -> Segment:
-    """Returns a segment whose slice in each row is one of `texts`: the one at the row's index in `codes`."""
+    """Returns a segment that holds, in each row, one of `texts`; `codes` has the index for each row."""
     starts = [pool.add(text) for text in texts]
     if len(texts) == 1:
         return starts[0], len(texts[0])

@@ -31,8 +31,8 @@ _TEXTS = b"0", b"1970-01-01T00:00:00.000000Z", b"00:00:00", b"00000000-0000-0000
 _ZERO, _MOMENT, _MIDNIGHT, _UUID = accumulate(map(len, _TEXTS[:-1]), initial=0)
 
 BLANKS: Final = b"".join(_TEXTS)
-"""Placeholders, which are added after the texts of a scan. A cast needs a valid text in every row, so each row without
-a usual value gets a placeholder."""
+"""Placeholders, which are added after the data of a scan. A cast needs valid text in every row, so a row without a
+usual value has a placeholder."""
 
 _UUID_LENGTH = len(_TEXTS[-1])
 _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
@@ -70,7 +70,7 @@ class ColumnValues:
     def finish(self, matrix: Unsigned, lengths: Offsets, usual: Mask, *more: Segment) -> list[Segment]:
         """Turns the first `lengths` bytes of each row of a matrix into a segment. Returns this segment and `more`.
 
-        Writes the branches. Rows of null values get Avro's null, and values that are not usual are encoded one by one.
+        Writes the branches. Null values become Avro's null, and values that are not usual are encoded one by one.
         """
         lead = self.step.lead
         if lead:
@@ -250,7 +250,7 @@ def _decimal_bytes(values: ColumnValues, numbers: Ints) -> tuple[Unsigned, Offse
 
 
 def _cast(texts: pa.StringArray, type_: pa.DataType) -> pa.Array | None:
-    """Casts the texts. Returns None if one of them cannot be cast to the type."""
+    """Casts all strings to the type. Returns None if one of them cannot be cast."""
     try:
         return texts.cast(type_)
     except pa.ArrowInvalid:

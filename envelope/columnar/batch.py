@@ -234,9 +234,9 @@ def _text(state: Raw | Missing | None) -> memoryview | None:
 
 
 def _states(column: Sequence[memoryview | None]) -> pa.StringArray:
-    """Makes an Arrow array of texts and copies each text at most once.
+    """Makes an Arrow array of strings from states, and copies each state at most once.
 
-    `pa.array` copies a text more often, and never releases a memoryview.
+    `pa.array` copies a state more often, and never releases a memoryview.
     """
     lengths = [0 if text is None else len(text) for text in column]
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

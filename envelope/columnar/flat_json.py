@@ -90,7 +90,7 @@ class Form:
     def among(cls, texts: pa.StringArray) -> Self | None:
         """Returns the form of the first text that has one. No text may be null.
 
-        Only the first few texts are tried. Returns None if none of them has a form.
+        Tries only the first few texts. Returns None if none of these has a form.
         """
         forms = (cls.of(text.encode()) for text in texts[:_TEXTS_TRIED_MAX].to_pylist())
         return next(filter(None, forms), None)

@@ -67,7 +67,7 @@ def changes(original: bytes, current: bytes, left_out: frozenset[str] = frozense
 
 
 def _of_pieces(original: bytes, current: bytes) -> bytes | None:
-    """Returns the patch between two flat objects that have the same columns; None if the texts may not be such objects.
+    """Returns the patch between two flat objects with the same columns; None if the texts may be something else.
 
     Both texts are cut at `,"`, which appears between two members. In flat JSON without white space, it appears
     elsewhere only if a string ends in a comma; then the pieces on both sides of it are not whole members. Both texts

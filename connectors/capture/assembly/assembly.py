@@ -228,11 +228,11 @@ class AssemblyRun:
     ) -> Change | None:
         """Handles a message in the open transaction; `prefix` says whether it is a stamp, a fence, or a signal.
 
-        A stamp applies to the rows after it. Rows that were taken just before the message, and whose record is at
-        `place`, come after the message in the log, so a stamp applies to them too. The sender of a fence waits until
-        the checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
-        None. `settle` is called before the rows of a table read are published, so that a decoder whose log does not
-        report every change of tables can first describe the tables as they are at this place.
+        A stamp applies to the rows after it. If the record of the rows that were taken last is at `place`, these rows
+        come after the message in the log, so a stamp applies to them too. The sender of a fence waits until the
+        checkpoint is stored. The signature of a signal must cover `number`, or the transaction's id if `number` is
+        None. `settle` is called before the rows of a table read are published. A decoder whose log does not report
+        every change of tables can then describe the tables as they are at this place.
 
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.

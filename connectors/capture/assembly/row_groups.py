@@ -79,13 +79,13 @@ def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans:
             fast[texts.left] = False
         unusual += [(int(group.places[number]), group, number) for number in np.flatnonzero(is_live & ~fast).tolist()]
         entity = group.bound.binding.entity
-        missing = int(np.count_nonzero(is_live & ~meta.stamped[group.places]))
-        if missing and entity.missing_stamp == "warn" and group.op is not Op.TRUNCATE:
-            unstamped[entity.name] += missing
+        unstamped_count = int(np.count_nonzero(is_live & ~meta.stamped[group.places]))
+        if unstamped_count and entity.missing_stamp == "warn" and group.op is not Op.TRUNCATE:
+            unstamped[entity.name] += unstamped_count
     unusual.sort(key=lambda row: row[0])
     records, places, stop = _one_by_one(origin, unusual, data, meta)
     rows, at = merged(render(origin, [part for part in parts if part.size], meta), records, places)
-    # They are sorted, because the order of the groups depends on how the block was decoded.
+    # The bindings are sorted, because the order of the groups depends on how the block was decoded.
     bindings = sorted((group.bound.binding for group in groups), key=lambda binding: binding.entity.name)
     shapes = {binding.entity.name: binding.shape for binding in bindings}
     return EncodedRows(

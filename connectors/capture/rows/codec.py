@@ -36,7 +36,7 @@ class Codec:
 
     `to_json` takes the server's text of a value that is not NULL, in UTF-8, and returns its JSON value in UTF-8. It
     raises ChangelogError (MALFORMED) if it notices that a server with the source's session settings cannot have printed
-    this text. It does not check texts that it can use as they are.
+    this text. It does not check text that it can use unchanged.
     """
 
     shape: Shape

@@ -66,8 +66,8 @@ def published_fields(
 
 def _lost(entity: Entity, table: str, names: Collection[str]) -> str | None:
     """Returns why the key or the partition of the table's rows cannot be computed; None if both can."""
-    for role, needed in (("key", entity.key), ("partition_by", entity.partition_by)):
-        for name in needed:
+    for role, column_names in (("key", entity.key), ("partition_by", entity.partition_by)):
+        for name in column_names:
             if name not in names:
                 return f"entity {entity.name}: {role} column {name} is no longer in {table}"
     return None

@@ -158,10 +158,10 @@ def _stamps(parts: Sequence[Texts], spans: SpanColumns, part_codes: Ints, codes:
     pairs = part_codes
     if spans.stamps is not None and len(span_stamps) > 1:
         pairs = pairs + len(parts) * np.array([numbers[id(stamp)] for stamp in spans.stamps], np.int64)[codes]
-    used = np.flatnonzero(np.bincount(pairs))
+    used_pairs = np.flatnonzero(np.bincount(pairs))
     indexes: dict[Stamp, int] = {}
-    pair_indexes = np.zeros(int(used[-1]) + 1, np.int64)
-    for pair in used.tolist():
+    pair_indexes = np.zeros(int(used_pairs[-1]) + 1, np.int64)
+    for pair in used_pairs.tolist():
         number, part_code = divmod(pair, len(parts))
         stamp = span_stamps[number] or parts[part_code].binding.entity.default_stamp
         pair_indexes[pair] = indexes.setdefault(stamp, len(indexes))

@@ -26,7 +26,7 @@ from changelog.envelope.position import Position
 JSON_BYTES_MAX = 7 << 28
 """The longest `current` or `original`, in bytes.
 
-An Arrow column and a Parquet page hold less than 2 GiB; this leaves room for further rows in the same column.
+An Arrow column and a Parquet page hold less than 2 GiB; this limit leaves room for further rows in the same column.
 """
 
 _UNIX = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,7 +91,7 @@ def records(origin: Origin, binding: Binding, row: Insert | Update | Delete, cha
     """Returns the records of one row, usually one.
 
     There are two records if the row moved to another key or partition, and none if a policy or an operator's decision
-    leaves the row out. Raises ChangelogError: STOP if a policy stops at the row and there is no decision on it,
+    leaves the row out. Raises ChangelogError: STOP if a policy refuses the row and there is no decision on it,
     MALFORMED if the row does not fit the columns of its table, LIMIT if it is too large.
     """
     _check_width(binding, row)
@@ -394,10 +394,11 @@ def _decided(
     *,
     choices: str = "skip|dead-letter",
 ) -> list[Record]:
-    """Applies an operator's decision on a row that stopped the service: no records, or `published`, set aside.
+    """Applies an operator's decision on a row that stopped the service.
 
-    Without a decision it raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the
-    service continue, followed by `alternative`.
+    Returns no records if the decision is to skip the row; otherwise, the records `published`, set aside. Without a
+    decision, raises ChangelogError (STOP) with the message `what`. The hint names the command that lets the service
+    continue, followed by `alternative`.
     """
     decision = origin.decisions.at(position)
     if decision is None or decision not in choices.split("|"):

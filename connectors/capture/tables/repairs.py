@@ -45,12 +45,12 @@ class Repair:
     """The remaining work of repairing one entity.
 
     - `ids`: the ids of the signals that asked for the repair.
-    - `start`: the text of the position at which the repair began.
+    - `start`: the position at which the repair began, as text.
     - `table`: whether the table is still to be read again.
     - `keys`: the keys that are still to be looked up in the table. `absent`: the keys that were looked up, and that the
       table lacks; they are deleted if the changelog has them.
-    - `sweep`: whether, once the table is read, the changelog is searched for keys whose last row is older than `start`.
-      Those that the table lacks are deleted.
+    - `sweep`: whether the changelog is searched, after the table is read, for keys whose last row is older than
+      `start`. Keys that the table lacks are then deleted.
     """
 
     ids: tuple[str, ...]
@@ -152,7 +152,7 @@ class Repairs:
         return repairs
 
     def changed(self, before: "Repairs") -> frozenset[str]:
-        """Returns the entities whose repair differs from that in `before`, or that are paused in only one of them."""
+        """Returns the entities whose repair is different in `before`, or that are paused in only one of the two."""
         entities = self.open.keys() | before.open.keys()
         changed_entities = {entity for entity in entities if self.open.get(entity) != before.open.get(entity)}
         return frozenset(changed_entities) | (self.paused ^ before.paused)

@@ -1,7 +1,7 @@
 """Searches the changelog for ghosts, in a thread, and hands them to `Windows`, which looks them up in the tables.
 
 A *ghost* is a key that the changelog has and its table may lack (`survivors`). This search is called a *sweep*. The
-sweep of an entity ends once all its ghosts are handled. A sweep that is interrupted starts again from the beginning, at
+sweep of an entity ends when all its ghosts are handled. A sweep that is interrupted starts again from the beginning, at
 the next opening of the source.
 """
 
@@ -113,9 +113,9 @@ class Sweeper:
         except ChangelogError as error:
             if error.kind in RETRIED:
                 raise
-            # Entities that are read together are no longer pending once they have yielded ghosts. So a pending entity
-            # that has yielded ghosts was being read by itself, and its rows are the cause of the error. It must not be
-            # read again: it would yield the same ghosts, whose deletes may not be committed yet.
+            # If entities are read together, the portion that has their ghosts also ends them, so they are no longer
+            # pending. A pending entity with ghosts was therefore read alone, and its rows caused the error. It is not
+            # read again, because that would find the same ghosts, whose deletes may not be committed yet.
             unreadable = {*pending} if len(pending) == 1 else with_ghosts & pending
             for name in unreadable:
                 self._fail(name, error)

@@ -3,13 +3,13 @@
 A checkpoint stores one entry for each entity. An entry is a JSON object with these members:
 
 - `complete`: whether the table was read completely.
-- `stale`: the columns whose values in older rows of the changelog are out of date, because the table's rows got new
-  values without a change in the database's log, for example from the default of a new column. It is absent if there are
-  none. If only a part of the table is read again, the entry keeps `stale`, also after that part is read.
-- `again`: the columns because of which a complete table is read again; `ALL_COLUMNS` stands for all. It is absent when
-  the table is complete, and while a table is read for the first time.
-- `leaves`: the parts of the table by name, such as its partitions. It is absent until the reading is planned, and when
-  the table is complete. Each leaf has these members:
+- `stale`: the columns with outdated values in older rows of the changelog; absent if there are none. The table's rows
+  have new values without a change in the database's log, for example from the default of a new column. If only a part
+  of the table is read again, the entry keeps `stale`, also after that part is read.
+- `again`: the columns because of which a complete table is read again; `ALL_COLUMNS` stands for all. `again` is absent
+  when the table is complete, and while a table is read for the first time.
+- `leaves`: the parts of the table by name, such as its partitions. `leaves` is absent until the reading is planned, and
+  when the table is complete. Each leaf has these members:
     - `pages`: the size of the leaf when its reading was planned, in pages. What a page is depends on the source.
     - `left`: the ranges still to read, as `[first, end)` pairs. A bound is the number of a page, or a list that begins
       with that number if the bound is inside the page. `end` is None if the range goes to the end of the leaf.
@@ -41,7 +41,7 @@ def was_complete(stored: Mapping[str, Any] | None) -> bool:
 def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the entry without its progress, so that reading starts over. A complete table keeps its entry.
 
-    This is for a changelog that continues from another server, where the stored ranges mean nothing.
+    Used for a changelog that continues from another server, where the stored ranges mean nothing.
     """
     return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
 

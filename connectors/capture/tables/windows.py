@@ -38,8 +38,9 @@ of it is delivered, because its table joined the publication while the transacti
 does not see such a transaction, the chunk is read again later. It would not be enough to wait until the commit of the
 transaction arrives in the stream: in the second case, the stream lacks changes of the transaction.
 
-**Memory.** Touched keys are forgotten once every snapshot in use sees their transactions, because then every later
-snapshot sees them as well. For entities that are swept, only the transactions are forgotten, and the keys are kept.
+**Memory.** Touched keys are forgotten when every snapshot in use sees their transactions, because then every later
+snapshot sees these transactions too. For entities that are swept, only the transactions are forgotten, and the keys are
+kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +94,9 @@ class Rows(Protocol):
         """The keys that were looked up in the table and not found."""
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """Returns rows of the changelog. In their transaction, they are numbered after `change`.
+        """Returns rows of the changelog: the rows that `keep` selects, and deletes of the keys that `delete` selects.
 
-        They are the rows that `keep` selects, and deletes of the keys in `gone` that `delete` selects.
+        `delete` is a mask of `gone`. In their transaction, the rows are numbered after `change`.
         """
 
 
@@ -301,19 +302,19 @@ class Windows:
         in_use = [self._latest, *(chunk.snapshot for chunk in self._chunks.values() if chunk.snapshot)]
         blocks, swept = [], []
         for block in self._touched:
-            needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
-            if needed.any():
-                blocks.append(block if needed.all() else block.where(needed))
+            is_needed = np.logical_or.reduce([snapshot.misses(block.xids) for snapshot in in_use])
+            if is_needed.any():
+                blocks.append(block if is_needed.all() else block.where(is_needed))
             if len(self._swept):
                 is_swept = pc.is_in(block.entities, self._swept).to_numpy(zero_copy_only=False)
-                swept.append(block.where(is_swept & ~needed))
+                swept.append(block.where(is_swept & ~is_needed))
         self._remember(swept)
         self._touched = blocks
         self._kept = sum(len(block.xids) for block in blocks)
         self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
 
     def _remember(self, swept: Sequence[_Touched]) -> None:
-        """Keeps each of these keys once, and never forgets it; all of them belong to entities that are swept."""
+        """Adds keys of swept entities, without repeats, to `_touched_before`, where they stay."""
         if not swept:
             return
         columns = {
@@ -383,8 +384,8 @@ class Windows:
     def narrow(self, nonce: str, taken: Any, divide: Callable[[Any, Any], None]) -> bool:
         """Replaces the part of a chunk by `taken`, a smaller part inside it.
 
-        `divide` gets the old and the new part, and makes the task hand out the rest. If the task has started over,
-        changes nothing and returns False.
+        `divide` receives the old and the new part, and makes the task hand out the rest. If the task has started over,
+        the method changes nothing and returns False.
         """
         with self._changed:
             chunk = self._chunks[nonce]

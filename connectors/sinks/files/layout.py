@@ -348,8 +348,8 @@ def _damaged_resume(file: Path) -> ChangelogError:
 def highest_epoch(path: Path) -> int:
     """Returns the highest epoch of any row that the log at `path` holds or held; 0 if it never held a row.
 
-    It skips damaged files at the end of the log, because no reader accepted rows from them. It also skips a damaged
-    resume record.
+    Skips damaged files at the end of the log, because no reader accepted rows from them. Also skips a damaged resume
+    record.
     """
     epochs = [0]
     with suppress(ChangelogError):

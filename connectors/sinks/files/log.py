@@ -75,7 +75,7 @@ def follow(
 ) -> Iterator[pa.RecordBatch]:
     """Yields what `read_log` yields, and then new rows as they are stored.
 
-    It calls `wait()` whenever it finds no more rows; the iteration ends if `wait()` returns False.
+    Calls `wait()` whenever there are no more rows; the iteration ends if `wait()` returns False.
     """
     selection = _Selection(entities=_entities(entity), key=key, after=after)
     sequence = 0
@@ -95,7 +95,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 def counts(path: Path) -> dict[str, dict[str, int]]:
     """Counts the rows of the archive and the live log by entity and op; returns an empty mapping if there are no files.
 
-    It reads only the columns `entity` and `op`. It leaves out the entity `schemas` (versions of columns).
+    Reads only the columns `entity` and `op`. Leaves out the entity `schemas` (versions of columns).
     """
     manifest = read_manifest(path)
     files = [path / file.path for file in manifest.files] if manifest else []
@@ -169,8 +169,8 @@ class FileLog:
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
     """Returns the position of the row before the last `count` selected rows, None if no selected row is before them.
 
-    It reads the newest file first. If that file has too few rows, it reads the newest two files, then the newest four,
-    and so on.
+    Reads the newest file first. If that file has too few rows, reads the newest two files, then the newest four, and so
+    on.
     """
     files = sequences(path)
     back = 1
@@ -278,9 +278,9 @@ def _later(after: Position | None, manifest: Manifest | None) -> Position | None
 def _live(path: Path, manifest: Manifest | None) -> list[int]:
     """Returns the sequences of the live files, which continue the archive. Raises ChangelogError if one is missing."""
     archived = manifest.log.last if manifest else 0
-    present = sequences(path)
-    refuse_holes(path, present, archived)
-    return [sequence for sequence in present if sequence > archived]
+    present_sequences = sequences(path)
+    refuse_holes(path, present_sequences, archived)
+    return [sequence for sequence in present_sequences if sequence > archived]
 
 
 def _position(file: Path) -> Position:
@@ -295,8 +295,8 @@ def _position(file: Path) -> Position:
 def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
     """Yields the selected rows of one file.
 
-    If a key is selected, it first reads only the columns that decide the selection. It then reads all columns of those
-    row groups that have a selected row.
+    If a key is selected, first reads only the columns that decide the selection, and then all columns of those row
+    groups that have a selected row.
     """
     with _read_whole(file) as parquet:
         for index in range(parquet.metadata.num_row_groups):

@@ -111,7 +111,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest | None:
 def newest_manifest(files: Mapping[int, str], read: Callable[[str], bytes]) -> Manifest | None:
     """Returns the newest whole manifest among `files`, which maps numbers to paths; None if there are no files.
 
-    It skips a manifest that is not whole: its writer was interrupted, so nothing depends on that manifest. Raises
+    Skips a manifest that is not whole: its writer was interrupted, so nothing depends on that manifest. Raises
     ChangelogError if no manifest is whole.
     """
     for number in sorted(files, reverse=True):

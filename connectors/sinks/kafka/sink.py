@@ -168,15 +168,15 @@ class KafkaSink:
         Without this check, `prepare` would create the topic again, without the rows of the old one.
         """
         settings = self._settings
-        missing = {absent.name: absent for absent in topics.missing(settings.client, configured)}
-        if not missing or positions_topic(settings.prefix) in missing:
+        missing_topics = {absent.name: absent for absent in topics.missing(settings.client, configured)}
+        if not missing_topics or positions_topic(settings.prefix) in missing_topics:
             return
         stored = read_stored(settings.client, settings.prefix, settings.name)
         if stored is None:
             return
-        known = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
-        for name in sorted(known & missing.keys()):
-            raise topics.lost(missing[name])
+        names = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
+        for name in sorted(names & missing_topics.keys()):
+            raise topics.lost(missing_topics[name])
 
     def recover(self) -> Checkpoint | None:
         """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
@@ -207,16 +207,16 @@ class KafkaSink:
     def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
         settings = self._settings
-        known = {} if stored is None else stored.sink.get(_TOPICS, {})
-        published = {name for name, _ in self._parts} or known.keys()  # without `prepare`, only the checkpoint changes
+        known_ids = {} if stored is None else stored.sink.get(_TOPICS, {})
+        published = {name for name, _ in self._parts} or known_ids.keys()  # no parts: only the checkpoint changes
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *published}
         if self._over_gap:
-            ids = read_ids(settings.client.admin(), known.keys())
-            self._recreated |= {name for name, id_ in known.items() if ids.get(name) != id_}
+            ids = read_ids(settings.client.admin(), known_ids.keys())
+            self._recreated |= {name for name, id_ in known_ids.items() if ids.get(name) != id_}
             self._refuse_repartitioned(stored)
             self._topic_ids = TopicIds(settings.client, names, {}, self._clock)
             return stored
-        self._topic_ids = TopicIds(settings.client, names, known, self._clock)
+        self._topic_ids = TopicIds(settings.client, names, known_ids, self._clock)
         self._refuse_repartitioned(stored)
         if stored is None:
             refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)

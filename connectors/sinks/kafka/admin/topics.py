@@ -100,7 +100,7 @@ A higher limit would be refused by some managed clusters."""
 
 _POSITIONS = {**_PROFILES["aggressive"], "max.message.bytes": str(CHECKPOINT_BYTES_MAX)}
 _DELTA_BYTES = 4
-"""The largest size of a delta, as a multiple of the largest size of a message of the changelog.
+"""The size limit of a delta, as a multiple of the size limit of the changelog's messages.
 
 A delta has the name of each changed column twice, and both values."""
 
@@ -241,7 +241,7 @@ def ensure(
 def entities(admin: Admin, prefix: str) -> dict[str, int]:
     """Returns the entities that have a topic, including the reserved entities, and the number of partitions of each.
 
-    It leaves out the topics of deltas, whose names have one more dot.
+    Leaves out the topics of deltas, whose names have one more dot.
     """
     pattern = re.compile(re.escape(topic_name(prefix, "")) + "([a-z0-9_-]+)")
     counts = {name: len(metadata.partitions) for name, metadata in admin.topics().items()}
@@ -295,14 +295,14 @@ def _read_new(admin: Admin, created: Sequence[Topic]) -> dict[str, TopicState]:
     for wait_s in _NEW_WAITS_S:
         time.sleep(wait_s)
         try:
-            shown = {name: state for name, state in read(admin, hidden).items() if state.partitions}
+            visible_states = {name: state for name, state in read(admin, hidden).items() if state.partitions}
         except ChangelogError as error:
             refusal = _refusal(error)
             if refusal is None or refusal.code() not in UNKNOWN_TOPIC:
                 raise
             continue  # one broker lists a topic that another broker does not know yet
-        states |= shown
-        hidden = [topic for topic in hidden if topic.name not in shown]
+        states |= visible_states
+        hidden = [topic for topic in hidden if topic.name not in visible_states]
         if not hidden:
             break
     return states
@@ -336,12 +336,12 @@ def _requests(topics: Iterable[Topic]) -> Iterator[list[Topic]]:
 
 def _create(admin: AdminClient, absent: Sequence[Topic], replication_factor: int | None) -> None:
     """Creates topics. If the broker refuses the setting `AHEAD`, as versions before 3.6 do, leaves out this setting."""
-    new = {
+    new_topics = {
         topic.name: NewTopic(topic.name, topic.partitions, replication_factor or -1, config=dict(topic.settings))
         for topic in absent
     }
-    refused = []
-    for name, future in admin.create_topics(list(new.values()), request_timeout=TIMEOUT_S).items():
+    refused_topics = []
+    for name, future in admin.create_topics(list(new_topics.values()), request_timeout=TIMEOUT_S).items():
         try:
             _answer(future, f"creating topic {name}")
         except ChangelogError as error:
@@ -351,9 +351,9 @@ def _create(admin: AdminClient, absent: Sequence[Topic], replication_factor: int
             if refusal.code() == KafkaError.INVALID_CONFIG:
                 if AHEAD not in refusal.str():
                     raise
-                refused.append(next(topic for topic in absent if topic.name == name))
-    if refused:
-        _create(admin, [_without_ahead(topic) for topic in refused], replication_factor)
+                refused_topics.append(next(topic for topic in absent if topic.name == name))
+    if refused_topics:
+        _create(admin, [_without_ahead(topic) for topic in refused_topics], replication_factor)
 
 
 def _without_ahead(topic: Topic) -> Topic:

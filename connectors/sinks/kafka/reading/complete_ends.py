@@ -1,7 +1,7 @@
-"""Finds the offsets up to which a reader has to read in order to get all rows up to the changelog's checkpoint.
+"""Finds the offsets up to which a reader must read to have all rows up to the changelog's checkpoint.
 
 Kafka answers a commit as soon as its outcome is decided. Only then does Kafka mark the end of the transaction, in one
-partition after the other. Readers of committed messages see the rows of a partition only once the end is marked there.
+partition after the other. Readers of committed messages see the rows of a partition only after the end is marked there.
 So a reader can see the checkpoint before it sees all rows up to that checkpoint. This usually lasts for a moment. It
 lasts longer while a replica is slow, or while another program has an open transaction before these rows.
 """
@@ -43,14 +43,14 @@ def complete_ends(
     """
     admin = client.admin()
     visible = ends(admin, parts)  # 1
-    written = written_ends(admin, parts)
-    hidden = {part: range(visible[part], written[part]) for part in parts if visible[part] < written[part]}
+    all_ends = written_ends(admin, parts)
+    hidden = {part: range(visible[part], all_ends[part]) for part in parts if visible[part] < all_ends[part]}
     checkpoint = stored() if hidden else None
     if checkpoint is None or checkpoint.position is None:
         return visible
-    needed = _needed(client, values, name, hidden, checkpoint.position)  # 2
+    needed_ends = _needed(client, values, name, hidden, checkpoint.position)  # 2
     deadline = time.monotonic() + WAIT_S
-    while short := [part for part, end in needed.items() if visible[part] < end]:  # 3
+    while short := [part for part, end in needed_ends.items() if visible[part] < end]:  # 3
         if time.monotonic() >= deadline:
             raise _still_open(short[0], visible[short[0]])
         time.sleep(_LOOK_S)
@@ -63,13 +63,13 @@ def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Posi
 
     Returns the offset after that row, by partition. Leaves out partitions whose span has no such row.
     """
-    needed = {}
+    needed_ends = {}
     with closing(client.reader(open_too=True)) as consumer:
         for messages in messages_in(consumer, hidden):
             for message in messages:
                 if _is_row(message, values, name, last):
-                    needed[part_of(message)] = (message.offset() or 0) + 1
-    return needed
+                    needed_ends[part_of(message)] = (message.offset() or 0) + 1
+    return needed_ends
 
 
 def _is_row(message: Message, values: Values, name: str, last: Position) -> bool:

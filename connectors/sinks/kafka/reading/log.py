@@ -139,7 +139,7 @@ class KafkaLog:
     def _stored(self) -> tuple[Checkpoint, float] | None:
         """Returns the checkpoint, and when it was stored; None if there is none.
 
-        It first checks whether the topic exists, because a reader would wait for a missing topic.
+        First checks whether the topic exists, because a reader would wait for a missing topic.
         """
         exists = positions_topic(self._prefix) in self._admin.topics()
         return read_stored(self._client, self._prefix, self._name) if exists else None
@@ -197,7 +197,7 @@ class KafkaLog:
         return {part: range(first[part], last[part]) for part in parts}
 
     def _complete_spans(self, parts: Sequence[Part]) -> dict[Part, range]:
-        """Returns all committed offsets of each partition, once they include all rows up to the checkpoint."""
+        """Waits until each partition has all rows up to the checkpoint, and returns its committed offsets."""
         first, last = begins(self._admin, parts), self._ends(parts)
         return {part: range(first[part], last[part]) for part in parts}
 
@@ -207,7 +207,7 @@ class KafkaLog:
     def _newest(self, consumer: Consumer, spans: Spans, key: str | None, count: int) -> list[Record]:
         """Returns the last `count` selected records, in the order of their positions.
 
-        It reads the newest messages of each partition, and older messages only where these are too few.
+        Reads the newest messages of each partition, and older messages only where the newest are too few.
         """
         newest: dict[Part, deque[Record]] = {}
         incomplete, back = dict(spans) if count else {}, 2 * count + 16

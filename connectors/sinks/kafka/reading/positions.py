@@ -101,8 +101,8 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    It reads up to the end of the committed messages. If `end` is given, it first waits until these messages reach the
-    offset `end`.
+    Reads up to the end of the committed messages. If `end` is given, first waits until these messages reach the offset
+    `end`.
     """
     doing = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}

@@ -106,7 +106,7 @@ def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: C
 def newest(client: Client, parts: Collection[Part]) -> dict[Part, Message]:
     """Returns the newest committed message of each partition that has one. Tombstones are ignored.
 
-    It reads the last few offsets of all partitions at once, and older offsets only of partitions that have no message
+    Reads the last few offsets of all partitions at once, and older offsets only of partitions that have no message
     among these.
     """
     admin = client.admin()
