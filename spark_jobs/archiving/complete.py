@@ -6,7 +6,7 @@ missing. It is found in two steps:
 
 1. Before a run reads, it notes the position of the changelog's checkpoint, and then the end of each partition. These
    ends include every row up to the position.
-2. Once the archive has all messages of an entity up to these ends, it has every row of the entity up to the position.
+2. When the archive has all messages of an entity up to these ends, it has every row of the entity up to the position.
 """
 
 from collections import defaultdict

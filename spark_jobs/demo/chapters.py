@@ -37,7 +37,7 @@ VALUE_CHARS: Final = 72
 """At most this many characters of a patch's value are shown, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""A patch's value has this many characters of a line less, because the other columns need them."""
+"""The other columns of the table need this many characters of a line."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:

@@ -186,7 +186,7 @@ def _undecided(keys: int) -> str | None:
 
 
 def sampled_text(scope: Scope) -> str | None:
-    """Returns the limits of the comparison, as a text for people; None if there are no limits."""
+    """Returns the limits of the comparison in words; None if there are no limits."""
     parts = []
     if scope.share is not None:
         parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))

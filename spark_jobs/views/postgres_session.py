@@ -41,7 +41,7 @@ _REMEDIES: Final = libpq.Remedies(
 
 @contextlib.contextmanager
 def connected(dsn: str, doing: str) -> Iterator[Connection]:
-    """Yields a session in autocommit mode, and closes it in the end.
+    """Yields a session in autocommit mode, and closes it at the end of the block.
 
     `doing` names the action for which the session is used, such as "writing orders"; later errors begin with it. Raises
     ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if the

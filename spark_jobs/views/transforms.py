@@ -30,7 +30,7 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Says which changes to include, by service and API version. By default, all changes are included.
+    """Chooses the changes to include, by service and API version. By default, all changes are included.
 
     All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """

@@ -38,8 +38,8 @@ class NotComparedError(ChangelogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """Says that the changelog has caught up with the fence: `checkpoint` shows this. The checkpoint was read at the
-    time `at`, after a wait of `waited_s` seconds.
+    """The proof that the changelog has caught up with the fence: `checkpoint`, which was read at the time `at`, after a
+    wait of `waited_s` seconds.
     """
 
     checkpoint: Checkpoint
@@ -50,7 +50,7 @@ class CaughtUp:
 def until_read(log: Log, names: Sequence[str], *, deadline: float, wait: Callable[[float], object]) -> Checkpoint:
     """Waits until the service has read the whole tables of these entities and is not repairing any of them.
 
-    Returns the checkpoint that says so. A fence shows a row of the changelog if the fence shows the transaction that
+    Returns the checkpoint that shows this. A fence shows a row of the changelog if the fence shows the transaction that
     the row names. Every row that the service read from these tables names a transaction that has ended by now, so a
     fence that is taken afterwards shows all these rows. Therefore, if such a fence shows no row of the changelog for a
     key, the changelog does not have the key at that fence. Raises NotComparedError (NOT_CAUGHT_UP) when the deadline, a

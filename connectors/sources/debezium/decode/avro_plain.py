@@ -1,4 +1,4 @@
-"""Decodes values in Avro by fastavro, which defines what they say.
+"""Decodes values in Avro with fastavro, which defines the correct result.
 
 `avro_messages` imports this module with the first message in Avro, because fastavro is an optional package.
 """
@@ -14,7 +14,7 @@ from changelog.envelope.codec.avro_codec import without_logical_types
 from changelog.envelope.errors import ChangelogError, Kind
 
 MALFORMED_SCHEMA = (fastavro.schema.SchemaParseException, *UNFIT)
-"""What `plain_schema` and `plain_reader` raise for a schema that is not one."""
+"""What `plain_schema` and `plain_reader` raise for an invalid schema."""
 
 
 def plain_schema(schema: Any) -> Any:

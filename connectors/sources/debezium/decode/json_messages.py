@@ -41,7 +41,7 @@ class JsonSplitter:
     def split(self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]) -> tuple[Layout, T]:
         """Returns the layout of a message, and what `accept` makes of the message's payload.
 
-        `accept` raises msgspec.DecodeError if the payload is no JSON. Raises ChangelogError (MALFORMED), or what
+        `accept` raises msgspec.DecodeError if the payload is not JSON. Raises ChangelogError (MALFORMED), or what
         `accept` raises.
         """
         for prefix, layout in self._prefixes.get(topic, ()):

@@ -33,8 +33,7 @@ def last_transaction(transaction: Transaction, publication: str) -> dict[str, An
 
 
 class History:
-    """Knows which transaction the stream must start with after the source was opened, and how far the source may
-    confirm.
+    """Checks which transaction the stream of an opened source begins with, and limits what the source may confirm.
 
     `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if that
     transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has

@@ -4,10 +4,11 @@ The log announces neither an ALTER TYPE of a composite nor an ALTER TABLE of a t
 the commit of such a statement, the values simply have other attributes. So the source reads the catalogue now and then,
 and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row prove that nothing was
 altered between them. Two different looks prove only that something was altered. Until the commit position of the
-altering transaction is known, the values in between are uncertain, and their texts are published unchanged.
+transaction that altered it is known, the values in between are uncertain, and they are published as the text that the
+server printed.
 
-An uncertain value in a key cannot be published as its text, because that text would be another key. So a row with such
-a key waits until the type is no longer being altered. After an alteration, every key of the table has a new text;
+An uncertain value in a key cannot be published as this text, because the text would be another key. So a row with such
+a key waits until the type is no longer being altered. After an alteration, every row of the table has a new key;
 `evidence` notices this, and the table is read again.
 """
 
@@ -87,7 +88,7 @@ class Definitions:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """For each transaction that recently altered a type, a log position at which it had committed."""
+        """For each transaction that recently altered a type, a log position at which it had already committed."""
         return {str(xid): self._ends[xid] for xid in sorted(self._ends)}
 
     def track(self, oids: Iterable[int]) -> None:
@@ -107,7 +108,7 @@ class Definitions:
         return definition.types[oid] if certain else in_doubt(definition.types[oid])
 
     def pending(self, oid: int) -> bool:
-        """Returns whether the type is uncertain for the open transaction, because another one is altering it now."""
+        """Returns whether the type is uncertain for the open transaction because another transaction alters it now."""
         return self._pending and oid in self._oids and not self._choose()[1]
 
     def tracks(self, oid: int) -> bool:
@@ -173,7 +174,7 @@ class Definitions:
 
 
 def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
-    """Reads the attributes of these relations. The result's `makers` are only those that the slot may still deliver."""
+    """Reads the attributes of these relations. `makers` holds only transactions that `slot` may still deliver."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
         cursor.execute(sql.SQL(_LOOK).format(**values))

@@ -81,7 +81,7 @@ class EngineOrigin:
 
     def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Origin.facts`."""
-        facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it gets no offset")]
+        facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it receives no offset")]
         if stored is None:
             return facts
         return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]
@@ -92,7 +92,7 @@ class EngineOrigin:
 
     def drop(self, kind: str) -> None:
         """See `Origin.drop`."""
-        raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; Debezium's own are to be dropped by hand")
+        raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; drop Debezium's own objects by hand")
 
 
 def _tried(name: str, describe: Callable[[], str]) -> Finding:
