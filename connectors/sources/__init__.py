@@ -3,8 +3,8 @@
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
 result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
-fence (`changelog.connectors.sources.fences`). They receive the scan pickled, so they import only its module and the
-imports of that module.
+fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
+module and what that module imports.
 
 The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches. Its `through` is a log
 position in a format that only the source can read. An *entity* is a published table. An *epoch* is the number of a
@@ -33,7 +33,7 @@ from changelog.schemas.types import Struct
 Recover = Callable[[], Checkpoint | None]
 """Shuts the previous writer out of the changelog, and returns the last checkpoint; None for a new changelog.
 
-A source calls it once, as soon as the source has made sure that no other process reads the log under its name."""
+A source calls it exactly once, after it has made sure that no other process reads the log under its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,8 +288,8 @@ class Database(Protocol):
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
         """Returns for each entity, in the same order, the columns and types that the service would publish now.
 
-        They come from the present catalogue, not from the log. Schema files are generated from them. May be called at
-        any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a column of the entity's key.
+        The columns come from the present catalogue, not from the log. Schema files are generated from them. May be
+        called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a key column of the entity.
         """
 
     def open(
@@ -427,8 +427,8 @@ class Database(Protocol):
         `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
         are held.
 
-        A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If the
-        service cannot do so without a new log entry, the fence writes a message with the prefix
+        A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If such a
+        checkpoint needs a new entry in the log, the fence writes a message with the prefix
         `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
         source, which then returns an `urgent` piece. While the fence is held, either changes of the tables' definitions
         wait, or the scan raises ALTERED.

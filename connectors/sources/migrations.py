@@ -147,7 +147,7 @@ class Stage(Protocol):
 
     @property
     def lost(self) -> Sequence[LostDefinition]:
-        """The definitions of the live database that this one lacks; empty for the live database itself."""
+        """The definitions of the live database that this database lacks; empty for the live database itself."""
 
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float

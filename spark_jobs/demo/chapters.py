@@ -144,7 +144,7 @@ def _rows(log: Log) -> int:
 def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises ChangelogError if the view differs from the states.
 
-    It compares values as texts, because values in a view have types, while values in messages are JSON.
+    It compares values as text, because values in a view have types, while values in messages are JSON.
     """
     _, columns = booking.COMPARED["order"]
     actual, expected = (

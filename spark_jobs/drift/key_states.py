@@ -218,8 +218,8 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """Returns the keys to judge, each with its row in the source. This is for sources whose rows have no locators, by
-    which a row could be read again.
+    """Returns the keys to judge, each with its row in the source. Needed for sources whose rows cannot be read again,
+    because they have no locators.
     """
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")

@@ -1,4 +1,4 @@
-"""Sessions with the PostgreSQL server that a view is written to. It can be another server than the source's, so errors
+"""Sessions with the PostgreSQL server that a view is written to. The server may differ from the source's, so errors
 have hints of their own.
 """
 

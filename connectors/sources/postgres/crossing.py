@@ -8,11 +8,11 @@ the table lacks. Afterwards the changelog equals its tables, whatever changes we
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
-entity after the gap. It does so:
+entity after the gap:
 
 - for each entity that has lost a file or a topic, and
 - for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
-  it has stored the rows, so the changelog once had the rows in between and has lost them.
+  it has stored the rows, so the changelog had the rows in between and has lost them.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.

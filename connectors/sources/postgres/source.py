@@ -86,7 +86,7 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._noticed: Noticed | None = None
-        self._unsettled: ChangelogError | None = None  # `_piece` sets it, and the `read` after that raises it
+        self._unsettled: ChangelogError | None = None  # `_piece` sets it; `read` raises it after returning that piece
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -330,9 +330,9 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        """Returns a block as a piece. If the service must stop at an unlogged change, the next `read` raises the error.
+        """Returns a block as a piece. If an unlogged change must stop the service, `read` returns this piece first.
 
-        Then this piece is still published.
+        After that, the next `read` raises the error.
         """
         before = self._state.checkpoint
         self._state.deliver(assembled)

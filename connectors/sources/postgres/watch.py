@@ -1,7 +1,7 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
 A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the
-database's log. The publish loop takes the results of the looks. It acts on a result only after the stream has passed
+database's log. The publish loop takes the results of the looks, but acts on a result only after the stream has passed
 the position at which the log ended during that look. Then all rows from before the look are published, and reading the
 table again corrects them.
 

@@ -412,7 +412,7 @@ class _Block:
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
-        A transaction that does not begin in the block is the one that was open before it.
+        A transaction that does not begin in the block was open before the block.
         """
         index = self._begun.get(commit)
         return (0, self._first_place) if index is None else (index, commit)

@@ -91,7 +91,7 @@ class AvroReader:
                 layout, plain = Layout.of(from_avro(schema)), avro_plain.plain_schema(schema)
                 known = _Known(layout, avro_plain.plain_reader(plain), values_reader(plain), event_reader(plain))
             except avro_plain.MALFORMED_SCHEMA:
-                raise ChangelogError(Kind.MALFORMED, "its schema is not one of Kafka Connect") from None
+                raise ChangelogError(Kind.MALFORMED, "its schema is not a schema of Kafka Connect") from None
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()
             self._known[number] = known

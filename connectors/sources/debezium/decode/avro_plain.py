@@ -35,7 +35,7 @@ def plain_reader(schema: Any) -> Callable[[bytes, int], Any]:
         try:
             value = fastavro.schemaless_reader(stream, parsed, None)
         except (EOFError, *UNFIT):
-            raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
+            raise ChangelogError(Kind.MALFORMED, "it is not a value of its Avro schema") from None
         if stream.tell() != len(content):
             raise ChangelogError(Kind.MALFORMED, "it has bytes after its value in Avro")
         return value

@@ -36,7 +36,7 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The times of the block `source`. The first of them that the block has is the one that is published."""
+"""The times of the block `source`. Of these, the first that the block has is published."""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]

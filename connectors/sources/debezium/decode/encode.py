@@ -52,7 +52,7 @@ _QUOTED: Final = frozenset(
 
 
 class PublishedRow(NamedTuple):
-    """A row to publish. It is a named tuple because there is one for each event.
+    """A row to publish. It is a named tuple, because one is made for each event.
 
     The values of `row` are JSON. `row` is None for a truncate, and an insert for a row that a snapshot read.
     """

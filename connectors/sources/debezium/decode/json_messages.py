@@ -70,7 +70,7 @@ class JsonSplitter:
                 layout = Layout.of(schemas.from_json(msgspec.json.decode(text)))
             except UNFIT:
                 raise ChangelogError(
-                    Kind.MALFORMED, "the schema inside a message is not one of Kafka Connect"
+                    Kind.MALFORMED, "the schema inside a message is not a schema of Kafka Connect"
                 ) from None
             if len(self._layouts) >= LAYOUTS_MAX:
                 self._layouts.clear()

@@ -189,9 +189,9 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
     """Returns `before`, but with the present state of the partitions whose change is harmless: no row was lost.
 
-    So `unlogged` yields no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
-    and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look,
-    but a truncated partition has none.
+    So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
+    rows are all in the log. A rewritten partition still has rows from before the earlier look, but a truncated
+    partition has none.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():
@@ -234,7 +234,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
     if old_table.options.split(".")[0] != new_table.options.split(".")[0]:
         return "the publication was made again"
     if not old_table.published & new_table.published:
-        return "the table was taken off the publication and added again, or its row filter was edited"
+        return "the table was removed from the publication and added again, or its row filter was edited"
     if old_table.types != new_table.types:  # checked before the keys: a new type also recreates the constraint
         has_same_keys = _same_text(old_table.types, new_table.types)
         return None if has_same_keys else "a key column got another type, or a composite in its type was altered"

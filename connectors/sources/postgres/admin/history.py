@@ -98,6 +98,6 @@ class History:
         return ChangelogError(
             Kind.DIVERGED,
             f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
-            f"{awaited['commit']}): the database was restored to an earlier point, or is another copy of it",
+            f"{awaited['commit']}): the database was restored to an earlier point, or this is another copy",
             hint=f"connect to the server that has this transaction; if no server does, {OVER_GAP}",
         )

@@ -30,7 +30,7 @@ def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
 def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) -> str:
     if gid is not None:
         ending = "end it with COMMIT PREPARED or ROLLBACK PREPARED"
-        return f"the slot waits for prepared transaction {gid!r}, of {since}: {ending}"
+        return f"the slot waits for transaction {gid!r}, prepared at {since}: {ending}"
     process = "" if pid is None else f" of process {pid}"
     return f"the slot waits for transaction {xid}{process} to end" + (f", which began at {since}" if since else "")
 

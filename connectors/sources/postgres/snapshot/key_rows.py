@@ -34,7 +34,7 @@ _OBJECT_NAMES = frozenset({
     "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
     "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
 })  # fmt: skip
-"""Types whose input function looks up a name. That needs rights, and the result can change from moment to moment."""
+"""Types whose input function looks up a name. The lookup needs rights, and its result can change at any moment."""
 
 Texts = tuple[str, ...]
 

@@ -102,8 +102,8 @@ class ReplicationConnection:
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
 
-        This waits until every transaction that is running now has ended. Every two seconds, it calls `excused`, which
-        returns whether to continue waiting. `failover` needs PostgreSQL 17.
+        The server waits until every transaction that is running now has ended. Every two seconds, `excused` is called,
+        which returns whether to continue waiting. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience

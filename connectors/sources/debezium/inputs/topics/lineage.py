@@ -90,7 +90,7 @@ def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
         elif offset > end:
             yield (
                 f"partition {number} of topic {topic} ends at offset {end}, and the changelog has it up to {offset}: "
-                "the topic was cut"
+                "the topic has lost its newest messages"
             )
 
 
