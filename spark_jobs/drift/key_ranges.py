@@ -1,7 +1,7 @@
 """Limits a comparison to a range of keys: on both sides, the first column of the key is between two values.
 
 Strings are ordered by their bytes, as in the collation "C". If the column has an index in this order, the database can
-use the index, and a range of a very large table is compared without reading the rest of the table.
+use the index. A range of a very large table is then compared without reading the rest of the table.
 """
 
 import uuid

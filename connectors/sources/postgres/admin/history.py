@@ -1,7 +1,7 @@
 """Checks that the server's log is still the log that the changelog was made from. The log itself is the evidence.
 
-A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
-later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
+A server that was restored to an earlier point continues with other transactions on the same timeline. Sooner or later,
+its log grows past the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
 slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed
 then. Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that
 transaction, the stream starts at that transaction. The stream's first transaction must then be the same one, with the

@@ -1,7 +1,7 @@
 """Tracks which parts of a table are published.
 
-A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows), or, if rows are large, a
-range of rows inside a page.
+A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows). If rows are large, a part
+is a range of rows inside a page.
 """
 
 from collections.abc import Mapping, Sequence

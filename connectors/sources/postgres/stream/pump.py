@@ -140,9 +140,9 @@ class Stream:
     def _gather(self, deadline: float, frames: int) -> None:
         """Waits for more frames until the deadline or until the queue is full. The caller holds the lock."""
         while self._frames and not self._ended and len(self._frames) < frames and self._nbytes < self._max_bytes:
-            if (left := deadline - time.monotonic()) <= 0:
+            if (left_s := deadline - time.monotonic()) <= 0:
                 return
-            self._changed.wait(left)
+            self._changed.wait(left_s)
 
     def confirm(self, lsn: int) -> None:
         """Records that everything before `lsn` is durable; the next status tells the server."""

@@ -1,11 +1,11 @@
 """Tracks how composite types were defined at each position of the database's log.
 
-The log announces neither an ALTER TYPE of a composite nor an ALTER TABLE of a table whose row type a column uses. After
-the commit of such a statement, the values simply have other attributes. So the source reads the catalogue now and then,
-and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row prove that nothing was
-altered between them. Two different looks prove only that something was altered. Until the commit position of the
-transaction that altered it is known, the values in between are uncertain, and they are published as the text that the
-server printed.
+A column's type can be a composite, or the row type of another table. The log announces neither an ALTER TYPE of that
+composite nor an ALTER TABLE of that table. After the commit of such a statement, the values simply have other
+attributes. So the source reads the catalogue now and then, and finds out for which log positions each reading (a
+*look*) is valid. Two equal looks in a row prove that nothing was altered between them. Two different looks prove only
+that some transaction altered something. Until the commit position of that transaction is known, the values in between
+are uncertain, and are published as the text that the server printed.
 
 An uncertain value in a key cannot be published as this text, because the text would be another key. So a row with such
 a key waits until the type is no longer being altered. After an alteration, every row of the table has a new key;
