@@ -108,8 +108,8 @@ class _History:
     def _files(self) -> Iterator[Alteration]:
         """Yields at most one alteration for all truncates of the table, and at most one for all rewrites.
 
-        Each alteration has the line of the last such statement. If some rewrites may have changed values, it has the
-        line of the last of those.
+        Each alteration has the line of the last such statement. Among rewrites, those that may have changed values take
+        precedence.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
