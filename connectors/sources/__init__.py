@@ -3,13 +3,13 @@
 Each kind of database implements `Database`, and the service uses databases only through this protocol. No argument or
 result depends on the kind of database: `changelog.connectors.wiring.sources` chooses the implementation from the
 configuration, and the rest of the service does not know which one it is. Spark's executors also use the `Scan` of a
-fence (`changelog.connectors.sources.fences`). They receive the scan pickled, so they import only its module and the
-imports of that module.
+fence (`changelog.connectors.sources.fences`). The executors receive the scan pickled, so they import only the scan's
+module and what that module imports.
 
 The *log* is the database's log of commits. A *checkpoint* says how far the changelog reaches. Its `through` is a log
-position, as a text that only the source can read. An *entity* is a published table. An *epoch* numbers the histories of
-the log: for example, a promoted standby begins a new one. A *gap* is a part of the log that the changelog lacks and
-that can no longer be read.
+position in a format that only the source can read. An *entity* is a published table. An *epoch* is the number of a
+history of the log: for example, a promoted standby begins a new history. A *gap* is a part of the log that the
+changelog lacks and that can no longer be read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ from changelog.envelope.versions import Version
 from changelog.schemas.types import Struct
 
 Recover = Callable[[], Checkpoint | None]
-"""Takes the changelog over from its previous writer, and returns its last checkpoint; None for a new changelog.
+"""Shuts the previous writer out of the changelog, and returns the last checkpoint; None for a new changelog.
 
-A source calls it once, as soon as the source has made sure that no other process reads the log under its name."""
+A source calls it exactly once, after it has made sure that no other process reads the log under its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class Retained:
 class Hold:
     """The object on the server that makes it keep log for us, such as a replication slot of PostgreSQL.
 
-    `kind` says in one word what it is, such as `slot`. A log that is kept for a fixed time is itself the hold.
+    `kind` says in one word what it is, such as `slot`. If the server keeps log for a fixed time, the log is the hold.
 
     `reader` is the server process that reads the log through this hold now; None if no process does. `condition` is the
     server's own word for the state of the hold; None if unknown. `is_lost` means that the server has removed log that
@@ -288,8 +288,8 @@ class Database(Protocol):
     def shapes(self, entities: Sequence[Entity]) -> Sequence[Struct]:
         """Returns for each entity, in the same order, the columns and types that the service would publish now.
 
-        They come from the present catalogue, not from the log. Schema files are generated from them. May be called at
-        any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a column of the entity's key.
+        The columns come from the present catalogue, not from the log. Schema files are generated from them. May be
+        called at any time. Raises ChangelogError: PRECONDITION if a table is gone, or lacks a key column of the entity.
         """
 
     def open(
@@ -373,9 +373,9 @@ class Database(Protocol):
     def send_signals(self, signals: Iterable[Signal]) -> str:
         """Writes signals into the database's log, in their order, each in a transaction of its own.
 
-        They are signed if the configuration has a secret. Returns where the log ends after the last signal, as a
-        `Checkpoint.through`; an empty text if there are no signals. The service has read the signals once its
-        checkpoint is after that position.
+        The signals are signed if the configuration has a secret. Returns where the log ends after the last signal, as a
+        `Checkpoint.through`; an empty string if there are no signals. When the service's checkpoint is past that
+        position, the service has read the signals.
 
         Any role that may write to the log may send signals, whether or not a service runs: a signal stays in the log
         until a service reads it. Raises ChangelogError; the signals before the one that failed were sent.
@@ -409,7 +409,7 @@ class Database(Protocol):
         the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
 
         `take_over` is called once, before the block begins, when no other process can read the log under our name. It
-        takes the sink over from its previous writer and returns where the changelog ends. Inside the block, the caller
+        shuts the previous writer out of the sink and returns where the changelog ends. Inside the block, the caller
         stores the yielded checkpoint and rows in one commit. Until that commit, every start finds the gap again.
 
         The hold (`Hold`) is kept if `keep_hold` is set, the log is the same as before, and the hold can be read but
@@ -422,13 +422,13 @@ class Database(Protocol):
         """Takes a fence for these entities and holds it until the block ends.
 
         A fence is one cut through the database and the changelog: a comparison of the two uses the same transactions on
-        both sides. If the fence was lost inside the block, an error is raised at the end of the block.
+        both sides. If the fence is lost inside the block, an error is raised at the end of the block.
         `changelog.connectors.sources.fences` says what an implementation must guarantee. `deadline`, in the seconds of
         `time.monotonic`, limits the wait for locked tables. May be called while a service runs and while other fences
         are held.
 
-        A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If the log
-        needs a write for that, the fence writes a message with the prefix
+        A running service must soon store a checkpoint after the cut, even if nobody writes to the database. If such a
+        checkpoint needs a new entry in the log, the fence writes a message with the prefix
         `changelog.envelope.signal.FENCE_PREFIX` after the cut. The capture core recognises the message and tells the
         source, which then returns an `urgent` piece. While the fence is held, either changes of the tables' definitions
         wait, or the scan raises ALTERED.

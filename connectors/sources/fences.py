@@ -11,7 +11,7 @@ not exist:
 1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
 2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
 3. A `Scan` encodes rows in the same way as messages are encoded: masks, row filters, columns that are left out, types,
-   and the texts of values.
+   and the text forms of values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +36,10 @@ ROWS: Final = pa.schema(
         pa.field("locator", pa.utf8()),
     ]
 )
-"""The columns of a table's row. `key` and `current` are the texts that a message for this row would have: the canonical
-key, and the row's state as JSON. `json_null` is a JSON array with the names of the columns that hold JSON's null; null
-if there are none. `leaf` is the number of the leaf that the row is in (see `FencedTable`), and never null. `locator` is
-a text by which the source finds the row in that leaf again."""
+"""The columns of a table's row. `key` and `current` are what a message for this row would have: the canonical key, and
+the row's state as JSON. `json_null` is a JSON array with the names of the columns that hold JSON's null; null if there
+are none. `leaf` is the number of the leaf that the row is in (see `FencedTable`), and never null. With `locator`, the
+source can find the row in that leaf again."""
 
 
 class NoFenceError(ChangelogError):
@@ -57,10 +57,10 @@ class FencedTable:
     `binding` has the columns and types that the table has at the fence; these are compared. `leaf_pages` holds the size
     of each leaf, in pages.
 
-    A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf of
-    about 8 KiB each. They divide the reading of the leaf among tasks, and can be the server's own pages or ranges of
-    keys that the scan knows. Every row that the fence shows is in exactly one page. A page's number may exceed the size
-    in `leaf_pages`, so a reader gets all rows only if it reads to the end of the leaf (`Pages.end` is None).
+    A leaf is a unit that stores rows: the table itself, or one of its partitions. Pages are numbered parts of a leaf,
+    about 8 KiB each. Tasks divide the reading of a leaf by pages, which can be the server's own pages or ranges of keys
+    that the scan knows. Every row that the fence shows is in exactly one page. A page's number may exceed the size in
+    `leaf_pages`, so a reader gets all rows only if it reads to the end of the leaf (`Pages.end` is None).
     """
 
     binding: Binding
@@ -89,8 +89,8 @@ class Pages:
 class KeyBounds:
     """The keys whose column `column` has a value of at least `first` and less than `end`; None means no bound.
 
-    The bounds are integers, or texts that the database reads as values of the column's type. `by_bytes` says that the
-    column holds texts, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
+    The bounds are integers, or strings that the database reads as values of the column's type. `by_bytes` says that the
+    column holds strings, and that they are compared by their bytes in UTF-8, whatever the column's collation is.
     """
 
     column: str

@@ -1,8 +1,8 @@
 """Defines an optional contract of a source: to report what a migration's statements would do to published tables.
 
-The source runs the statements in a transaction that is rolled back: a *rehearsal*, on the live database or on an empty
-copy of it. A source may lack rehearsals, because only `changelog schemas plan` uses them, and the service never imports
-them.
+In a *rehearsal*, the source runs the statements in a transaction that is rolled back, on the live database or on an
+empty copy of it. A source may lack rehearsals, because only `changelog schemas plan` uses them, and the service never
+imports them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -70,8 +70,8 @@ class LostDefinition:
 class Statement:
     """One SQL statement, with the `line` of its first word in the file, counted from 1.
 
-    `words` is its SQL without quoted texts and comments. `code` is the same SQL with the contents of dollar-quoted
-    texts, such as the body of a DO statement.
+    `words` is its SQL without quoted text and comments. `code` is the same SQL, but with the contents of dollar quotes,
+    such as the body of a DO statement.
     """
 
     line: int
@@ -147,7 +147,7 @@ class Stage(Protocol):
 
     @property
     def lost(self) -> Sequence[LostDefinition]:
-        """The definitions of the live database that this one lacks; empty for the live database itself."""
+        """The definitions of the live database that this database lacks; empty for the live database itself."""
 
     def rehearse(
         self, script: Script, *, lock_timeout_s: float, statement_timeout_s: float

@@ -35,7 +35,7 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:
     """Deletes files that no reader needs any more; returns their number.
 
-    A manifest is deleted once the manifest after it is older than `grace`: readers begin with the newest manifest, so
+    A manifest is deleted when the manifest after it is older than `grace`: readers begin with the newest manifest, so
     readers of the deleted manifest have had at least this time to finish. A file that no remaining manifest lists, such
     as the file of a killed run, is deleted if it is older than `grace`. With `log`, a file of this file log is deleted
     if every remaining manifest says that the archive has the file's rows.

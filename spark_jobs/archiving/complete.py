@@ -2,7 +2,7 @@
 
 A run reads each partition up to the partition's end, and it may need several commits. So the archive can have new rows
 of one partition while older rows of another partition are still missing. A view needs a position up to which no row is
-missing. It is found in two steps:
+missing. This position is found in two steps:
 
 1. Before a run reads, it notes the position of the changelog's checkpoint, and then the end of each partition. Every
    row up to the position lies before these ends.

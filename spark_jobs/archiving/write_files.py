@@ -40,7 +40,7 @@ WRITING = {
 Small row groups let readers skip rows. Only the columns in `_WITH_STATISTICS`, by which readers skip, have statistics
 in a file's footer. Statistics of the other columns would be of no use to readers. They would also copy the least and
 the greatest value of a column into the footer, for example whole states of rows. Compression level 9 makes files a
-ninth smaller than Spark's default level does. It takes longer, but the files are read for years.
+ninth smaller than Spark's default level does. Writing takes longer, but the files are read for years.
 """
 
 

@@ -1,4 +1,4 @@
-"""Writes deltas as files. Each run writes its own folder, which is valid once the newest manifest lists it.
+"""Writes deltas as files. Each run writes its own folder. The folder is valid if the newest manifest lists it.
 
 The manifest `<output>/manifest/<n>.json` lists the runs. It also has the position that the runs have reached in each
 partition of each entity; the next run continues from these positions. A killed run leaves a folder that no manifest

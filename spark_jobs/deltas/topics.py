@@ -95,7 +95,7 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
     """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
     offsets.
 
-    The format is Spark's: `commits/<n>` exists once batch n is done. `offsets/<n>` has a line with a version, a line of
+    The format is Spark's: `commits/<n>` exists if batch n is done. `offsets/<n>` has a line with a version, a line of
     JSON for the batch, and then a line for each source.
     """
     batch_numbers = [

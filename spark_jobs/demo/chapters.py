@@ -37,7 +37,7 @@ VALUE_CHARS: Final = 72
 """At most this many characters of a patch's value are shown, even on a wide screen."""
 
 BESIDE_VALUE: Final = 37
-"""A patch's value has this many characters of a line less, because the other columns need them."""
+"""The other columns of the table need this many characters of a line."""
 
 
 def _archive(scene: Scene) -> Mapping[str, str]:
@@ -144,7 +144,7 @@ def _rows(log: Log) -> int:
 def _refuse_different(view: Mapping[str, Mapping[str, Any]], states: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises ChangelogError if the view differs from the states.
 
-    It compares values as texts, because values in a view have types, while values in messages are JSON.
+    It compares values as text, because values in a view have types, while values in messages are JSON.
     """
     _, columns = booking.COMPARED["order"]
     actual, expected = (

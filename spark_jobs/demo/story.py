@@ -52,7 +52,7 @@ def sequel(story: Ending) -> Mapping[str, str]:
 
 @contextmanager
 def _session(log_file: Path) -> Iterator["SparkSession"]:
-    """Opens a session with two threads. Java's messages go to `log_file`. In the end, Spark's files are deleted."""
+    """Opens a session with two threads. Java's messages go to `log_file`. At the end, Spark's files are deleted."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupt = signal.getsignal(signal.SIGINT)
     with tempfile.TemporaryDirectory() as scratch:

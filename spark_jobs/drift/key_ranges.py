@@ -1,7 +1,7 @@
 """Limits a comparison to a range of keys: on both sides, the first column of the key is between two values.
 
-Texts are ordered by their bytes, as in the collation "C". If the column has an index in this order, the database can
-use the index, and a range of a very large table is compared without reading the rest of the table.
+Strings are ordered by their bytes, as in the collation "C". If the column has an index in this order, the database can
+use the index. A range of a very large table is then compared without reading the rest of the table.
 """
 
 import uuid
@@ -22,7 +22,7 @@ _LONG = range(-(2**63), 2**63)
 class KeyRange:
     """The range that a user asks for: keys whose first column is at least `first` and less than `end`.
 
-    Both are texts as the user wrote them; None means no bound.
+    Both are as the user wrote them; None means no bound.
     """
 
     first: str | None = None
@@ -46,8 +46,8 @@ class Bounds:
     end: int | str | None
 
     def holds(self, key: Column) -> Column:
-        """Returns the condition that a key, a canonical text, is in the range. The condition is null for a text that is
-        not a key of this entity.
+        """Returns the condition that a canonical key is in the range. The condition is null for text that is not a key
+        of this entity.
         """
         text = key if self.columns == 1 else F.get(F.from_json(key, "array<string>"), F.lit(0))
         value = text.try_cast("long") if self.type in (Primitive.INT, Primitive.LONG) else text
@@ -70,7 +70,7 @@ def bounds(key_range: KeyRange, entity: str, key: Sequence[tuple[str, ColumnType
         raise ChangelogError(
             Kind.USAGE,
             f"{entity}: its key begins with {column}, which is of type {type_name}",
-            hint="ranges work with integers, texts and UUIDs; --sample SHARE works with all keys",
+            hint="ranges work with integers, strings and UUIDs; --sample SHARE works with all keys",
         )
     assert isinstance(type_, Primitive)
     first, end = (None if text is None else _value(text, column, type_) for text in (key_range.first, key_range.end))

@@ -123,7 +123,7 @@ def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequenc
 
 def _hash() -> Column:
     """Returns the hash of the key. Rows are sorted by this hash first, because comparing numbers costs less than
-    comparing texts.
+    comparing text.
     """
     return F.xxhash64("key").alias("hash")
 
@@ -137,9 +137,7 @@ def _print(json_null: Column, grown: Sequence[str]) -> tuple[Column, Column]:
 
 
 def _commit() -> Column:
-    """Returns the commit in a row's position, in the text form of `commit_text`. These texts sort in the order of the
-    commits.
-    """
+    """Returns the commit in a row's position, in the form of `commit_text`. In this form, commits sort as text."""
     return F.split_part(F.col("position"), F.lit("/"), F.lit(2))
 
 
@@ -170,7 +168,7 @@ def classify(source: DataFrame, changelog: DataFrame, since: str | None = None) 
     (`CLASSIFIED`).
 
     `position` is the position of the key's last visible row in the changelog, or of its first row if no row is visible.
-    With `since`, only keys are returned whose `position` is after it. Keys that the changelog lacks are then left out.
+    With `since`, returns only keys whose `position` is after `since`. So keys that the changelog lacks are left out.
     """
     by_key = Window.partitionBy("hash", "key", "entity").orderBy("side", F.desc("rank"))
     row_state = F.struct("side", "rank", "op", "print", "length")
@@ -220,8 +218,8 @@ def with_changes(suspects: DataFrame, changes: DataFrame, *, few: bool) -> DataF
 
 
 def with_source(suspects: DataFrame, source: DataFrame) -> DataFrame:
-    """Returns the keys to judge, each with its row in the source. This is for sources whose rows have no locators, by
-    which a row could be read again.
+    """Returns the keys to judge, each with its row in the source. Needed for sources whose rows cannot be read again,
+    because they have no locators.
     """
     rows = source.select(
         "entity", "key", F.col("current").alias("source_current"), F.col("json_null").alias("source_json_null")

@@ -117,9 +117,9 @@ def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON],
     }
 
 
-def fence_json(seen: Progress) -> JSON | None:
+def fence_json(progress: Progress) -> JSON | None:
     """Returns the report's member `fence`, as far as the run got; None if the run took no fence."""
-    fence, caught_up = seen.fence, seen.caught_up
+    fence, caught_up = progress.fence, progress.caught_up
     if fence is None:
         return None
     position = caught_up.checkpoint.position if caught_up else None
@@ -186,7 +186,7 @@ def _undecided(keys: int) -> str | None:
 
 
 def sampled_text(scope: Scope) -> str | None:
-    """Returns the limits of the comparison, as a text for people; None if there are no limits."""
+    """Returns the limits of the comparison in words; None if there are no limits."""
     parts = []
     if scope.share is not None:
         parts.append(f"{scope.share:.4%} of the keys".replace(".0000%", "%"))

@@ -2,10 +2,9 @@
 executors.
 
 The first byte of a message's value is 0 if the value is in Avro, and never 0 if it is in JSON. A JSON value has the
-members `provenance`, `current` and `original`. Their texts are copied as they are; only members of the provenance that
-have a column of their own are decoded. A JSON value of any other form is decoded by
-`changelog.envelope.codec.json_codec`, which is slower, reads every valid message, and raises the error for an invalid
-one.
+members `provenance`, `current` and `original`. Their JSON is copied as it is; only members of the provenance that have
+a column of their own are decoded. `changelog.envelope.codec.json_codec` decodes a JSON value of any other form. It is
+slower, reads every valid message, and raises the error for an invalid message.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Says where a changelog is stored: in a file log, in an archive, or in Kafka."""
+"""Describes where a changelog is stored: in a file log, in an archive, or in Kafka."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

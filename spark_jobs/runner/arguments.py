@@ -1,4 +1,4 @@
-"""Parsers of command-line arguments that several jobs share. Each raises ArgumentTypeError for an invalid text."""
+"""Parsers of command-line arguments that several jobs share. Each raises ArgumentTypeError for an invalid argument."""
 
 import argparse
 import re
@@ -43,7 +43,7 @@ def seconds(text: str) -> float:
 
 
 def path_or_uri(text: str) -> str:
-    """Returns a path or URI as it is. An empty text is refused: it would mean the working directory, but often comes
+    """Returns a path or URI as it is. An empty string is refused: it would mean the working directory, but often comes
     from a shell variable that is not set.
     """
     if not _SCHEME.sub("", text.strip(), count=1):
@@ -52,5 +52,5 @@ def path_or_uri(text: str) -> str:
 
 
 def folder(text: str) -> Path:
-    """Parses a path on this machine. An empty text is refused, as by `path_or_uri`."""
+    """Parses a path on this machine. An empty string is refused, as by `path_or_uri`."""
     return Path(path_or_uri(text))

@@ -163,7 +163,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser(job: Job) -> argparse.ArgumentParser:
     parser = _Parser(prog=job.name, description=job.description)
     parser.add_argument("--config", type=Path, default=Path("changelog.toml"), metavar="FILE", help="%(default)s")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be read and written, without doing it")
+    parser.add_argument("--dry-run", action="store_true", help="print what the job would read and write, and end")
     parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write the summary's figures for Prometheus")
     parser.add_argument("--verbose", action="store_true", help="show Spark's log, and the traceback of an error")
     job.add_arguments(parser)

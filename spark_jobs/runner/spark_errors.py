@@ -25,7 +25,7 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
 # Each entry has a pattern, and the kind, message and hint of the error that the pattern stands for. The first pattern
-# that matches the text of Spark's error decides. This text includes the texts of the error's causes.
+# that matches the text of Spark's error decides. This text includes the messages of the error's causes.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",

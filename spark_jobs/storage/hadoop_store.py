@@ -71,7 +71,7 @@ class _HadoopStore:
         return True
 
     def _put(self, target: Any, content: bytes) -> bool:
-        """Writes a temporary file, then renames it, so that no reader ever sees a partly written one."""
+        """Writes a temporary file, then renames it, so that no reader ever sees a partly written file."""
         temporary = self._jvm.org.apache.hadoop.fs.Path(target.getParent(), f"{TEMPORARY}{secrets.token_hex(8)}")
         with ExitStack() as undo:
             undo.callback(self._drop, temporary)

@@ -24,7 +24,7 @@ def local(folder: Path) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class _LocalStore:
-    """Creates files with `link(2)`, which never replaces a file and never shows a partly written one."""
+    """Creates files with `link(2)`, which never replaces a file and never shows a partly written file."""
 
     _folder: Path
 

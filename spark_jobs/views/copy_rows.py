@@ -156,7 +156,7 @@ def _as_csv(batch: pa.RecordBatch, finish: Sequence[Callable[[pa.Array], pa.Arra
 
 
 def _names(array: pa.Array) -> pa.Array:
-    """Formats lists of texts as PostgreSQL's arrays."""
+    """Formats lists of strings as PostgreSQL's arrays."""
     return pa.array(["{" + ",".join(map(_quoted, names)) + "}" for names in array.to_pylist()], pa.utf8())
 
 

@@ -5,8 +5,8 @@ state. The input has the columns `CHANGES`. The rows of a key are adjacent, the 
 that lacks no value.
 
 This module works row by row, reads values of every form, and defines the result. Changes that are complete states are
-first given to `changelog.spark_jobs.views.fold_batch`, which reads many of them at once. It leaves to this module the
-changes with unusual values, such as an infinite date.
+first given to `changelog.spark_jobs.views.fold_batch`, which reads many of them at once. `fold_batch` leaves changes
+with unusual values, such as an infinite date, to this module.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -54,8 +54,8 @@ class ViewPlan:
 def columns_of(
     spark: SparkSession, changelog: Where, entities: Iterable[str], position: Position, folder: Path | None
 ) -> dict[str, Sequence[Column]]:
-    """Returns the columns of each entity. They come from the entity's file in `folder`. If `folder` is None, they are
-    the last version of the columns that the changelog has up to `position`.
+    """Returns the columns of each entity: those in the entity's file in `folder`. If `folder` is None, the columns are
+    the last version that the changelog has up to `position`.
 
     Raises ChangelogError (PRECONDITION) if the changelog has no columns of an entity.
     """

@@ -1,4 +1,4 @@
-"""Sessions with the PostgreSQL server that a view is written to. It can be another server than the source's, so errors
+"""Sessions with the PostgreSQL server that a view is written to. The server may differ from the source's, so errors
 have hints of their own.
 """
 
@@ -41,7 +41,7 @@ _REMEDIES: Final = libpq.Remedies(
 
 @contextlib.contextmanager
 def connected(dsn: str, doing: str) -> Iterator[Connection]:
-    """Yields a session in autocommit mode, and closes it in the end.
+    """Yields a session in autocommit mode, and closes it at the end of the block.
 
     `doing` names the action for which the session is used, such as "writing orders"; later errors begin with it. Raises
     ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if the

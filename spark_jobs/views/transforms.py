@@ -30,7 +30,7 @@ from changelog.spark_jobs.views import fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Says which changes to include, by service and API version. By default, all changes are included.
+    """Chooses the changes to include, by service and API version. By default, all changes are included.
 
     All other changes are ignored, as if they had never been made. So a truncate by a dropped service removes nothing.
     """
@@ -140,7 +140,7 @@ def _without_truncated(rows: DataFrame, changes: DataFrame | None = None) -> Dat
     """Returns the rows that no truncate removed. Truncates are looked for in `changes`, or in `rows` if `changes` is
     None.
 
-    This costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
+    The search costs almost nothing, because truncates have a reserved key, and files have statistics of keys.
     """
     truncates = (rows if changes is None else changes).where(F.col("key") == TRUNCATE_KEY)
     last_truncate = truncates.agg(F.coalesce(F.max("position"), F.lit("")).alias("_truncated"))
@@ -169,8 +169,8 @@ def _newest(changes: DataFrame) -> DataFrame:
 def _gaps(provenance: Expression) -> Expression:
     """Returns the provenance if it names unavailable values or JSON nulls, otherwise null.
 
-    A provenance that ends with the commit time names no such values. Nearly all do, so the last bytes are compared
-    first, and only the other provenances are searched.
+    A provenance that ends with the commit time names no such values. Nearly all provenances end so. Therefore the last
+    bytes are compared first, and only the other provenances are searched.
     """
     tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)

@@ -144,7 +144,7 @@ def test_the_policies_stop_ignore_and_rebuild(site: Site) -> None:
     hide(site)
     for _ in range(2):
         error = site.refused()
-        assert "the table was taken off the publication and added again" in error
+        assert "the table was removed from the publication and added again" in error
         assert 'set on_unlogged = "rebuild" in [entities.item]' in error
     site.configure(ITEM + 'on_unlogged = "ignore"\n')
     with site.running() as service:

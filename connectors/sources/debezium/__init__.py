@@ -1,1 +1,1 @@
-"""Reads change events that Debezium makes, from topics of Kafka or from an engine that runs beside the service."""
+"""Reads Debezium's change events, from topics of Kafka or from a Debezium engine that runs beside the service."""

@@ -21,7 +21,7 @@ class DebeziumCandidate:
 
     @cached_property
     def sampled(self) -> Sampled:
-        """What the last messages say. Raises ChangelogError if none can be read."""
+        """The tables in the last messages of the topics. Raises ChangelogError if no table can be read."""
         sampled = self._origin.sampled(self._translate, {})
         if not sampled.tables and sampled.unreadable:
             raise next(iter(sampled.unreadable.values()))

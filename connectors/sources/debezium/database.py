@@ -45,7 +45,7 @@ _WHOLE_ROWS = {
     "mongodb": "enable changeStreamPreAndPostImages, and capture.mode = change_streams_update_full_with_pre_image",
     "oracle": "ALTER TABLE … ADD SUPPLEMENTAL LOG DATA (ALL) COLUMNS",
 }
-"""What makes a database log old rows, by connector."""
+"""How to make a database log old rows, by connector."""
 
 _SNAPSHOT = "let Debezium read the table: send it the signal execute-snapshot"
 
@@ -78,8 +78,8 @@ class DebeziumDatabase:
             if table is None or table.described is None:
                 raise ChangelogError(
                     Kind.PRECONDITION,
-                    f"entity {entity.name}: there is no event of {'.'.join(entity.table)} yet, which would tell its "
-                    "columns",
+                    f"entity {entity.name}: there is no event of {'.'.join(entity.table)} yet, so its columns are "
+                    "unknown",
                     hint="change a row of it, or let Debezium make a snapshot",
                 )
             binding = binder.bind(entity, table.described)
@@ -95,10 +95,10 @@ class DebeziumDatabase:
         changelog: Changelog,
         *,
         accept_settings: bool = False,
-        accept_cluster: bool = False,  # noqa: ARG002 - events do not tell of clusters
+        accept_cluster: bool = False,  # noqa: ARG002 - events do not name their cluster
         reach: Reach = nowhere,
     ) -> DebeziumSource:
-        """See `Database.open`. Other services may read the same events, so that only the sink can be in use."""
+        """See `Database.open`. Other services may read the same events, so only the sink can be in use."""
         settings = replace(self._settings, accept_settings=accept_settings)
         self._source = DebeziumSource(settings, entities, recover, changelog.versions, reach=reach)
         return self._source
@@ -147,7 +147,7 @@ class DebeziumDatabase:
 
     def _table(self, entity: Entity, table: SampledTable | None) -> Finding:
         if not self._settings.origin.samples:
-            return ok(entity.name, "its columns are known once its events arrive")
+            return ok(entity.name, "its columns are unknown until one of its events arrives")
         if table is None or table.described is None:
             hint = "its columns are known as soon as Debezium publishes an event of it"
             return warn(entity.name, f"there is no event of {'.'.join(entity.table)} yet", hint)
@@ -181,7 +181,7 @@ class DebeziumDatabase:
         raise ChangelogError(Kind.USAGE, f"Debezium's events have no statements to run: {'; '.join(statements)}")
 
     def clock_ahead_s(self) -> float | None:
-        """See `Database.clock_ahead_s`: None, because events do not say it."""
+        """See `Database.clock_ahead_s`: None, because events do not show the database's clock."""
         return None
 
     def hold(self) -> Hold | None:
@@ -199,7 +199,7 @@ class DebeziumDatabase:
         return ""
 
     def spell(self, through: str) -> str:
-        """See `Database.spell`: how much was read."""
+        """See `Database.spell`: the number of steps that were read."""
         return str(int(through[:16] or "0", 16))
 
     def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
@@ -226,7 +226,7 @@ class DebeziumDatabase:
         """See `Database.fence`: refused, because the service has no access to the tables."""
         raise NoFenceError(
             "Debezium's events do not show the tables at one moment, so there is nothing to compare with",
-            hint="compare with the database itself: configure another service with its kind, for `detect_drift` alone",
+            hint="compare with the database itself: write a configuration with its kind, and use it for `detect_drift`",
             later=False,
         )
 

@@ -1,4 +1,4 @@
-"""The Debezium source: translates and assembles the events of an input to pieces of the changelog."""
+"""The Debezium source: translates and assembles the events of an input into pieces of the changelog."""
 
 import time
 from collections import Counter
@@ -242,13 +242,13 @@ class DebeziumSource:
 
 
 def _progress(checkpoint: Checkpoint) -> Progress:
-    """Returns how far the input is read. The checkpoint lacks this if the input is empty."""
+    """Returns how far the input is read. The checkpoint has no progress if the input is empty."""
     progress: Progress = checkpoint.source.get("progress", {})
     return progress
 
 
 def refuse_other_input(stored: Checkpoint | None, name: str) -> None:
-    """Raises ChangelogError (GAP) if the changelog was made from something else than the input `name`."""
+    """Raises ChangelogError (GAP) if the changelog was made from anything but the input `name`."""
     made_from = name if stored is None else stored.source.get("input", "another kind of source")
     if made_from != name:
         message = f"the changelog was made from {made_from}, and is configured to be made from {name}"
@@ -273,7 +273,7 @@ class MeanSize:
 
 
 class OtherTables:
-    """Counts the events of tables that are no entity, and logs them at a limited rate."""
+    """Counts the events of tables that belong to no entity, and logs the counts at a limited rate."""
 
     def __init__(self) -> None:
         self._unlogged: Counter[str] = Counter()

@@ -63,7 +63,7 @@ class SampledTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What samples say: the tables, and for each topic with a message that cannot be read, the reason."""
+    """The result of sampling: the tables, and for each topic with a message that cannot be read, the reason."""
 
     tables: Sequence[SampledTable]
     unreadable: Mapping[str, ChangelogError]
@@ -95,10 +95,10 @@ def sampled(
     partitions: Mapping[str, int],
     declared: Mapping[tuple[str, str], tuple[str, ...]],
 ) -> Sampled:
-    """Returns what messages, by topic, say about their tables.
+    """Returns what the sampled `messages` (by topic) say about their tables.
 
     `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has the tables
-    that the configuration names, and the columns that it names of them.
+    that the configuration names, each with its columns that the configuration names.
     """
     seen: dict[tuple[str, str], _Seen] = {}
     unreadable: dict[str, ChangelogError] = {}

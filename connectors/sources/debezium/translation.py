@@ -1,4 +1,4 @@
-"""Makes the translation of events, and logs what it warns of."""
+"""Creates the translation of events, and logs its warnings."""
 
 from dataclasses import replace
 

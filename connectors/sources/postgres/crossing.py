@@ -2,17 +2,17 @@
 
 An epoch is the first part of a position: it numbers the histories of the database's log, so that a row of a later epoch
 is newer than every row of an earlier one. After the gap, the changelog continues in a new epoch, which is higher than
-all epochs before. It continues from the start of the slot: the existing slot if it can still be read and the caller
-keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key that the
-table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
+all epochs before. It continues from the start of the slot. This is the existing slot if it can still be read and the
+caller keeps it, otherwise a new slot. The service then reads every table again and publishes a delete for each key that
+the table lacks. Afterwards the changelog equals its tables, whatever changes were lost.
 
 Sometimes the changelog itself has lost rows that consumers may already have read. Nobody knows the keys of those rows,
 so the service cannot delete these keys one by one. Instead, the service publishes a truncate as the first row of an
-entity after the gap. It does so:
+entity after the gap:
 
 - for each entity that has lost a file or a topic, and
 - for every entity if the slot starts after the end of the changelog. The service confirms log to the slot only after
-  it has stored the rows, so the changelog once had the rows in between and has lost them.
+  it has stored the rows, so the changelog had the rows in between and has lost them.
 
 Until the sink has stored the checkpoint that `crossing` makes, every start finds the gap again, and the steps can be
 repeated.
@@ -75,10 +75,10 @@ def crossing(
     """Crosses a gap. Inside the `with` block, the slot stays claimed, and the caller commits the yielded rows and
     checkpoint.
 
-    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
-    can be read. The settings, and whether the slot can be kept, are checked against `stored`. `take_over` takes the
-    sink over from its previous writer and returns the end of the changelog. Only the checkpoint that `take_over`
-    returns is final, so the new checkpoint is made from that one.
+    `stored` is the checkpoint that readers of the changelog see before `take_over` is called; None if none can be read.
+    The settings, and whether the slot can be kept, are checked against `stored`. `take_over` shuts the previous writer
+    out of the sink and returns the end of the changelog. Until then, the previous writer may store further checkpoints,
+    so the new checkpoint is made from the one that `take_over` returns.
 
     The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
     same log. In every other case a new slot replaces it.
@@ -126,7 +126,7 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 def _refuse(
     catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None
 ) -> None:
-    """Raises the errors that a start would raise, with two exceptions, before anything is changed.
+    """Raises the errors that a start would raise, with two exceptions. Changes nothing.
 
     The slot may be missing or unusable, because it is replaced. And the changelog may end inside a transaction, because
     it does not continue that transaction.

@@ -1,7 +1,7 @@
 """Takes and holds a fence: an exported snapshot, together with locks that keep the tables' definitions as they are.
 
 A comparison reads the tables under the snapshot. From the changelog, it uses only the transactions that the snapshot
-shows. This needs a primary server: the snapshots of a standby do not list the transactions in progress.
+shows. A fence needs a primary server: the snapshots of a standby do not list the transactions in progress.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class PostgresFence:
         """See `Fence.missing`.
 
         Positions on different timelines cannot be compared, because after a promotion the log has another history. If
-        the changelog ends inside a transaction, this transaction commits after `through_lsn`. So once `through_lsn` has
+        the changelog ends inside a transaction, this transaction commits after `through_lsn`. So if `through_lsn` has
         reached the fence, the fence does not show this transaction.
         """
         if timeline_of(checkpoint) != self.timeline:

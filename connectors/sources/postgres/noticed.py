@@ -1,4 +1,4 @@
-"""Reacts to *unlogged* changes of tables: the database's log lacks them, so the source compares the catalogue.
+"""Handles *unlogged* changes of tables: the database's log lacks them, but the catalogue shows traces of them.
 
 A *look* reads the catalogue and compares it with the previous look (`watch`). A look can show, for example, that a
 table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
@@ -60,8 +60,8 @@ class Noticed:
         *,
         answer_s: float,
     ) -> "Noticed":
-        """Prepares the looks after the source was opened. The first look is compared with the evidence in the
-        checkpoint `stored`.
+        """Prepares the looks of an opened source. The first look is compared with the evidence in the checkpoint
+        `stored`.
 
         `stored` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
         (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first look is
@@ -88,8 +88,8 @@ class Noticed:
         `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
         none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a look can
         notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece that contains a
-        description, or that comes after one, is held back until a look has covered the position of the description. A
-        block of the stream may describe a table without yielding a piece (None); then the next piece is held back.
+        description, or that comes after one, is held back until a look has covered the position of the description. If
+        a block of the stream describes a table but yields no piece (`piece` is None), the next piece is held back.
 
         If the look refuses the table, the whole piece is dropped, with its rows from before the description. After the
         next start, the stream delivers these rows again.
@@ -124,7 +124,7 @@ class Noticed:
                 self.watch.ask(self._truncates[row["entity"]])
 
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
-        """Reacts to all changes that the stream has now passed; returns the new checkpoint and repairs.
+        """Handles the unlogged changes from before the end of `checkpoint`; returns the new checkpoint and repairs.
 
         Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a look.
         """

@@ -1,4 +1,4 @@
-"""Reads rows of tables, encoded as in the changelog, under a snapshot that another process holds: Spark's driver.
+"""Reads rows of tables, encoded as in the changelog, under a snapshot that Spark's driver holds.
 
 This module, with what it imports, is the only part of the source that Spark's executors import. A task reads ranges of
 pages with COPY. It encodes the rows with the same code that encodes messages, so masks, types and formats cannot

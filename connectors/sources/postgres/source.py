@@ -86,7 +86,7 @@ class PostgresSource:
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._noticed: Noticed | None = None
-        self._unsettled: ChangelogError | None = None  # raised once the piece before it was returned
+        self._unsettled: ChangelogError | None = None  # `_piece` sets it; `read` raises it after returning that piece
         self._stamps = Stamps()
         try:
             with translated("opening the source"):
@@ -98,8 +98,8 @@ class PostgresSource:
     def _open(self, entities: Sequence[Entity], recover: Recover) -> None:
         """Opens the source in three steps, numbered in the code.
 
-        1. It claims the slot. 2. It takes the changelog over and learns where the changelog ends. 3. It streams from
-        that position.
+        1. It claims the slot. 2. It shuts the previous writer out of the changelog and learns where the changelog ends.
+        3. It streams from that position.
         """
         settings = self._settings
         all_tables = read_tables(self._catalog, sized={entity.table for entity in entities}.__contains__)
@@ -143,7 +143,7 @@ class PostgresSource:
         tables: Mapping[tuple[str, str], Table],
         stored: Checkpoint | None,
     ) -> None:
-        """Makes sure that the server's log continues the changelog that ends at `stored`; sets `_state` to this end."""
+        """Makes sure that the server's log continues the changelog, which ends at `stored`, and sets up `_state`."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
@@ -330,7 +330,10 @@ class PostgresSource:
         return None if unchanged else self._as_piece(before, (), urgent=self._stream.reply_requested)
 
     def _piece(self, assembled: Assembled) -> Piece | None:
-        """Returns a block as a piece. If an unlogged change stops the service after that, the next `read` raises."""
+        """Returns a block as a piece. If an unlogged change must stop the service, `read` returns this piece first.
+
+        After that, the next `read` raises the error.
+        """
         before = self._state.checkpoint
         self._state.deliver(assembled)
         if assembled.last is not None:
@@ -364,7 +367,10 @@ class PostgresSource:
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Reacts to changes that the server's log lacks, once `Watch` has found them and the stream has passed them."""
+        """Handles the unlogged changes that `Watch` noticed in a look, if the stream is past the position of that look.
+
+        An unlogged change is one that the database's log lacks; see `Noticed`.
+        """
         assert self._noticed is not None
         self._state.settle(self._noticed.settle)
 

@@ -1,7 +1,7 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
 A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the
-database's log. The publish loop takes the results of the looks. It acts on a result only after the stream has passed
+database's log. The publish loop takes the results of the looks, but acts on a result only after the stream has passed
 the position at which the log ended during that look. Then all rows from before the look are published, and reading the
 table again corrects them.
 
@@ -57,7 +57,7 @@ class CatalogLook:
 class Refusal:
     """The result of a look after which the tables can no longer be published completely.
 
-    The kind of `error` is GAP or PRECONDITION. The source raises the error once the stream has passed the log position
+    The kind of `error` is GAP or PRECONDITION. The source raises the error when the stream has passed the log position
     `until`. No further look is taken.
     """
 
@@ -118,7 +118,7 @@ class Watch:
             return self._covered >= lsn
 
     def passed(self, through_lsn: int) -> list[CatalogLook]:
-        """Removes and returns the looks that the source can act on once the stream has passed `through_lsn`."""
+        """Removes and returns the looks that the source can act on now that the stream has reached `through_lsn`."""
         with self._changed:
             self._raise_failure()
             if self._refusal is not None and self._refusal.until <= through_lsn:
@@ -165,8 +165,8 @@ class Watch:
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
         """Compares the catalogue with the last look.
 
-        If an ALTER TABLE makes a wait for a lock time out, or a partition is dropped during the look, returns a result
-        without changes. The next look is then compared with the same earlier look.
+        If an ALTER TABLE holds a lock for too long, or a partition is dropped during the look, returns a result without
+        changes. The next look is then compared with the same earlier look.
         """
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
@@ -201,7 +201,7 @@ class Watch:
 def refuse(connection: psycopg.Connection[Any], requirements: Requirements, before: Evidence) -> dict[str, Table]:
     """Returns each entity's table. Raises ChangelogError if the tables can no longer be published completely.
 
-    The kind is PRECONDITION if a table is gone, or if nothing keeps its key unique. It is GAP if the publication leaves
+    The kind is PRECONDITION if a table is gone, or has no unique index on its key. It is GAP if the publication leaves
     something out, because then changes that were made after the look `before` may be missing.
     """
     tables = {(table.schema, table.name): table for table in read_tables(connection)}

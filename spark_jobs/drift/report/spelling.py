@@ -85,7 +85,7 @@ def key(text: str) -> Markup:
 def sides(source: msgspec.Raw | None, changelog: msgspec.Raw | None) -> tuple[Markup, Markup]:
     """Shows both values, with the difference marked.
 
-    Null, an empty text, a missing value and the text `null` all look different.
+    Null, an empty string, a missing value and the string `null` all look different.
     """
     if source is None or changelog is None:
         return _value(source), _value(changelog)
@@ -109,7 +109,7 @@ def _value(raw: msgspec.Raw | None, body_parts: list[str] | Markup | None = None
 
 
 def _shown(raw: msgspec.Raw) -> list[str]:
-    """Returns the value's JSON as a list with a text for each character. Invisible characters are shown as codes."""
+    """Returns the value's JSON as a list with a string for each character. Invisible characters are shown as codes."""
     text = bytes(raw).decode()
     if not text.startswith('"'):
         return [visible(character) for character in text]

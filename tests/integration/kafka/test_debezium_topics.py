@@ -200,7 +200,7 @@ def test_a_message_that_cannot_be_read_stops_the_service_until_it_is_accepted(re
     with reader.running() as service:
         error = service.ended()
     assert error.kind is Kind.STOP
-    assert str(error).startswith(f"{topic}/0, before 3: a message of topic {topic} is no change event: ")
+    assert str(error).startswith(f"{topic}/0, before 3: a message of topic {topic} is not a change event: ")
     stored = reader.checkpoint
     assert stored.stop is not None
     assert reader.refused().startswith(f"{topic}/0, before 3: ")

@@ -47,7 +47,12 @@ def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2)
         ),
         (
             topics(end=6),
-            ["partition 1 of topic a ends at offset 6, and the changelog has it up to 7: the topic was cut"],
+            [
+                (
+                    "partition 1 of topic a ends at offset 6, and the changelog has it up to 7: "
+                    "the topic has lost its newest messages"
+                )
+            ],
         ),
         (topics(id_="B", end=0), ["topic a was deleted and created again"]),
         (

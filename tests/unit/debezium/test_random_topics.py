@@ -73,7 +73,7 @@ def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: in
         writer.parts[part].append(Message(topic="app", key=None, value=b"{}"))
     app = App(Topics(writer.parts, random), tmp_path / "log", [entity(name) for name in TABLES])
     for _ in range(6):
-        with pytest.raises(ChangelogError, match="is no change event"):
+        with pytest.raises(ChangelogError, match="is not a change event"):
             app.run(crashes=CRASHES)
         decide(app.path, "skip")
     app.run(crashes=CRASHES)

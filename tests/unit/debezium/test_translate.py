@@ -367,7 +367,9 @@ def test_cloud_events() -> None:
     ],
 )
 def test_other_content_is_malformed(payload: Any) -> None:
-    with pytest.raises(ChangelogError, match=r"a message of topic shop\.public\.orders is no change event") as caught:
+    with pytest.raises(
+        ChangelogError, match=r"a message of topic shop\.public\.orders is not a change event"
+    ) as caught:
         translate(plain(payload), types=ORDERS)
     assert caught.value.kind is Kind.MALFORMED
 

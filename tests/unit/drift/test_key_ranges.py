@@ -53,4 +53,4 @@ def test_keys_of_other_types_have_no_ranges(type_: ColumnType, type_name: str) -
     with pytest.raises(ChangelogError) as caught:
         bounds(KeyRange(first="1"), "thing", [("id", type_)])
     assert caught.value.message == f"thing: its key begins with id, which is of type {type_name}"
-    assert caught.value.hint == "ranges work with integers, texts and UUIDs; --sample SHARE works with all keys"
+    assert caught.value.hint == "ranges work with integers, strings and UUIDs; --sample SHARE works with all keys"

@@ -1,1 +1,1 @@
-"""Turns events into rows of the changelog: their order, their transactions, and their encoding. Pure."""
+"""Turns events into rows of the changelog: their order, transactions and encoding. The package is pure."""

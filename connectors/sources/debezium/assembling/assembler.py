@@ -1,4 +1,4 @@
-"""Turns events into parts of the changelog. Pure.
+"""Turns events into rows of the changelog. The module is pure.
 
 Debezium's events have no position that orders all of them: log positions of the source begin anew after a failover, and
 have no order among snapshots and resent events. So the source counts the events that it reads, and the *place* of an
@@ -43,7 +43,7 @@ SNAPSHOT_ROWS = 100_000
 """The most rows of a snapshot that make one transaction. A snapshot can be divided into transactions anywhere."""
 
 NO_TRANSACTION = "0"
-"""The transaction in messages, if the connector names none."""
+"""The transaction id in messages if the connector names no transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ def _stamp_from_json(value: object) -> Stamp | None:
 
 @dataclass(slots=True, kw_only=True)
 class Fed:
-    """The result of a block, whose first `consumed` items are done. `other_tables` counts events of no entity, by
-    table.
+    """The result of a block. Its first `consumed` items are done. `other_tables` counts, by table, the events of tables
+    that belong to no entity.
     """
 
     assembled: Assembled
@@ -164,7 +164,7 @@ class Assembler:
 
     @property
     def stop(self) -> ChangelogError | None:
-        """The error to raise after everything that `feed` has returned; None if there is none."""
+        """The error that the source raises after it has returned everything from `feed`; None if there is no error."""
         return self._assembly.stop
 
     @property
@@ -236,7 +236,7 @@ class Assembler:
     # Transactions
 
     def _enter(self, block: "_Block", facts: Facts) -> None:
-        """Ends the open transaction and begins another, unless the event belongs to the open one."""
+        """Ends the open transaction and begins another, unless the event belongs to the open transaction."""
         opened = self._assembly.open
         run_of = facts.transaction, facts.committed_at
         if opened is not None and self._run_of is not None:
@@ -248,7 +248,7 @@ class Assembler:
         self._begin(block, facts.transaction, facts.committed_at)
 
     def _begin(self, block: "_Block", name: str, committed_at: int) -> None:
-        """Begins a transaction, or a further part of the one that ended last."""
+        """Begins a transaction, or a further part of the transaction that ended last."""
         transaction = self._transaction(block, name, committed_at)
         block.ended_before[transaction.commit] = self.ended
         block.begin(transaction)
@@ -350,7 +350,7 @@ class Assembler:
         return msgspec.structs.replace(event, table=known, before=None if before is None else before)
 
     def _bound(self, block: "_Block", table: Table) -> Binding:
-        """Returns the binding of a table. If its columns have changed, announces this before the next row."""
+        """Returns the binding of a table. If its columns have changed, announces the change before the next row."""
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
         self._tables[entity.name] = table
@@ -412,14 +412,14 @@ class _Block:
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
-        A transaction that does not begin in the block is the one that was open before it.
+        A transaction that does not begin in the block was open before the block.
         """
         index = self._begun.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
 
 class _Rows:
-    """The rows of one block, and their encoder. It must not refer to its `AssemblyRun`, which says why."""
+    """The rows of one block, and their encoder. It must not refer to the `AssemblyRun`; that class says why."""
 
     def __init__(self, encoder: RowEncoder) -> None:
         self.rows: list[PublishedRow] = []

@@ -9,8 +9,8 @@ from changelog.connectors.sources.debezium.decode.events import Changed, Row, Ta
 _PARTLY = frozenset({"postgresql"})
 """The connectors whose deletes have an old row with nulls, or even defaults, in columns that the log does not have.
 
-With PostgreSQL, the table's replica identity decides which columns the log has. Events do not contain it. But if it is
-FULL, each update has an old row, and otherwise almost no update has one.
+With PostgreSQL, the table's replica identity decides which columns the log has. Events do not contain the replica
+identity. But if it is FULL, each update has an old row, and otherwise almost no update has one.
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-replica-identity
 """
 
@@ -35,7 +35,7 @@ class OldRows:
         """Returns the row of an update.
 
         An update never changes the key of a message. So an old row with another key is not complete: it has only the
-        columns of an index. It is ignored.
+        columns of an index. Such an old row is ignored.
         """
         assert event.after is not None
         before, after = event.before, event.after
@@ -52,7 +52,7 @@ class OldRows:
         return Delete(relid=RELATION, old_kind="K", old=_key_row(event))
 
     def move(self, deleted: Changed, created: Changed) -> Update:
-        """Returns the row of a delete and a create that are one change of a key."""
+        """Returns the row of a delete and a create that together change a key."""
         assert created.after is not None
         delete = self.delete(deleted)
         return Update(relid=RELATION, old_kind=delete.old_kind, old=delete.old, new=created.after)

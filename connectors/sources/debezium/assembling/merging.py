@@ -1,4 +1,4 @@
-"""Puts the events of several parts in one order, so that events of the same transaction are together. Pure.
+"""Puts the events of several parts in one order, so that events of one transaction are together. The module is pure.
 
 A part is a partition of a topic. Its events stay in their order. Debezium has a topic for each table, so the rows of
 one transaction arrive in several parts. Of the events that have arrived:
@@ -30,18 +30,18 @@ class Unreadable:
 
 
 Read = Event | Unreadable | None
-"""What a message says; None if there is no message."""
+"""The event of a message, or why it cannot be read; None if there is no message."""
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A message in its place, and what it says."""
+    """A message in its place, and its event."""
 
     placed: Placed
     event: Read
 
 
 def transaction_of(event: Read) -> str | None:
-    """Returns the id of the event's transaction, which is empty if it has none; None if the event changes nothing."""
+    """Returns the id of the event's transaction, empty if it is unknown; None if the event changes nothing."""
     return event.facts.transaction if isinstance(event, Changed | Truncated | Emitted) else None
 
 

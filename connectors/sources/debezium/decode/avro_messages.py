@@ -46,11 +46,11 @@ class AvroReader:
         self._known: dict[bytes, _Known] = {}
 
     def has(self, content: bytes, headers: Headers, part: Part) -> bool:
-        """Returns whether the content, which is not empty, is in Avro. `part` is the part of the message that it is."""
+        """Returns whether `content`, the non-empty key or value of a message (`part` says which), is in Avro."""
         return content[0] == MAGIC if self._start else _id_in(headers, part) is not None
 
     def read(self, content: bytes, headers: Headers, part: Part) -> tuple[Layout, Any]:
-        """Returns the layout of a content, and the content's value: a dict if the schema is a record.
+        """Returns the layout of the content, and the content's value: a dict if the schema is a record.
 
         Raises ChangelogError (MALFORMED), or what `schema_of` raises.
         """
@@ -59,11 +59,11 @@ class AvroReader:
             try:
                 return known.layout, known.values(content, self._start)
             except UNUSUAL:
-                pass  # fastavro defines what the content says, or that it is malformed
+                pass  # fastavro decides what the content means, or that it is malformed
         return known.layout, known.plain(content, self._start)
 
     def event(self, content: bytes, headers: Headers) -> tuple[Layout, Payload]:
-        """Returns the layout of a value, and the members of the event, or of another message.
+        """Returns the layout of a message's value, and the members of the event or other message in it.
 
         The rows of the event are dicts by column, or tuples with the values of the columns. Raises ChangelogError
         (MALFORMED), msgspec.ValidationError, or what `schema_of` raises.
@@ -91,7 +91,7 @@ class AvroReader:
                 layout, plain = Layout.of(from_avro(schema)), avro_plain.plain_schema(schema)
                 known = _Known(layout, avro_plain.plain_reader(plain), values_reader(plain), event_reader(plain))
             except avro_plain.MALFORMED_SCHEMA:
-                raise ChangelogError(Kind.MALFORMED, "its schema is not one of Kafka Connect") from None
+                raise ChangelogError(Kind.MALFORMED, "its schema is not a schema of Kafka Connect") from None
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()
             self._known[number] = known
@@ -99,7 +99,7 @@ class AvroReader:
 
 
 def _id_in(headers: Headers, part: Part) -> bytes | None:
-    """Returns the id of the schema of a part of a message, which is a header of eight bytes."""
+    """Returns the schema id of a message's key or value, which is in a header of eight bytes; None if there is none."""
     names = f"apicurio.{part}.globalId", f"apicurio.{part}.contentId"
     return next((content for name, content in headers if name in names), None)
 

@@ -1,4 +1,4 @@
-"""Decodes values in Avro by fastavro, which defines what they say.
+"""Decodes values in Avro with fastavro, which defines the correct result.
 
 `avro_messages` imports this module with the first message in Avro, because fastavro is an optional package.
 """
@@ -14,7 +14,7 @@ from changelog.envelope.codec.avro_codec import without_logical_types
 from changelog.envelope.errors import ChangelogError, Kind
 
 MALFORMED_SCHEMA = (fastavro.schema.SchemaParseException, *UNFIT)
-"""What `plain_schema` and `plain_reader` raise for a schema that is not one."""
+"""What `plain_schema` and `plain_reader` raise for an invalid schema."""
 
 
 def plain_schema(schema: Any) -> Any:
@@ -35,7 +35,7 @@ def plain_reader(schema: Any) -> Callable[[bytes, int], Any]:
         try:
             value = fastavro.schemaless_reader(stream, parsed, None)
         except (EOFError, *UNFIT):
-            raise ChangelogError(Kind.MALFORMED, "it is not in Avro under its schema") from None
+            raise ChangelogError(Kind.MALFORMED, "it is not a value of its Avro schema") from None
         if stream.tell() != len(content):
             raise ChangelogError(Kind.MALFORMED, "it has bytes after its value in Avro")
         return value

@@ -1,9 +1,9 @@
 """Compiles readers of messages in Avro: one for each schema with which messages were written.
 
-fastavro defines what a message says. But it is slow: it asks a stream for every byte, and makes a dict of each record,
+fastavro defines the correct result. But it is slow: it asks a stream for every byte, and makes a dict of each record,
 which has to be read again. The functions that are generated here read the bytes in place, for the schemas that
 Connect's converters register. For anything that they do not know, such as lengths below zero or missing bytes, they
-raise one of `UNUSUAL`; then the caller asks fastavro. Tests compare both, also for damaged messages.
+raise one of `UNUSUAL`; then the caller uses fastavro. Tests compare both, also for damaged messages.
 
 - `values_reader` returns what fastavro returns.
 - `event_reader` returns the members of a change event. Rows are tuples with one value for each column, and members of
@@ -28,7 +28,7 @@ UNUSUAL: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, s
 
 DEPTH_MAX: Final = 6
 LINES_MAX: Final = 20_000
-"""The most types inside each other, and the most lines of a function. Python limits blocks inside each other to 20."""
+"""The deepest nesting of types, and the most lines of a function. Python allows 20 levels of nested blocks."""
 
 TOGETHER: Final = 4
 """How many columns of the old and the new row are compared at once. Most updates leave most columns as they are."""
@@ -36,7 +36,7 @@ TOGETHER: Final = 4
 _NAMED: Final = frozenset({"record", "enum", "fixed"})
 _INTEGERS: Final = frozenset({"int", "long"})
 _TIMES: Final = ("ts_ns", "ts_us", "ts_ms")
-"""The times of the block `source`. The first of them that the block has is the one that is published."""
+"""The times of the block `source`. Of these, the first that the block has is published."""
 
 _UNREAD: Final = frozenset({"name", "cluster"})
 _EVENT: Final = ["before", "after", "source", "op"]
@@ -44,10 +44,10 @@ _OTHER_MESSAGES: Final = frozenset({"message", "ddl", "tableChanges", "status", 
 """The members of `Source` that no fact needs, the members of an event in their order, and those of other messages."""
 
 _SMALL: Final = [(byte >> 1) ^ -(byte & 1) if byte < 128 else None for byte in range(256)]
-"""The numbers of one byte."""
+"""By its first byte: a number, if it has one byte; else None."""
 
 _LENGTHS: Final = [byte >> 1 if byte < 128 and not byte & 1 else -1 for byte in range(256)]
-"""The lengths of one byte; -1 for the first byte of another length."""
+"""By its first byte: a length, if it has one byte and is not negative; else -1."""
 
 _BOOLEANS: Final = {0: False, 1: True}
 _LONG: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
@@ -108,9 +108,9 @@ _SCOPE: Final[Mapping[str, Any]] = {
 
 
 def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
-    """Returns the function that reads the value from a place of a message to its end; None for some schemas.
+    """Returns the function that reads the value from a place of a message to its end.
 
-    `schema` has no logical types.
+    Returns None if no such function can be compiled for `schema`, which has no logical types.
     """
     try:
         code = _Code(schema)
@@ -121,7 +121,7 @@ def values_reader(schema: Any) -> Callable[[bytes, int], Any] | None:
 
 
 def event_reader(schema: Any) -> Callable[[bytes, int], Payload] | None:
-    """Returns the function that reads an event, whose rows it returns as tuples; None if it is no schema of events."""
+    """Returns the function that reads an event, with its rows as tuples; None if `schema` is not one of events."""
     try:
         code = _Code(schema)
         code.event(schema)
@@ -178,7 +178,7 @@ class _Code:
                     self._define(schema.get(member_name), namespace)
 
     def _resolved(self, schema: Any) -> tuple[str, Any]:
-        """Returns the name of a type that is no union, and its schema."""
+        """Returns the name of a type that is not a union, and its schema."""
         while isinstance(schema, dict) and not isinstance(schema["type"], str):
             schema = schema["type"]
         name = schema if isinstance(schema, str) else schema["type"] if isinstance(schema, dict) else ""
@@ -321,7 +321,7 @@ class _Code:
                     self.value(type_, "_", needed=False)
 
     def _row(self, side: str, schema: Any, before: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
-        """Generates the reading of a row into a tuple, or `NULL`. The new row has the same columns as the old one.
+        """Generates the reading of a row into a tuple, or `NULL`. The old row and the new row have the same columns.
 
         The variable `s0` is the place of the first value of the old row, `s1` that of the second, and so on.
         """
@@ -379,7 +379,7 @@ class _Code:
         self._indent -= 1
 
     def _source(self, schema: Any) -> None:
-        """Generates the reading of the block `source`. Of its times, only the one that is published is read."""
+        """Generates the reading of the block `source`. Of the block's times, only the published one is read."""
         fields = self._fields(schema)
         time = next((of for of in _TIMES if of in dict(fields)), None)
         members = []

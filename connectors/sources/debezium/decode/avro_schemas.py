@@ -53,7 +53,7 @@ class _Reader:
         return self.read(type_, namespace, depth + 1)
 
     def _union(self, branches: list[Any], namespace: str, depth: int) -> ConnectSchema:
-        """Reads a union of null and one other type; a converter makes no other unions of the values of tables."""
+        """Reads a union of null and one other type; a converter writes no other unions for the values of tables."""
         others = [branch for branch in branches if branch != "null"]
         if len(others) != 1:
             raise ValueError("a union of several types")
@@ -83,7 +83,7 @@ class _Reader:
         return record
 
     def _array(self, schema: Mapping[str, Any], namespace: str, depth: int) -> ConnectSchema:
-        """Reads an array, or a map whose keys are no strings, which is an array of entries."""
+        """Reads an array, or a map whose keys are not strings, which is an array of entries."""
         items = self.read(schema["items"], namespace, depth + 1)
         members = dict(items.fields)
         if schema.get("connect.type") == "map" or (items.name or "").endswith("MapEntry"):

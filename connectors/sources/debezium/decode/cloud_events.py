@@ -69,7 +69,7 @@ class CloudEvent(msgspec.Struct, rename=_NAMES, gc=False):
     transaction: str | None = None
 
     def source(self) -> Source:
-        """Returns the block `source`. Raises ValueError if a time is no number."""
+        """Returns the block `source`. Raises ValueError if a time is not a number."""
         return Source(
             connector=self.connector,
             name=self.name,

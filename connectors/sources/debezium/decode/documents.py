@@ -1,7 +1,7 @@
-"""Reads the events of MongoDB, whose rows are documents, as texts in JSON.
+"""Reads the events of MongoDB, whose rows are documents in the form of JSON text.
 
-A document becomes a row of two columns: `id`, which is the `_id` of the document, and `document`, the whole of it. Both
-are JSON. An update may come without the document; then the column is unavailable.
+A document becomes a row of two columns: `id`, which is the `_id` of the document, and `document`, which is the whole
+document. Both are JSON. An update may come without the document; then the column `document` is unavailable.
 https://debezium.io/documentation/reference/stable/connectors/mongodb.html
 """
 
@@ -49,5 +49,5 @@ class Documents:
 
     @staticmethod
     def unknown(key: tuple[Value, ...]) -> Row | None:
-        """Returns the row of a document whose key alone is known."""
+        """Returns the row of a document if only its key is known; None if the message has no key."""
         return (key[0], UNCHANGED) if key else None

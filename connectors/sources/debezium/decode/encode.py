@@ -52,7 +52,7 @@ _QUOTED: Final = frozenset(
 
 
 class PublishedRow(NamedTuple):
-    """A row to publish. It is a named tuple because there is one for each event.
+    """A row to publish. It is a named tuple, because one is made for each event.
 
     The values of `row` are JSON. `row` is None for a truncate, and an insert for a row that a snapshot read.
     """
@@ -184,7 +184,7 @@ def _groups(rows: Sequence[PublishedRow], chosen: Mask) -> Sequence[_Group]:
 
 
 def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | None, new: Row | None) -> bool:
-    """Returns whether the event has both sides of a row, and thus also says where the row was before."""
+    """Returns whether the event has both sides of a row, and so also shows the row's previous key and partition."""
     if not isinstance(change, Insert):
         if old is None and binding.unlogged:
             return False
@@ -246,7 +246,7 @@ class _Compiled:
     """A binding, and the binding for `json_columns`, in which the columns of the keys are further columns at the end.
 
     A row consists of whole JSON values, but a key has JSON strings without their quotes. So the columns of the keys are
-    added to the row a second time. `keys` has the place of each in a row, and whether its values are strings.
+    added to the row a second time. `keys` has each key column's place in a row, and whether its values are strings.
     """
 
     binding: Binding
@@ -272,7 +272,7 @@ class _Compiled:
         )
 
     def with_keys(self, columns: Columns, buffer: Bytes, fast: Mask) -> Columns:
-        """Returns the columns and those of the keys. Removes from `fast` the rows whose keys have escapes."""
+        """Returns the columns, then the columns of the keys. Removes from `fast` the rows whose keys have escapes."""
         starts, lengths, null = [*columns.starts], [*columns.lengths], [*columns.null]
         for place, quoted in self.keys:
             start, length, is_null = columns.starts[place], columns.lengths[place], columns.null[place]

@@ -1,7 +1,7 @@
 """The input and the result of the translation of change events.
 
-A `Message` is what arrives, whichever way it took: a record of a Kafka topic, or a record of an engine that runs beside
-the service. `changelog.connectors.sources.debezium.decode.translate` turns it into one of the events below.
+A `Message` is what arrives: a record of a Kafka topic, or a record of an engine that runs beside the service.
+`changelog.connectors.sources.debezium.decode.translate` turns a message into one of the events below.
 
 A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
 token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
@@ -62,10 +62,10 @@ class Table:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the event says of its source.
+    """What the event says about its source.
 
-    `transaction` identifies the transaction that made the change, as the connector prints it; it is empty if the
-    connector does not say. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
+    `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
+    gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
     `snapshot` says that the event is a row of a snapshot, and `last` that this row ends the snapshot.
     """
 

@@ -41,7 +41,7 @@ class JsonSplitter:
     def split(self, topic: str, content: bytes, accept: Callable[[bytes | memoryview], T]) -> tuple[Layout, T]:
         """Returns the layout of a message, and what `accept` makes of the message's payload.
 
-        `accept` raises msgspec.DecodeError if the payload is no JSON. Raises ChangelogError (MALFORMED), or what
+        `accept` raises msgspec.DecodeError if the payload is not JSON. Raises ChangelogError (MALFORMED), or what
         `accept` raises.
         """
         for prefix, layout in self._prefixes.get(topic, ()):
@@ -70,7 +70,7 @@ class JsonSplitter:
                 layout = Layout.of(schemas.from_json(msgspec.json.decode(text)))
             except UNFIT:
                 raise ChangelogError(
-                    Kind.MALFORMED, "the schema inside a message is not one of Kafka Connect"
+                    Kind.MALFORMED, "the schema inside a message is not a schema of Kafka Connect"
                 ) from None
             if len(self._layouts) >= LAYOUTS_MAX:
                 self._layouts.clear()

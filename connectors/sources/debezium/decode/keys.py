@@ -56,7 +56,7 @@ class Keys:
         self._readers: dict[int, tuple[Layout, tuple[str, ...], Rows]] = {}
 
     def read(self, topic: str, content: bytes | None, headers: Headers) -> Key:
-        """Returns the key of a message with these headers. Keys that are no object have no names."""
+        """Returns the key of a message with these headers. Keys that are not objects have no names."""
         if not content:
             return NO_KEY
         if _is_plain(content):
@@ -78,7 +78,7 @@ class Keys:
         return Key(names, payload, rows)
 
     def document(self, key: Key) -> Key:
-        """Returns the key of a document, with its value as a text, because the value is a document, too."""
+        """Returns the key of a document, with its value as JSON, because the value is a document, too."""
         if key.own is None:
             return key
         content = key.content

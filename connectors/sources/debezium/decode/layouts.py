@@ -73,7 +73,7 @@ class Layouts:
     ) -> TableRows:
         """Returns the table of this name, with the reader of its rows.
 
-        `key` are the names in the message's key. `names` are the columns of the row, if the layout does not tell them.
+        `key` are the names in the message's key. `names` are the columns of the row, if the layout does not have them.
         `fields` returns the columns and their schemas. Raises ChangelogError: PRECONDITION if a column has neither a
         schema nor a declared type, USAGE if a declared type does not exist.
         """

@@ -6,11 +6,11 @@ from typing import Any, Final
 from changelog.envelope.connect.schema import ConnectSchema
 
 DEPTH_MAX: Final = 64
-"""The most schemas inside each other. Debezium's own have five."""
+"""The deepest nesting of schemas. Debezium's own schemas have five levels."""
 
 
 def from_json(schema: Any, depth: int = 0) -> ConnectSchema:
-    """Returns the schema that the JsonConverter wrote. Raises ValueError, TypeError or KeyError if it is none."""
+    """Returns the schema that the JsonConverter wrote. Raises ValueError, TypeError or KeyError for anything else."""
     if depth > DEPTH_MAX or not isinstance(schema, Mapping):
         raise ValueError("not a schema")
     return ConnectSchema(

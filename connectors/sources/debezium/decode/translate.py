@@ -51,8 +51,8 @@ _members: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Translator:
-    """Translates messages. It remembers schemas between messages, but the result does not depend on that, with one
-    exception: a flat row's tombstone, which names no table, belongs to the table of the last row of its topic.
+    """Translates messages. It remembers schemas between messages, but the result does not depend on earlier messages,
+    with one exception: a flat row's tombstone, which names no table, belongs to the table of the last row of its topic.
     """
 
     def __init__(self, settings: TranslationSettings) -> None:
@@ -67,8 +67,8 @@ class Translator:
     def translate(self, messages: Sequence[Message]) -> list[Event]:
         """Returns the event of each message.
 
-        Raises ChangelogError: MALFORMED, with the topic, if a message is no event of Debezium; PRECONDITION if a column
-        has no type; and what `TranslationSettings.schema_of` raises.
+        Raises ChangelogError: MALFORMED, with the topic, if a message is not an event of Debezium; PRECONDITION if a
+        column has no type; and what `TranslationSettings.schema_of` raises.
         """
         return [self._translated(message) for message in messages]
 
@@ -80,7 +80,7 @@ class Translator:
                 raise
             raise _malformed(message.topic, error.message) from None
         except (msgspec.DecodeError, *UNFIT):
-            raise _malformed(message.topic, "its form is none that Debezium writes") from None
+            raise _malformed(message.topic, "Debezium writes no messages of this form") from None
 
     def _event(self, message: Message) -> Event:
         content = message.value
@@ -312,6 +312,6 @@ def _without_op(payload: Payload) -> Event:
 def _malformed(topic: str, what: str) -> ChangelogError:
     return ChangelogError(
         Kind.MALFORMED,
-        f"a message of topic {topic} is no change event: {what}",
+        f"a message of topic {topic} is not a change event: {what}",
         hint="let the topic hold only what Debezium writes; docs/reference/debezium-events.md lists it",
     )

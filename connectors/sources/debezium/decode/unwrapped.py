@@ -1,4 +1,4 @@
-"""Reads flat rows, as the transformation ExtractNewRecordState makes them of events.
+"""Reads flat rows, as the transformation ExtractNewRecordState makes them from events.
 
 The transformation keeps the row and drops the rest. It adds what its settings name, as fields of the row or as headers:
 `add.fields = op,source.ts_ms` adds `__op` and `__source_ts_ms`. If it rewrites deletes, the field `__deleted` marks
@@ -26,8 +26,8 @@ _OTHERS: Final = (
     frozenset({"op", "source", "message"}),
     frozenset({"ddl"}),
 )
-"""The names of schemas in messages that the transformation leaves as they are: of transactions, logical messages,
-tables.
+"""The transformation leaves some messages as they are: those about transactions, logical messages and tables. A message
+is of such a kind if it has all of the kind's members in this list.
 """
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -46,14 +46,14 @@ class FlatRow(msgspec.Struct):
 
     @property
     def op(self) -> str:
-        """The operation. It is `u` if the message does not say it, because an update may also create a row."""
+        """The operation. It is `u` if the message names none, because an update may also create a row."""
         op = self.added.get("op")
         if self.members is None or str(self.added.get("deleted", "")).lower() == "true":
             return "d"
         return op if isinstance(op, str) else "u"
 
     def source(self) -> Source:
-        """Returns what the message says of its source. Raises msgspec.ValidationError."""
+        """Returns what the message says about its source. Raises msgspec.ValidationError."""
         members = {name: self.added[name] for name in _FIELDS if name in self.added and not name.startswith("ts_")}
         for name, value in self.added.items():
             member = name.removeprefix(_SOURCE)
@@ -84,7 +84,7 @@ class FlatRows:
         self._prefix, self._connector = prefix, connector
 
     def is_other(self, members: Mapping[str, Any]) -> bool:
-        """Returns whether a message is no row, but an event that the transformation left as it is."""
+        """Returns whether a message is not a row, but an event that the transformation left as it is."""
         return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
 
     def read(self, message: Message, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
@@ -124,7 +124,7 @@ def members_of(payload: Any) -> dict[str, Any] | None:
 
 
 def _header(content: bytes) -> Any:
-    """Returns the value of a header, which is JSON, or a text of Connect's SimpleHeaderConverter."""
+    """Returns the value of a header, which is JSON, or text from Connect's SimpleHeaderConverter."""
     try:
         value = _values.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):

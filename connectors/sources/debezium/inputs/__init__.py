@@ -1,4 +1,4 @@
-"""The contract of an input: where Debezium's events come from, and how a restart continues after the last one stored.
+"""The contract of an input: where Debezium's events come from, and how a restart continues after the last stored event.
 
 An input has *parts*, such as the partitions of topics. The events of one part are in order; the order of events of
 different parts is the order in which the input returns them. The source stores how far it has read each part in the
@@ -62,8 +62,9 @@ class Input(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the checkpoint stores beside the progress, so that the next `Origin.open` finds the same input again. It
-        may change at each `read`, and may be stored as soon as it changes.
+        """What the checkpoint stores beside the progress, so that the next `Origin.open` finds the same input again.
+
+        The value may change at each `read`, and may be stored as soon as it changes.
         """
 
     @property
@@ -83,7 +84,7 @@ class Input(Protocol):
         """
 
     def confirm(self, progress: Progress, steps: int) -> None:
-        """Tells the database or the brokers, if they take such news, that everything up to `progress` is durable. Never
+        """Tells the database or the brokers that everything up to `progress` is durable, if they need to know. Never
         fails.
 
         `steps` is the number of steps since the input was opened.
@@ -94,7 +95,7 @@ class Input(Protocol):
 
 
 Declared = Mapping[tuple[str, str], tuple[str, ...]]
-"""The tables whose keys the configuration names, and all columns that it names of them."""
+"""The tables whose keys the configuration names, each with all of its columns that the configuration names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +115,10 @@ class Origin(Protocol):
 
     @property
     def samples(self) -> bool:
-        """Whether it can look at events without opening the input."""
+        """Whether `sampled` can read events without opening the input."""
 
     def open(self, stored: Checkpoint | None) -> Input:
-        """Opens the input where the checkpoint ends. Raises GAP if it does not reach back to there."""
+        """Opens the input where the checkpoint ends. Raises GAP if the input does not reach back to that place."""
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
         """Returns the tables whose events the input has."""

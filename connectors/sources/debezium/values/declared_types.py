@@ -1,9 +1,9 @@
 """Reads the types that `[entities.X.types]` declares for columns, for messages in JSON without a schema.
 
 A declared type is a neutral type, such as `long`, `decimal(12,2)` or `array(string)`, or a semantic type of Debezium or
-Kafka Connect, by its full name or by the last part of it: `io.debezium.time.MicroTimestamp`, `MicroTimestamp`,
-`Bits(4)`, `Decimal(12,2)`. A neutral type takes values that mean the same with every setting of Debezium. For a number
-that is a time, only a semantic type says what the number counts.
+Kafka Connect. A semantic type is declared by its full name or the last part of the name:
+`io.debezium.time.MicroTimestamp`, `MicroTimestamp`, `Bits(4)`, `Decimal(12,2)`. A neutral type takes values that mean
+the same with every setting of Debezium. For a number that is a time, only a semantic type says what the number counts.
 """
 
 import re

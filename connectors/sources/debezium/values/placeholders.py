@@ -57,5 +57,5 @@ class Placeholders:
         return self.tokens(ConnectSchema(type="string"))
 
     def tokens(self, schema: ConnectSchema) -> Sequence[bytes]:
-        """Returns the same values in JSON, where bytes are a string in base64."""
+        """Returns the result of `values` in JSON, where bytes are a string in base64."""
         return [msgspec.json.encode(value) for value in self.values(schema)]

@@ -88,7 +88,7 @@ def uuid(value: Any) -> bytes:
 
 
 def octets(value: Any) -> bytes:
-    """Returns the bytes of a value: in JSON it is a string in base64."""
+    """Returns the bytes of a value, which is a string in base64 if it comes from JSON."""
     return value if type(value) is bytes else binascii.a2b_base64(value, strict_mode=True)
 
 
@@ -121,9 +121,9 @@ def embedded(value: Any) -> bytes:
 
 
 def bits(length: int) -> Render:
-    """Returns the printer of bit strings, whose bytes begin with the last bits.
+    """Returns the printer of bit strings, whose bytes are in little-endian order.
 
-    `length` is the number of bits. If the column has no length, zeros at the beginning of a value are unknown.
+    `length` is the number of bits. If the column has no length, the number of leading zeros is unknown.
     """
     digits = length if length <= _BITS_MAX else 1
 

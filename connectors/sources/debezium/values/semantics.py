@@ -1,4 +1,4 @@
-"""Says how the values of each semantic type are published: the type of the column, and the JSON of a value.
+"""Defines how the values of each semantic type are published: the type of the column, and the JSON of a value.
 
 A semantic type is a schema of Kafka Connect with a name, such as `io.debezium.time.Date`; without a name, it is a base
 type. `docs/reference/debezium-events.md` has the table for users.
@@ -136,7 +136,7 @@ def _map(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
 
 
 def _pairs(value: Any) -> Any:
-    """Returns the keys and the values of a map. A map whose keys are no strings is a list, in JSON and in Avro."""
+    """Returns the keys and the values of a map. In JSON and in Avro, a map whose keys are not strings is a list."""
     if isinstance(value, dict):
         return value.items()
     return [(item["key"], item["value"]) if isinstance(item, dict) else (item[0], item[1]) for item in value]
@@ -185,7 +185,7 @@ def _object(members: Any) -> bytes:
 
 
 def _counted(print_: Callable[[int], bytes], unit_ns: int) -> Render:
-    """Returns the renderer for numbers of a unit, which has `unit_ns` nanoseconds."""
+    """Returns the renderer for numbers that count units of `unit_ns` nanoseconds."""
 
     def render(value: Any) -> bytes:
         if type(value) is not int:

@@ -1,4 +1,4 @@
-"""Prints days, times and durations, which change events have as numbers, as `docs/reference/types.md` publishes them.
+"""Prints days, times and durations as `docs/reference/types.md` defines. Change events often have them as numbers.
 
 A day is the number of days since 1970-01-01 in the proleptic Gregorian calendar, as `java.time` counts them. The year 0
 is 1 BC. Days and timestamps outside the years 1 to 9999 are printed as PostgreSQL prints them.
@@ -42,8 +42,9 @@ def day(days: int) -> bytes:
 
 
 def clock(nanoseconds: int) -> bytes:
-    """Returns a time of day, or an amount of time, as `HH:MM:SS` with the digits of its fraction that are not 0 at the
-    end. It may be negative, or longer than a day: MySQL has such values.
+    """Returns a time of day, or an amount of time, as `HH:MM:SS` with its fraction, but without zeros at the end.
+
+    The time may be negative, or longer than a day: MySQL has such values.
     """
     sign = "-" if nanoseconds < 0 else ""
     seconds, fraction = divmod(abs(nanoseconds), SECOND_NS)
@@ -130,7 +131,7 @@ def from_iso_duration(text: str) -> bytes:
 
 
 def quoted(text: bytes) -> bytes:
-    """Returns one of the texts above as a JSON string."""
+    """Returns a result of the functions above as a JSON string."""
     return plain(text)
 
 

@@ -1,4 +1,4 @@
-"""Converts the JSON tokens of a column to the tokens that we publish, many of which are the same."""
+"""Converts the JSON tokens of a column to the tokens that we publish."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -15,7 +15,7 @@ ConvertValue = Callable[[Any], Value]
 """Converts a value, as a decoder of Avro returns it. Raises the same errors."""
 
 REMEMBERED: Final = 64
-"""How many values of a column are remembered. Many columns have few values, or the same ones in consecutive rows."""
+"""How many values of a column are remembered. Many columns have few values, or the same value in consecutive rows."""
 
 _FLOATS: Final = frozenset({Primitive.FLOAT, Primitive.DOUBLE})
 _SHORT: Final = frozenset(

@@ -166,7 +166,7 @@ def read_tables(
 
 
 def identity_problem(table: Table) -> str | None:
-    """Returns why the application's own UPDATE and DELETE would fail once the table is published; None otherwise."""
+    """Returns why publishing the table would make the application's own UPDATE and DELETE fail; None otherwise."""
     virtual_columns = [column.name for column in table.columns if column.generated == "virtual"]
     logs_all_columns = table.replica_identity == "f" or any(leaf.identity is None for leaf in table.leaves)
     if not virtual_columns or not logs_all_columns:
@@ -299,7 +299,7 @@ AND NOT (a.attisdropped OR a.atthasdef OR a.atthasmissing OR a.attidentity <> ''
 
 
 def filled_columns(connection: psycopg.Connection[Any], entity: Entity, columns: Sequence[str]) -> Collection[str]:
-    """Returns the columns in which older rows may have a value: rows that were inserted before the column was added.
+    """Returns the columns that may have a value in rows that were inserted before the column was added.
 
     An example is a column that was added with a default. The log does not contain these values.
     """

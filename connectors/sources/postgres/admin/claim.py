@@ -33,11 +33,11 @@ def claim_slot(
 ) -> None:
     """Makes `replication` the only session that may read the slot `name`, whether or not the slot exists yet.
 
-    Two services that start at the same time would both find that nobody reads the slot. The one that then fails to get
-    the slot might already have taken the changelog over from the other. So each service announces itself before it
+    Two services that start at the same time would both find that nobody reads the slot. The service that then fails to
+    get the slot might already have shut the other one out of the changelog. So each service announces itself before it
     looks for others: of any two services, at least one sees the other. The announcement is an advisory lock on a random
-    number, which the server releases when the session ends. Any role can take any advisory lock, so only the locks of
-    replication sessions count: the server opens such sessions only for roles with the right to replicate.
+    number. The server releases the lock when the session ends. Any role can take any advisory lock, so only the locks
+    of replication sessions count: the server opens such sessions only for roles with the right to replicate.
 
     If another session holds the slot, the function tries again for `patience_s` seconds, because the server needs a
     moment to notice that one of our sessions was killed. If a connection breaks silently, the server keeps its session
@@ -76,7 +76,7 @@ def _announce(replication: ReplicationConnection, name: str, pid: int) -> list[_
     """Announces this session's claim and returns the other claimants.
 
     If several sessions see each other, the session with the lowest number keeps its announcement until it is alone. The
-    others withdraw their announcements, and take another random number next time. So one of them always gets the slot.
+    others withdraw their announcements, and take another random number next time. So one session always gets the slot.
     """
     claimants = _claimants(replication, name)
     if all(claimant.session.pid != pid for claimant in claimants):
@@ -109,7 +109,7 @@ FROM pg_locks AS l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.classid::int8 = hashtext('changelog slot ' || {name})::int8 & 4294967295
 """
-"""Selects the advisory locks of all claims of a slot. A lock has two numbers, and the first one identifies the slot."""
+"""Selects the advisory locks of all claims on a slot. A lock has two numbers, and the first one identifies the slot."""
 
 _CLAIMANTS = sql.SQL(f"""
 SELECT l.objid::int8, l.pid, {COLUMNS}

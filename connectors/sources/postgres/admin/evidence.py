@@ -31,8 +31,8 @@ _PROBED_PAGES = 128
 _SCHEMAS_PUBLISHED = 150000
 
 _SAME_TEXT = (frozenset({20, 21, 23}), frozenset({25, 1043}))
-"""Groups of type OIDs: integers, and text with varchar. If a key column's type changes within a group, the texts of the
-keys stay the same."""
+"""Groups of type OIDs: integers, and text with varchar. If a key column's type changes within a group, the keys in the
+changelog stay the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class TableEvidence:
     `name` is the `xmin` of the table's row in `pg_type`. PostgreSQL writes this row again each time the table gets
     another name, schema or `owner`. `options` is the OID of the publication and the `xmin` of its row in
     `pg_publication`. PostgreSQL writes this row again each time the publication itself is edited or gets another owner
-    (`publisher`). `published` identifies the rows of the catalogue by which the publication covers the table.
+    (`publisher`). `published` identifies the rows of the catalogue that make the table part of the publication.
 
     `keys` holds what keeps the entity key unique: constraints (each as `c` and its OID), and unique indexes without a
     constraint (each as `i` and its OID). `types` holds the type of each key column; if the type contains composites, a
@@ -189,9 +189,9 @@ def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
 def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) -> Evidence:
     """Returns `before`, but with the present state of the partitions whose change is harmless: no row was lost.
 
-    So `unlogged` finds no change of these partitions. They are partitions that VACUUM FULL or CLUSTER has rewritten,
-    and new partitions whose rows are all in the log. A rewritten partition still has rows from before the earlier look,
-    but a truncated partition has none. This is how the two are told apart.
+    So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
+    rows are all in the log. A rewritten partition still has rows from before the earlier look, but a truncated
+    partition has none.
     """
     tables = dict(before.tables)
     for entity, new_table in now.tables.items():
@@ -234,7 +234,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
     if old_table.options.split(".")[0] != new_table.options.split(".")[0]:
         return "the publication was made again"
     if not old_table.published & new_table.published:
-        return "the table was taken off the publication and added again, or its row filter was edited"
+        return "the table was removed from the publication and added again, or its row filter was edited"
     if old_table.types != new_table.types:  # checked before the keys: a new type also recreates the constraint
         has_same_keys = _same_text(old_table.types, new_table.types)
         return None if has_same_keys else "a key column got another type, or a composite in its type was altered"
@@ -244,7 +244,7 @@ def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) 
 
 
 def _same_text(old_types: Sequence[str], new_types: Sequence[str]) -> bool:
-    """Returns whether the keys still have the same texts although the types of key columns differ."""
+    """Returns whether the keys in the changelog are still the same although the types of key columns differ."""
     if len(old_types) != len(new_types):
         return False
     # Older versions of this program did not store the attributes of composites.
@@ -392,7 +392,7 @@ _SCHEMAS = """
         UNION ALL SELECT s.oid || '.' || s.xmin FROM pg_publication_namespace AS s
         WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid"""
 
-# One row for each requested table that exists, or a single row without a table.
+# Selects one row for each requested table that exists; if none exists, a single row without a table.
 _LOOK = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8, t.*
 FROM (SELECT) AS always LEFT JOIN (

@@ -1,7 +1,7 @@
 """Checks that the server's log is still the log that the changelog was made from. The log itself is the evidence.
 
-A server that was restored to an earlier point continues with other transactions on the same timeline, and sooner or
-later its log passes the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
+A server that was restored to an earlier point continues with other transactions on the same timeline. Sooner or later,
+its log grows past the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
 slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed
 then. Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that
 transaction, the stream starts at that transaction. The stream's first transaction must then be the same one, with the
@@ -33,8 +33,7 @@ def last_transaction(transaction: Transaction, publication: str) -> dict[str, An
 
 
 class History:
-    """Knows which transaction the stream must start with after the source was opened, and how far the source may
-    confirm.
+    """Checks which transaction the stream of an opened source begins with, and limits what the source may confirm.
 
     `start_lsn` is where the stream starts. `commit` is where the changelog's last transaction committed (-1 if that
     transaction is unknown). `durable` is how far the changelog is stored. Nothing can be checked if the slot has
@@ -99,6 +98,6 @@ class History:
         return ChangelogError(
             Kind.DIVERGED,
             f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
-            f"{awaited['commit']}): the database was restored to an earlier point, or is another copy of it",
+            f"{awaited['commit']}): the database was restored to an earlier point, or this is another copy",
             hint=f"connect to the server that has this transaction; if no server does, {OVER_GAP}",
         )

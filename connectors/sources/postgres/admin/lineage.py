@@ -78,10 +78,9 @@ class Lineage:
         return next(part.epoch for part in self.stretches if part.end_lsn is None or commit_lsn < part.end_lsn)
 
     def reached(self, through_lsn: int) -> Stretch:
-        """Returns the stretch in which the log ends if it is read up to `through_lsn`.
+        """Returns the stretch that contains `through_lsn`; at a fork, the stretch before the fork.
 
-        The epoch and the timeline of this stretch go into the checkpoint. If `through_lsn` is exactly at a fork, this
-        is the stretch before the fork.
+        The epoch and the timeline of this stretch go into the checkpoint.
         """
         return next(part for part in self.stretches if part.end_lsn is None or through_lsn <= part.end_lsn)
 

@@ -11,8 +11,8 @@ from changelog.envelope.signal import PREFIX, Signal, Signing, encode
 def send(connection: Connection, signal: Signal, secret: bytes | None) -> int:
     """Writes the signal into the database's log, in a transaction of its own; returns the LSN after its message.
 
-    The service has recorded the signal once its checkpoint's `through_lsn` is greater than this LSN. Raises
-    ChangelogError.
+    When the `through_lsn` of the service's checkpoint is greater than this LSN, the service has recorded the signal.
+    Raises ChangelogError.
     """
     with translated("sending a signal"), connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")  # the service does not wait for standbys, either

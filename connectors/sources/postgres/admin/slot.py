@@ -21,7 +21,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 OPERATIONS = "insert, update, delete, truncate"
 
 LOST = "lost"
-"""The `wal_status` of a slot that the server invalidated, or whose part of the database's log was removed."""
+"""The `wal_status` of a slot that the server has invalidated, or for which the server has removed needed log."""
 
 _ASK_AGAIN_S = 0.1
 _GENERATED_COLUMNS = 180000

@@ -74,14 +74,14 @@ class Assembler:
 
     @property
     def stop(self) -> ChangelogError | None:
-        """The error that the source raises after everything that `feed` has returned; None if there is none."""
+        """The error that the source raises after it has returned everything from `feed`; None if there is no error."""
         return self._assembly.stop
 
     def feed(self, frames: Sequence[bytes]) -> Assembled:
         """Returns the complete transactions in the frames so far.
 
         Returns a part of a transaction only if the transaction has `rows_max` rows or `bytes_max` bytes. Raises
-        ChangelogError (MALFORMED) for bytes that are not such frames. Errors of other kinds are not raised but kept in
+        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are not raised but kept in
         `stop`; after such an error, nothing more is returned.
         """
         if self.stop is not None or not frames:

@@ -1,9 +1,9 @@
 """Turns a block of raw row messages into changelog columns, without an object for each value. This is the hot path.
 
-A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The JSON texts are then
-spliced from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
-to another key or partition, that have a value which the database's log did not send, or at which an entity's policy may
-stop the stream. `row_records` also defines the correct output of this module.
+A block is scanned column by column with numpy, so that each value is a slice of the raw bytes. The rows' JSON is then
+joined from these slices and a few constants. Unusual rows go through `row_records` instead, one by one: rows that move
+to another key or partition, rows that lack a value in the database's log, and rows at which an entity's policy may stop
+the stream. `row_records` also defines the correct output of this module.
 """
 
 from collections import Counter

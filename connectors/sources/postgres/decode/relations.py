@@ -175,7 +175,7 @@ class Relations:
 def _being_altered(table: str, column: str) -> ChangelogError:
     """Returns the error for a key column whose type is uncertain: a row published now could get the wrong key.
 
-    The service opens the source again and again until the altering transaction has ended.
+    The service opens the source again and again until the transaction that alters the type has ended.
     """
     message = f"an open transaction alters the type of key or partition column {column} of {table}"
     hint = "end that transaction: until then, nothing after this position is published"
@@ -183,7 +183,7 @@ def _being_altered(table: str, column: str) -> ChangelogError:
 
 
 def altered(before: Relation, after: Relation, position: Position) -> ColumnChanges:
-    """Returns the differences between the columns of two descriptions of a table; `position` is where they begin."""
+    """Returns how the columns of two descriptions of a table differ; `position` is where `after` begins to apply."""
     old = {column.name: column.type_oid for column in before.columns}
     new = {column.name: column.type_oid for column in after.columns}
     return ColumnChanges(

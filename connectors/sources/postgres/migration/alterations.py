@@ -108,8 +108,8 @@ class _History:
     def _files(self) -> Iterator[Alteration]:
         """Yields at most one alteration for all truncates of the table, and at most one for all rewrites.
 
-        The line of the alteration is the line of the last such statement. For rewrites, the last statement that may
-        have changed values comes first, if there is one.
+        Each alteration has the line of the last such statement. Among rewrites, those that may have changed values take
+        precedence.
         """
         truncated = [step for step in self._rewrites() if _TRUNCATES.match(step.statement.words)]
         rewritten = [step for step in self._rewrites() if not _TRUNCATES.match(step.statement.words)]
@@ -163,7 +163,7 @@ class _History:
         return False
 
     def _recomputed(self, number: int) -> bool:
-        """Returns whether a new type of the column may have changed the texts of its stored values."""
+        """Returns whether a new type of the column may have changed the text form of its stored values."""
         recomputed = False
         for old, new, step in zip(self._states, self._states[1:], self._steps, strict=False):
             if old is None or new is None or number not in old.columns or number not in new.columns:

@@ -33,7 +33,7 @@ class TableState:
 
     `keys` describes its unique indexes, and `identities` the replica identities of the table and its partitions.
     `partitions` maps oids to names. `files` maps oids to file numbers, which change when rows are rewritten. `access`
-    is a text that changes with the owner, the rights, the row security or the persistence of the table.
+    is a string that changes with the owner, the rights, the row security or the persistence of the table.
     """
 
     oid: int

@@ -1,4 +1,4 @@
-"""Quotes names and texts for SQL, for statements that we write as text: scripts, hints and replication commands."""
+"""Quotes names and strings in SQL that we write as text: scripts, hints and replication commands."""
 
 
 def identifier(*names: str) -> str:
@@ -7,5 +7,5 @@ def identifier(*names: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Returns a text in quotes, for a server whose standard_conforming_strings is on, which is the default."""
+    """Returns a string in quotes, for a server whose standard_conforming_strings is on, which is the default."""
     return "'" + text.replace("'", "''") + "'"

@@ -30,7 +30,7 @@ def reason(connection: psycopg.Connection[Any], pid: int) -> str | None:
 def _transaction(xid: str, pid: int | None, gid: str | None, since: str | None) -> str:
     if gid is not None:
         ending = "end it with COMMIT PREPARED or ROLLBACK PREPARED"
-        return f"the slot waits for prepared transaction {gid!r}, of {since}: {ending}"
+        return f"the slot waits for transaction {gid!r}, prepared at {since}: {ending}"
     process = "" if pid is None else f" of process {pid}"
     return f"the slot waits for transaction {xid}{process} to end" + (f", which began at {since}" if since else "")
 
@@ -44,9 +44,9 @@ def _standby(name: str, exists: bool, active: bool) -> str:
 class SlotCreationWait:
     """Decides whether the server may stay silent while it creates a slot.
 
-    Each call of the object returns whether the server may still stay silent. For this, the call asks the server whether
-    it waits for a transaction. If it does, it may stay silent, and the call also calls `alive`. If the server waits for
-    nothing that we know of, it may stay silent for `answer_s` seconds more.
+    Each call of the object asks the server what it waits for. If the server waits for a transaction, it may stay
+    silent, and the call also calls `alive`. If the server waits for nothing that we know of, it may stay silent until
+    `answer_s` seconds after the last call at which it waited.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class ChunkReader:
             yield lambda nonce, chunk: self._chunk(renewed.connection(), signalling, nonce, chunk)
 
     def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
-        """Reads a chunk, or gives it back; returns False if the thread should pause before the next one.
+        """Reads a chunk, or gives it back; returns False if the thread should pause before the next chunk.
 
         Closes the connection after large rows, because libpq never frees the memory that its largest row needed.
         """
@@ -173,7 +173,7 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
             reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise ChangelogError(
-            Kind.ALTERED, f"{leaf} disappeared while it was being read; the reading of its table is planned again"
+            Kind.ALTERED, f"{leaf} disappeared while it was being read; the service plans how to read its table again"
         ) from error
     except psycopg.errors.LockNotAvailable:
         return None

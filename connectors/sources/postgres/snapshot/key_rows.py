@@ -1,8 +1,8 @@
 """Reads the rows of requested keys from a table.
 
-The server's input function converts a key's canonical text back into a value, with which the table is searched. A type
-may treat several texts as equal, such as 1.5 and 1.50. So each returned row is matched with the requested keys by the
-key text that our encoder produces for the row.
+The server's input function converts a key's canonical text back into a value, and the query searches the table for this
+value. A type may treat different spellings as equal, such as 1.5 and 1.50. So each returned row is matched with the
+requested keys by the key text that our encoder produces for the row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _OBJECT_NAMES = frozenset({
     "regclass", "regcollation", "regconfig", "regdatabase", "regdictionary", "regnamespace",
     "regoper", "regoperator", "regproc", "regprocedure", "regrole", "regtype",
 })  # fmt: skip
-"""Types whose input function looks up a name. That needs rights, and the result can change from moment to moment."""
+"""Types whose input function looks up a name. The lookup needs rights, and its result can change at any moment."""
 
 Texts = tuple[str, ...]
 
@@ -87,12 +87,12 @@ def _copy(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytea
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
-    """Returns the texts of the columns of each key, without keys that cannot be in a table with `width` key columns."""
+    """Splits keys into their columns' values; leaves out keys that cannot be in a table with `width` key columns."""
     return [texts for key in keys if (texts := _texts(key, width))]
 
 
 def _texts(key: str, width: int) -> Texts | None:
-    """Returns the texts of a key's columns; None if the key cannot be in a table with `width` key columns."""
+    """Splits a key into its columns' values; None if the key cannot be in a table with `width` key columns."""
     if width == 1:
         return (key,)
     try:
@@ -105,10 +105,10 @@ def _texts(key: str, width: int) -> Texts | None:
 def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
     """Returns the keys that the server accepts as values.
 
-    The other keys are found by bisection and left out, because a text that is not a value of the column's type cannot
-    be the key of any row. Returns None if the server rejects a key for another reason, such as deep nesting; then only
-    a scan of the table can find the key's row. The query reads no table, so an error in reading a table is never
-    mistaken for a bad key.
+    The other keys are found by bisection and left out, because text that is not a value of the column's type cannot be
+    the key of any row. Returns None if the server rejects a key for another reason, such as deep nesting; then only a
+    scan of the table can find the key's row. The query reads no table, so an error in reading a table is never mistaken
+    for a bad key.
     """
     if not keys:
         return keys
@@ -144,7 +144,7 @@ def _values(casts: Sequence[str]) -> list[sql.Composed]:
 
 
 def _unnested(keys: Sequence[Texts]) -> sql.Composed:
-    """Returns SQL for the keys' texts as a table with one column for each key column: k0, k1 and so on."""
+    """Returns SQL for the keys as a table with one text column for each key column: k0, k1 and so on."""
     arrays = [sql.SQL("{}::text[]").format(sql.Literal(list(column))) for column in zip(*keys, strict=True)]
     names = [sql.Identifier(f"k{number}") for number in range(len(arrays))]
     return sql.SQL("unnest({}) AS u({})").format(_listed(arrays), _listed(names))

@@ -1,7 +1,7 @@
 """Tracks which parts of a table are published.
 
-A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows), or, if rows are large, a
-range of rows inside a page.
+A part is a range of heap pages of a leaf (the plain table, or a partition that stores rows). If rows are large, a part
+is a range of rows inside a page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ CHUNK_PAGES = 256
 """Heap pages that one chunk reads at first: 2 MiB of table."""
 
 PAGE_SLOTS = 2048
-"""How far the bounds of two pages are apart (see `Range`). It must be greater than the number of row pointers in any
-page, which is at most 1,169 (in a page of 32 KiB).
+"""The distance between the bounds of two consecutive pages (see `Range`). It must be greater than the number of row
+pointers in any page, which is at most 1,169 (in a page of 32 KiB).
 """
 
 
@@ -179,7 +179,7 @@ class TableProgress:
     def resume(
         cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], stored: Mapping[str, Any] | None
     ) -> "TableProgress":
-        """Resumes from a checkpoint's stored progress, for the leaves that have not changed after it was stored."""
+        """Resumes from a checkpoint's stored progress, for the leaves that have not changed since then."""
         progress = cls(entity=entity, signature=signature, leaves=dict(leaves))
         if stored is None:
             return progress

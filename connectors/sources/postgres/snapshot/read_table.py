@@ -1,4 +1,4 @@
-"""Says how a table is read, and encodes the rows of a chunk from the output of COPY."""
+"""Describes how a table is read, and encodes the rows of a chunk from the output of COPY."""
 
 from dataclasses import dataclass
 

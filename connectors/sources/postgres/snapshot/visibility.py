@@ -1,4 +1,4 @@
-"""Says which transactions a snapshot of PostgreSQL sees.
+"""Determines which transactions a snapshot of PostgreSQL sees.
 
 Implements the `Visibility` of `changelog.connectors.capture.tables.windows`.
 """

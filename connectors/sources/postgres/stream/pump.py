@@ -28,8 +28,8 @@ _KEEPALIVE = struct.Struct("!xQq?")  # 'k': end of log, clock, whether a reply i
 # A server that is shutting down requests a reply again and again until everything is confirmed. Unless we have more to
 # confirm, we leave at least this time between two replies.
 _REPEAT_S = 0.05
-# Stands in for `wal_sender_timeout` if the server has none. Such a server may stay silent for twice this time, because
-# decoding changes of tables that we do not publish may keep it busy for minutes.
+# Used instead of `wal_sender_timeout` if the server has none. Such a server may stay silent for twice this time,
+# because decoding changes of tables that we do not publish may keep it busy for minutes.
 _BUSY_S = 300.0
 # The pause after each read. Without it, each of the small pieces that the server writes would be read separately, which
 # takes twice the CPU.
@@ -62,12 +62,14 @@ class Stream:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.wal_end = 0
-        """The end of the server's log at a moment when all frames before it had been taken; 0 while unknown.
+        """The end of the server's log, as last reported by the server; 0 while unknown. Only `take` changes it.
 
-        Only `take` changes it. If the frames taken leave no transaction open, the log up to this position is complete.
+        `take` has returned all frames before this position. If they leave no transaction open, the whole log before
+        this position has been read.
         """
         self.reply_requested = False
-        """Whether the server requested a reply since the last `confirm`. A server that shuts down waits for it.
+        """Whether the server has requested a reply since the last `confirm`. A server that is shutting down waits until
+        everything is confirmed.
         """
         self._connection = connection
         self._max_bytes = max_bytes
@@ -107,10 +109,10 @@ class Stream:
     def take(self, timeout_s: float, gather_s: float = 0.0, gather_frames: int = 0) -> list[bytes]:
         """Removes and returns all queued frames; if there are none, waits for some until the timeout.
 
-        The list may be empty. If there are fewer than `gather_frames` frames, this waits for more, until the first of
-        them has been queued for `gather_s` seconds. A frame is a complete XLogData message: `w`, start, end, clock (25
-        bytes), then the output plugin's message. If the connection broke (CONNECTION) or the server ended the stream,
-        raises ChangelogError, but only after all frames have been returned.
+        The list may be empty. If there are fewer than `gather_frames` frames, waits for more until the first frame has
+        been queued for `gather_s` seconds. A frame is a complete XLogData message: `w`, start, end, clock (25 bytes),
+        then the output plugin's message. If the connection broke (CONNECTION) or the server ended the stream, raises
+        ChangelogError, but only after all frames have been returned.
         """
         self._forget_large()
         with self._changed:
@@ -138,9 +140,9 @@ class Stream:
     def _gather(self, deadline: float, frames: int) -> None:
         """Waits for more frames until the deadline or until the queue is full. The caller holds the lock."""
         while self._frames and not self._ended and len(self._frames) < frames and self._nbytes < self._max_bytes:
-            if (left := deadline - time.monotonic()) <= 0:
+            if (left_s := deadline - time.monotonic()) <= 0:
                 return
-            self._changed.wait(left)
+            self._changed.wait(left_s)
 
     def confirm(self, lsn: int) -> None:
         """Records that everything before `lsn` is durable; the next status tells the server."""
@@ -211,7 +213,7 @@ class Stream:
             self._changed.notify()
 
     def _keepalive(self, payload: bytes) -> int:
-        """Notes whether the server requests a reply; returns the end of the server's log."""
+        """Handles a keepalive, which may request a reply; returns the end of the server's log."""
         if len(payload) != _KEEPALIVE.size or payload[:1] != b"k":
             raise ChangelogError(Kind.MALFORMED, f"the stream sent an unknown message of {len(payload)} bytes")
         end_of_log, _, reply_requested = _KEEPALIVE.unpack(payload)

@@ -28,7 +28,7 @@ _DRAIN_S = 2.0
 _CREATION_CHECK_S = 2.0
 _UNDEFINED = b"42704"  # up to version 17, a missing publication ends the stream with this error
 _NO_FILE = b"58P01"
-_PREREQUISITE = "55000"  # from version 18 on, the server only warns with this code and leaves the rows out
+_PREREQUISITE = "55000"  # from version 18 on, the server instead warns with this code and leaves the rows out
 _STANDBYS = "StandbySlotsHaveCaughtup"  # the server's function that reports a missing standby, with the same code
 
 
@@ -102,8 +102,8 @@ class ReplicationConnection:
     def create_slot(self, name: str, *, failover: bool = False, excused: Callable[[], bool] = lambda: True) -> int:
         """Creates a permanent slot for pgoutput; returns the position from which it is consistent.
 
-        This waits until every transaction that is running now has ended. Every two seconds, it calls `excused`, which
-        returns whether to continue waiting. `failover` needs PostgreSQL 17.
+        The server waits until every transaction that is running now has ended. Every two seconds, `excused` is called,
+        which returns whether to continue waiting. `failover` needs PostgreSQL 17.
         """
         options = "(SNAPSHOT 'nothing', FAILOVER)" if failover else "NOEXPORT_SNAPSHOT"
         before = self._connection.patience
@@ -183,7 +183,7 @@ class ReplicationConnection:
     def finish(self, written: int, flushed: int) -> None:
         """Ends the stream properly: sends a last status and CopyDone, then waits up to two seconds for the server.
 
-        Once the server reports that START_REPLICATION is complete, it has stored the status and released the slot.
+        When the server reports that START_REPLICATION is complete, it has stored the status and released the slot.
         """
         deadline = time.monotonic() + _DRAIN_S
         with translated("ending the stream"):

@@ -1,1 +1,1 @@
-"""Describes PostgreSQL's types, and converts the texts of their values to JSON."""
+"""Describes PostgreSQL's types, and converts their values from text to JSON."""

@@ -177,7 +177,7 @@ class Definitions:
 
 
 def look_at(connection: psycopg.Connection[Any], slot: str, relations: Collection[int]) -> CompositeLook:
-    """Reads the attributes of these relations. The result's `makers` are only those that the slot may still deliver."""
+    """Reads the attributes of these relations. `makers` holds only transactions that `slot` may still deliver."""
     values = {"relations": sql.Literal("{{{}}}".format(",".join(map(str, relations)))), "slot": sql.Literal(slot)}
     with translated("looking at composite types"), connection.cursor() as cursor:
         cursor.execute(sql.SQL(_LOOK).format(**values))

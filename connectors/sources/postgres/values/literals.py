@@ -1,4 +1,4 @@
-"""Parses the text forms of PostgreSQL's structured values. It is pure, and accepts only what the server prints.
+"""Parses the text forms of PostgreSQL's structured values. The module is pure. It accepts only what the server prints.
 
 Source: PostgreSQL's documentation, chapters 8.15 to 8.17, for arrays (array_out), composites (record_out), ranges
 (range_out) and multiranges (multirange_out); appendix F for hstore. On any other text, every function raises
@@ -30,7 +30,7 @@ def array(text: bytes, delimiter: bytes, convert: Convert) -> bytes:
 
 
 def record(text: bytes) -> list[bytes | None]:
-    """Returns the texts of a composite's attributes, with None for NULL."""
+    """Returns a composite's attributes as text, with None for NULL."""
     if text[:1] != b"(":
         raise _malformed("composite", 0)
     values: list[bytes | None] = []
@@ -60,7 +60,7 @@ def range_(text: bytes) -> tuple[bytes | None, bytes | None, bytes]:
 
 
 def multirange(text: bytes) -> list[bytes]:
-    """Returns the texts of a multirange's ranges."""
+    """Returns a multirange's ranges as text."""
     if text == b"{}":
         return []
     ranges: list[bytes] = []
@@ -115,7 +115,7 @@ def _dimension(text: bytes, at: int, depth: int, delimiter: bytes, convert: Conv
 
 
 def _bound(quoted: bytes | None, bare: bytes | None) -> bytes | None:
-    """Returns a composite's attribute or a range's bound; None (NULL or unbounded) if the text is empty."""
+    """Returns a composite's attribute or a range's bound; None (NULL or unbounded) if it is empty and not quoted."""
     return _unescape(quoted) if quoted is not None else bare or None
 
 

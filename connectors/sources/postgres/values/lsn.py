@@ -1,9 +1,9 @@
 """Converts log sequence numbers (LSNs) between an integer, PostgreSQL's text, and a checkpoint's `through`.
 
 An LSN counts the bytes of PostgreSQL's write-ahead log. PostgreSQL prints it as two hexadecimal numbers without leading
-zeros. These texts do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore a
-checkpoint holds an LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. The order of
-these texts is the order of the log.
+zeros. LSNs in this form do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore
+a checkpoint holds an LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. LSNs in that
+form sort like the log.
 """
 
 from changelog.envelope.checkpoint import Checkpoint
@@ -29,7 +29,7 @@ def through_text(lsn: int) -> str:
 
 
 def parse_through(text: str) -> int:
-    """Returns the LSN of a checkpoint's `through`. Raises ValueError if `text` is not such a text."""
+    """Returns the LSN of a checkpoint's `through`. Raises ValueError if `text` is not hexadecimal."""
     return int(text, 16)
 
 

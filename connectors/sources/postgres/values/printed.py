@@ -1,4 +1,4 @@
-"""Checks whether a built-in type's output function can have printed a text, under `text_to_json.SETTINGS`.
+"""Checks whether a text can come from a built-in type's output function, under `text_to_json.SETTINGS`.
 
 Types whose JSON value is simply the quoted and escaped text are not listed: any text is valid for them. Types whose
 conversion already raises on invalid text (bytea, hstore, arrays, ranges) are not listed either.

@@ -17,7 +17,7 @@ def packed(records: Sequence[bytes]) -> str:
         raise ChangelogError(
             Kind.LIMIT,
             f"Debezium's history of schemas takes up {len(text)} bytes, compressed; a checkpoint holds {BYTES_MAX}",
-            hint="publish fewer tables by one service, so that the history is about fewer tables",
+            hint="publish fewer tables with one service, so that the history has fewer tables",
         )
     return text
 

@@ -94,7 +94,7 @@ class EngineOrigin:
 
     def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Origin.facts`."""
-        facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it gets no offset")]
+        facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it receives no offset")]
         if stored is None:
             return facts
         return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]

@@ -22,14 +22,14 @@ HISTORY = "history"
 """The member of `identity` that has the history of schemas."""
 
 STARTED_S = 20.0
-"""How long the end of the input is unknown after the start, if nothing has arrived: the connector may still be
-starting.
+"""How many seconds after the start `settle` waits for the first answer of the connector, which may still be starting.
 """
 
 MESSAGES_MAX = 8192
 
 MOVE_S = 5.0
-"""How long a delete of a row whose key changed waits for the create, so that the two are published as one change."""
+"""If a row's key changed, how many seconds its delete waits for its create, so that both are published as one change.
+"""
 
 _HEADERS = msgspec.json.Decoder(list[tuple[str, int, msgspec.Raw]])
 """The headers of a record: name, number of the schema, value."""
@@ -102,7 +102,7 @@ class EngineInput:
             self._take(left_s)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - records are acknowledged by number
-        """See `Input`: the database may forget its log up to there."""
+        """See `Input`: the database may forget its log up to `progress`."""
         if steps:
             self._process.acknowledge(steps)
 
@@ -112,7 +112,7 @@ class EngineInput:
 
 
 def _moves(message: Message | None) -> bool:
-    """Returns whether the next message has the new key of this row."""
+    """Returns whether the message is the delete of a row that the next message creates with a new key."""
     return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 

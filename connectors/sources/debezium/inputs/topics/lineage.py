@@ -61,7 +61,7 @@ def part_of(name: str) -> Part:
 
 
 def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) -> Iterator[str]:
-    """Yields what has changed, for each known topic that is not the same any more."""
+    """Yields what has changed, for each known topic that is no longer the same."""
     for name, before in sorted(known.items()):
         now = present.get(name)
         if now is None:
@@ -76,7 +76,7 @@ def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) 
 
 
 def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
-    """Yields which offsets are lost, for each partition that does not have the next message any more."""
+    """Yields which offsets are lost, for each partition that no longer has the next message."""
     for part, offset in sorted(progress.items()):
         topic, number = part
         begin, end = topics.begins.get(part), topics.ends.get(part)
@@ -90,7 +90,7 @@ def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
         elif offset > end:
             yield (
                 f"partition {number} of topic {topic} ends at offset {end}, and the changelog has it up to {offset}: "
-                "the topic was cut"
+                "the topic has lost its newest messages"
             )
 
 
@@ -99,8 +99,8 @@ def problems(
 ) -> list[str]:
     """Returns why the topics do not continue the changelog, one line each.
 
-    `identity` and `progress` are stored in its checkpoint. `configured` has the stored topics that the configuration
-    still names. The other stored topics are no longer read, and may have changed.
+    `identity` and `progress` are those in the changelog's checkpoint. `configured` has the stored topics that the
+    configuration still names. The other stored topics are no longer read, and may have changed.
     """
     known = {name: TopicState.from_json(value) for name, value in (identity or {}).items() if name in configured}
     changed = list(changes(known, topics.states))
@@ -109,7 +109,7 @@ def problems(
 
 
 def refuse(lines: Collection[str]) -> None:
-    """Raises ChangelogError (GAP) if there are problems. The message has the first one."""
+    """Raises ChangelogError (GAP) if there are problems. The message has the first problem."""
     if lines:
         first, more = next(iter(lines)), len(lines) - 1
         others = f" (and {more} more)" if more else ""
@@ -125,7 +125,7 @@ def offsets(progress: Progress, topics: Topics) -> dict[Part, int]:
 def offsets_over_gap(identity: Mapping[str, Any], progress: Progress, topics: Topics) -> dict[Part, int]:
     """Returns where each partition is read from after a gap.
 
-    A partition that still has the next message goes on there. Any other one is read from its beginning.
+    A partition that still has the next message continues there. Any other partition is read from its beginning.
     """
     known = {name: TopicState.from_json(value) for name, value in identity.items()}
     intact = {name for name, state in known.items() if topics.states.get(name, state).id == state.id}

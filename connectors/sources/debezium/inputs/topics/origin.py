@@ -48,7 +48,7 @@ class TopicsOrigin:
         return TopicsInput(self._settings, source.get("identity"), source.get("progress"), source.get("ahead", ()))
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
-        """See `Origin.sampled`: the last messages of the topics say it."""
+        """See `Origin.sampled`: the tables in the last messages of the topics."""
         admin = self._settings.client.admin()
         topics = Topics(states=read_states(admin, self._settings), begins={}, ends={})
         first, last = begins(admin, topics.parts), ends(admin, topics.parts)

@@ -103,7 +103,7 @@ class TopicsInput:
 
     def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
         if not self._begun:
-            time.sleep(timeout_s)  # a consumer without partitions may not be asked
+            time.sleep(timeout_s)  # a consumer without partitions may not be polled
             return Batch(placed=())
         placed = new = self._polled(timeout_s)
         deadline, nbytes = time.monotonic() + gather_s, 0
@@ -124,7 +124,7 @@ class TopicsInput:
     def _placed(self, answer: KafkaMessage) -> Placed | None:
         """Returns what arrived, in its place; None if it is nothing new.
 
-        The end of a partition may be after offsets without a message, which the ends of transactions take.
+        The end of a partition may be after offsets without a message: the end of a transaction takes up an offset.
         """
         part, error = (answer.topic() or "", cast(int, answer.partition())), answer.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -174,7 +174,7 @@ class TopicsInput:
         return in_order
 
     def _look(self) -> None:
-        """Looks at the topics every `LOOK_S`. Raises ChangelogError: GAP if one is no longer what it was."""
+        """Looks at the topics every `LOOK_S`. Raises ChangelogError: GAP if a known topic is no longer the same."""
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_S
@@ -185,7 +185,7 @@ class TopicsInput:
             raise ChangelogError(Kind.ALTERED, f"there is a new topic {new[0]}")
 
     def settle(self) -> None:
-        """See `Input`: does nothing, because the constructor has checked it."""
+        """See `Input`: does nothing, because the constructor has checked where the input continues."""
 
     def left(self, progress: Progress) -> int:
         """See `Input`. Topics that did not exist when the input was opened are not counted."""
@@ -193,7 +193,7 @@ class TopicsInput:
         return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._begun)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group has offsets
-        """See `Input`: commits the offsets to the consumer group. If that is refused, warns once."""
+        """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""
         if not self._may_commit or not progress:
             return
         committed = [TopicPartition(*part_of(name), int(offset)) for name, offset in progress.items()]

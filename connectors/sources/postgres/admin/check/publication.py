@@ -193,8 +193,8 @@ def _row_filter(
 def _is_same(connection: psycopg.Connection[Any], rendered: str | None, entity: Entity) -> bool:
     """Returns whether the publication's filter `rendered` and the entity's `where` mean the same.
 
-    The server parses and prints both, and the printed texts are compared. The query is planned but not run, so only
-    the right to read the table is needed.
+    The server parses and prints both filters, and the function compares what is printed. The query is planned but not
+    run, so only the right to read the table is needed.
     """
     if rendered is None or entity.where is None:
         return rendered == entity.where

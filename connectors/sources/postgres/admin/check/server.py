@@ -197,5 +197,5 @@ def retention(facts: Facts) -> Iterator[Finding]:
         yield warn(
             "retention",
             f"idle_replication_slot_timeout is {facts.idle_timeout}: a service stopped for longer loses its slot",
-            "set it to 0, or to longer than the longest outage",
+            "set it to 0, or to more than the longest outage",
         )

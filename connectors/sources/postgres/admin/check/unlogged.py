@@ -1,4 +1,4 @@
-"""Checks whether tables were changed in ways that the database's log does not show, and how the service sees that."""
+"""Checks whether tables have changes that the database's log does not show, and how the service notices them."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ COMPARED = "edits are noticed by comparing the catalogue; for exact log position
 def findings(
     connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, stored: Checkpoint | None
 ) -> Iterator[Finding]:
-    """Yields a finding that says how changes are noticed, then one for each change that will be noticed next.
+    """Yields a finding on how the service notices such changes, then one for each change that is still unnoticed.
 
     `stored` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
     """
