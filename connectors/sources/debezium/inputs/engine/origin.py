@@ -108,7 +108,7 @@ class EngineOrigin:
     def drop(self, kind: str) -> None:
         """See `Origin.drop`."""
         if kind != "publication" or self.publication is None:
-            raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; Debezium's own are to be dropped by hand")
+            raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; drop Debezium's own objects by hand")
         self.publication.drop()
 
 
