@@ -16,7 +16,7 @@ from changelog.connectors.state.columns import UNKNOWN
 from changelog.connectors.state.fill_row import Row
 from changelog.connectors.state.fill_rows import Mask, fill_one, fill_rows, may_lack, replaced
 from changelog.connectors.state.pending import Pending
-from changelog.connectors.state.stored_row import HEADER, usual_prefix
+from changelog.connectors.state.stored_row import HEADER, row_key, usual_prefix
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import GAPS, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.model import Op
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 FEW_ROWS = 8
 """Up to this number of rows, `fill_rows` is faster."""
 
-_MARKED = pa.array([GAPS, SCHEMAS])
+_MARKED = frozenset({GAPS, SCHEMAS})
 
 
 def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -34,13 +34,15 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
 
     Raises ChangelogError (MALFORMED) if a row cannot be read.
     """
-    marked = pc.or_(pc.is_in(rows.column("entity"), _MARKED), pc.equal(rows.column("key"), TRUNCATE_KEY))
-    if rows.num_rows <= FEW_ROWS or pc.any(marked).as_py():
+    if rows.num_rows <= FEW_ROWS:
         return fill_rows(pending, rows)
     entities = rows.column("entity").dictionary_encode()
+    names = entities.dictionary.to_pylist()
+    if not _MARKED.isdisjoint(names) or pc.any(pc.equal(rows.column("key"), TRUNCATE_KEY)).as_py():
+        return fill_rows(pending, rows)
     codes = entities.indices.to_numpy()
     fast = _Fast(rows)
-    for code, entity in enumerate(entities.dictionary.to_pylist()):
+    for code, entity in enumerate(names):
         if pending.tracks(entity):
             fast.fill(pending, entity, np.flatnonzero(codes == code))
     return replaced(fast.result(), dict(sorted(fast.changed.items())))
@@ -60,14 +62,12 @@ class _Fast:
         self._odd = may_lack(rows.column("provenance")) | _mask(pc.or_(pc.is_valid(rows.column("moved")), deleted))
         updated = pc.and_(pc.equal(rows.column("op"), Op.UPDATE.value), pc.is_null(rows.column("original")))
         self._lacks = _mask(updated)
-        self._keys: Sequence[bytes] = rows.column("key").cast(pa.binary()).to_pylist()
         self._takes = np.full(rows.num_rows, -1, np.int64)
         self._looked_up: list[bytes] = []
 
     def fill(self, pending: Pending, entity: str, index: Ints) -> None:
         """Fills and stages the rows of one entity, whose numbers are `index`."""
-        prefix = entity.encode() + b"\0"
-        keys = [prefix + self._keys[number] for number in index.tolist()]
+        keys = _joined(row_key(entity, ""), self._taken("key", index)).to_pylist()
         odd, lacks = self._odd[index], self._lacks[index]
         if pending.columns.number(entity) == UNKNOWN:
             odd = np.ones(len(index), bool)
@@ -85,7 +85,9 @@ class _Fast:
             fast[plain] = False
         chained = np.flatnonzero((previous >= 0) & fast)
         self._takes[index[chained]] = index[previous[chained]]
-        self._stage(pending, entity, index, {key: number for key, number in last.items() if key not in unusual})
+        for key in unusual:
+            last.pop(key, None)
+        self._stage(pending, entity, index, last)
         for number in index[plain].tolist():
             row = fill_one(pending, self._rows, number)
             if row is not None:
@@ -113,16 +115,15 @@ class _Fast:
 
     def _stage(self, pending: Pending, entity: str, index: Ints, last: dict[bytes, int]) -> None:
         """Stages the last row of each key."""
-        numbers = pa.array(index[list(last.values())])
+        numbers = index[list(last.values())]
         prefix = usual_prefix(pending.columns.number(entity))
-        states = self._rows.column("current").take(numbers).cast(pa.binary()).to_pylist()
-        positions = self._rows.column("position").take(numbers).cast(pa.binary()).to_pylist()
-        pending.put(
-            {
-                key: None if state is None else b"%b%b%b" % (prefix, position, state)
-                for key, state, position in zip(last, states, positions, strict=True)
-            }
-        )
+        values = _joined(prefix, self._taken("position", numbers), self._taken("current", numbers))
+        pending.put(dict(zip(last, values.to_pylist(), strict=True)))
+
+    def _taken(self, column: str, numbers: Ints) -> pa.StringArray:
+        """Returns the values that these rows have in a column. Each row is there at most once; if all are, in order."""
+        values = self._rows.column(column)
+        return values if len(numbers) == len(values) else values.take(pa.array(numbers))
 
     def result(self) -> pa.RecordBatch:
         """Returns the batch with the originals that were taken."""
@@ -130,7 +131,7 @@ class _Fast:
         numbers = np.flatnonzero(takes >= 0)
         if not len(numbers):
             return rows
-        states = [rows.column("current"), pa.array(self._looked_up, pa.binary()).cast(pa.utf8())]
+        states = [rows.column("current"), pa.array(self._looked_up, pa.binary()).view(pa.utf8())]
         originals = pa.concat_arrays(states).take(pa.array(takes[numbers]))
         filled = pc.replace_with_mask(rows.column("original"), pa.array(takes >= 0), originals)
         return rows.set_column(rows.schema.get_field_index("original"), batch.SCHEMA.field("original"), filled)
@@ -152,6 +153,13 @@ def _chain(keys: Sequence[bytes], fast: Mask, lacks: Mask) -> tuple[Ints, dict[b
                 previous[number] = last.get(key, _STORE)
             last[key] = number
     return np.array(previous, np.int64), last
+
+
+def _joined(prefix: bytes, *columns: pa.StringArray) -> pa.BinaryArray:
+    """Returns the values of the columns, joined after a prefix; null where one of them is null."""
+    return pc.binary_join_element_wise(
+        pa.scalar(prefix, pa.binary()), *(column.cast(pa.binary()) for column in columns), b""
+    )
 
 
 def _mask(column: pa.BooleanArray) -> Mask:

@@ -110,13 +110,12 @@ class Pending:
         return self._fetched[key]
 
     def _stored(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the values that the store has. It finds sorted keys faster."""
+        """Returns the values that the store has."""
         values = self._recent.get(keys)
-        order = sorted((number for number, value in enumerate(values) if value is ABSENT), key=keys.__getitem__)
-        if not order:
-            return values
-        for number, value in zip(order, self._store.get([keys[number] for number in order]), strict=True):
-            values[number] = value
+        absent = [number for number, value in enumerate(values) if value is ABSENT]
+        if absent:
+            for number, value in zip(absent, self._store.get([keys[number] for number in absent]), strict=True):
+                values[number] = value
         return values
 
     def put(self, rows: Mapping[bytes, bytes | None]) -> None:

@@ -235,6 +235,8 @@ def _options() -> Options:
     options.set_block_based_table_factory(blocks)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(BUFFER_BYTES)
+    options.set_memtable_prefix_bloom_ratio(0.1)  # most old rows are not in the buffers
+    options.set_memtable_whole_key_filtering(True)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)
