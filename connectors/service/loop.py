@@ -53,7 +53,7 @@ class Cadence:
 
     seconds: float = 1.0
     seconds_max: float = 5.0
-    patience: float = 4.0
+    patience: float = 12.0
     backlog_rows: int = 1000
     nbytes: int = 64 << 20
     rows: int = 100_000
