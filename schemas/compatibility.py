@@ -194,7 +194,7 @@ def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> It
                     Rule.COLUMN_CHANGED,
                     f"{path}/fields/{field.name}",
                     f'the column was "{_column(old_field)}" in {label}, and is now "{_column(field)}"',
-                    "keep the column, or add a field of another name",
+                    "keep the column, or add a field with another name",
                 )
     if is_last:
         yield from _renamed(path, new, old, label)

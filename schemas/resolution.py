@@ -270,8 +270,8 @@ class Resolution:
                 rule=Rule.FIXED_SIZE,
                 path=path,
                 text=f"{self._sides.writer} has {sizes[0]} bytes, but {self._sides.reader} has {sizes[1]}",
-                for_reader=f"keep the size {sizes[0]}, or add a fixed of another name",
-                for_writer=f"keep the size {sizes[1]}, or add a field with a fixed of another name",
+                for_reader=f"keep the size {sizes[0]}, or add a fixed with another name",
+                for_writer=f"keep the size {sizes[1]}, or add a field with a fixed with another name",
             )
         yield from self._logical(reader, writer, path)
 
@@ -301,7 +301,7 @@ class Resolution:
             f" but {self._sides.reader} has precision {reader_digits[0]} and scale {reader_digits[1]}",
             for_reader=f"keep the scale {writer_digits[1]} and a precision of at least {writer_digits[0]}",
             for_writer=f"keep the scale {reader_digits[1]} and a precision of at most {reader_digits[0]},"
-            " or add a field of another name",
+            " or add a field with another name",
             strict=True,
         )
 

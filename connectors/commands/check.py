@@ -1,4 +1,4 @@
-"""`changelog check`: tests every precondition of the service, and names a fix for each that fails."""
+"""`changelog check`: tests every precondition of the service, and names a fix for each failed test."""
 
 import argparse
 import importlib.util
@@ -106,7 +106,7 @@ def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> F
 def clock_finding(ahead_s: float) -> Finding:
     """Compares the clock of the database, which gives commits their times, with this machine's clock.
 
-    `ahead_s`: by how many seconds the clock of the database is ahead.
+    `ahead_s` says how many seconds the clock of the database is ahead.
     """
     if abs(ahead_s) < CLOCKS_APART_S_MAX:
         return Finding(name="clocks", status="ok", message="the database's clock agrees with this machine's")
@@ -120,7 +120,7 @@ def clock_finding(ahead_s: float) -> Finding:
 
 
 def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
-    """If the service stopped at a change, yields one finding: whether the service would stop there once more."""
+    """If the service stopped at a change, yields one finding, which says whether it would stop there again."""
     stop = stored.stop
     if stop is None:
         return

@@ -36,8 +36,8 @@ LOOK_FOR_SERVICE_S = 5.0
 
 REOPENING_S = 6.0
 """If no process has read the slot for this time, in seconds, the service counts as stopped. A running service also
-leaves the slot for a moment, when it reopens its source before it reads tables. This takes some seconds if there are
-many tables or if the machine is busy.
+leaves the slot for a moment, when it reopens its source before it reads tables. Reopening takes some seconds if there
+are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5

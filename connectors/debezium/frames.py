@@ -128,9 +128,8 @@ class RecordBatch:
 
     `topics`, `partitions`, `key_schemas` and `value_schemas` are numbers of definitions. `topic_names`,
     `partition_texts` and `schemas` have the contents of these definitions. `partition_texts` are JSON with sorted
-    fields. The schema with number 0 is None. `timestamps` are milliseconds since 1970, or NO_TIMESTAMP.
-    `offsets`, `keys`, `values` and `headers` are JSON. `ends_batch` is true for the last frame of a batch of the
-    engine.
+    fields. The schema with number 0 is None. `timestamps` are milliseconds since 1970, or NO_TIMESTAMP. `offsets`,
+    `keys`, `values` and `headers` are JSON. `ends_batch` is true for the last frame of a batch of the engine.
     """
 
     last: int

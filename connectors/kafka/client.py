@@ -94,7 +94,7 @@ def error_of(error: KafkaError, doing: str) -> ChangelogError:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translates the client's exceptions in its block to ChangelogError. `doing` is as in `error_of`."""
+    """Translates the client's exceptions in the `with` block to ChangelogError. `doing` is as in `error_of`."""
     try:
         yield
     except KafkaException as error:
@@ -157,7 +157,7 @@ class Client:
         defaults: Mapping[str, Any] | None = None,
         **ours: Any,
     ) -> Consumer:
-        """Returns a new consumer of committed messages. The caller assigns partitions to it; it joins no group.
+        """Returns a new consumer of committed messages. It joins no group: the caller assigns partitions to it.
 
         With `open_too`, the consumer also receives the messages of open and aborted transactions. If the caller commits
         offsets, Kafka stores them for the group `group`. `defaults` and `ours` are further options, as in `config`.
@@ -165,8 +165,8 @@ class Client:
         with translated("connecting to Kafka"):
             return Consumer(
                 self.config(
-                    # A reader learns only from an empty answer that it is at the end. With this option, that answer
-                    # comes soon.
+                    # Only an empty answer shows a reader that it is at the end. This option makes that answer come
+                    # soon.
                     {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, **(defaults or {})},
                     group_id=group,
                     isolation_level="read_uncommitted" if open_too else "read_committed",

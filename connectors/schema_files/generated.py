@@ -36,8 +36,8 @@ def generate(settings: Config, names: Sequence[str], folder: Path, *, write: boo
     """Writes the files of the entities `names`, or of all entities, and returns what happened to each file.
 
     If `write` is False, writes nothing and reports outdated files. Never writes a file that is up to date. Reports
-    orphaned files only if `names` is empty. Raises ChangelogError: what `live_entities` raises, and
-    PRECONDITION if an existing file is not the valid schema file of an entity.
+    orphaned files only if `names` is empty. Raises ChangelogError: what `live_entities` raises, and PRECONDITION if an
+    existing file is not the valid schema file of an entity.
     """
     contents = [
         (entity, _contents(settings.prefix, entity, shape, folder)) for entity, shape in live_entities(settings, names)

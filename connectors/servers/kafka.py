@@ -186,7 +186,7 @@ class Broker(ServerProcess):
             "log.dirs": str(self.folder / "data"),
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            # The broker sends transaction markers to itself. They must bypass `advertised`, which may be a proxy.
+            # The broker sends transaction markers to itself. They bypass `advertised`, which may be a proxy.
             "inter.broker.listener.name": "DIRECT",
             "listeners": listeners if self._joins else f"{listeners},CONTROLLER://{controller}",
             "advertised.listeners": f"CLIENT://{self.bootstrap_servers},DIRECT://{self.direct_servers}",

@@ -170,8 +170,9 @@ class _Run:
     """The state of `publish` over all openings of the source.
 
     `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
-    `_held` says that the sink was recovered, and that no later error has left its state unknown. `_stored` is the last
-    checkpoint in the sink, as far as this process knows. `_took_s` is the duration of the last commit in seconds.
+    `_held` says that the sink was recovered, and that no later error has made the sink's state unknown. `_stored` is
+    the last checkpoint in the sink, as far as this process knows. `_took_s` is the duration of the last commit in
+    seconds.
     """
 
     def __init__(
@@ -231,7 +232,7 @@ class _Run:
 
     @contextmanager
     def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
-        """If the sink raises an error whose kind is not in `refusals`, records that its state is unknown (`_held`)."""
+        """Clears `_held` if the sink raises an error whose kind is not in `refusals`."""
         try:
             yield
         except ChangelogError as error:

@@ -137,8 +137,8 @@ class Service:
     def _health(self) -> Iterator[HealthServer]:
         """Serves `/live`, `/ready` and `/metrics`.
 
-        If the address is in use, raises ChangelogError. The message says whether a service with the same name already
-        runs, or only that the address is not available.
+        If the address is in use, raises ChangelogError. If the database shows that a service with the same name already
+        runs, the message says so; otherwise, it says that the address is not available.
         """
         try:
             server = HealthServer(self._config.service.address, self._state, self._metrics.text)

@@ -168,7 +168,7 @@ class RocksStore:
         elif not made and any(entry.name != "lock" for entry in self._path.iterdir()):
             raise ChangelogError(
                 Kind.PRECONDITION,
-                f"the folder {self._path} has other files than a state",
+                f"the folder {self._path} has files that are not a state",
                 hint="set [state] path to a folder that is empty or does not exist yet",
             )
         shutil.rmtree(self._path / "rocksdb", ignore_errors=True)

@@ -22,7 +22,7 @@ _SCALAR: Final = r'\A(?:"[^"\\]*"|[-+.0-9A-Za-z]+)\z'
 
 
 def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.StringArray, Mask]:
-    """Compares pairs of states, none of them null. Returns the patches of as many pairs as it can, and a mask of these
+    """Compares pairs of states, none of them null. Returns patches for as many pairs as possible, and a mask of these
     pairs.
 
     A pair gets no patch if its states have different forms or are not plain (see `Form.of`), or if other pairs have

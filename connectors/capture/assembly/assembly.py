@@ -115,7 +115,7 @@ class Assembly:
 class AssemblyRun:
     """Assembles one block of the log. Call the methods in the log's order; then `result` returns the result.
 
-    From one transaction of the block to the next, the commit must increase.
+    Each transaction of the block must have a greater commit than the transaction before it.
 
     `place_of` takes the number of a row in the block and returns the place of the row's record in the log. It is needed
     only for logs that may deliver a row before a message that precedes the row in the log.
@@ -210,7 +210,7 @@ class AssemblyRun:
         check_ordinal(int((spans.ordinals + spans.rows).max()))
 
     def sign(self, stamp: Stamp | None) -> None:
-        """Sets the stamp of the next rows of the open transaction. A stamp from any of its messages overrides this one.
+        """Sets the stamp of the next rows of the open transaction. A stamp message in the transaction overrides it.
 
         Decoders call this for logs in which stamps have no place of their own, and so no ordinal. With None, the next
         rows have no stamp.
@@ -256,10 +256,10 @@ class AssemblyRun:
         text that names this table read.
 
         Decoders call this for logs into which the service writes no messages. The transaction of `change` is not in the
-        log: its
-        commit lies between the commits of two transactions of the log, and the later one begins at `end` or after it.
-        Returns the place of the next rows of a table read, if they are published between the same two transactions.
-        Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a transaction is open.
+        log: its commit lies between the commits of two transactions of the log, and the later one begins at `end` or
+        after it. Returns the place for the rows of a further table read that is published between the same two
+        transactions. Raises ChangelogError: LIMIT if there are too many rows at this place, MALFORMED if a transaction
+        is open.
         """
         self.begin(change.transaction)
         opened = self._opened()

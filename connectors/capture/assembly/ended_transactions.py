@@ -24,9 +24,9 @@ class EndedTransactions:
         self._parts.append((spans, ends))
 
     def last(self, before: int | None = None) -> tuple[Transaction, int] | None:
-        """Returns the last transaction and where it ends, or the last one whose commit is below `before`.
+        """Returns the last transaction, and where it ends; with `before`, the last one whose commit is below `before`.
 
-        Returns None if there is none.
+        Returns None if there is no such transaction.
         """
         for transactions, ends in reversed(self._parts):
             if isinstance(transactions, Transaction):
@@ -40,6 +40,6 @@ class EndedTransactions:
         return None
 
     def keep_before(self, commit: int) -> None:
-        """Forgets the transactions from the one with this commit on. Only `last` may be called afterwards."""
+        """Forgets the transactions with this commit or a later one. Only `last` may be called afterwards."""
         last = self.last(commit)
         self._parts = [] if last is None else [last]

@@ -1,9 +1,9 @@
 """Encodes rows whose values are already text, for decoders that convert values column by column.
 
 The rows of a block (a stretch of the log that is decoded at once) are divided into groups: the rows of one table with
-the same op. All values are in one buffer. Most rows of a group are encoded together (`json_columns`).
-Groups of few rows, and rows that `json_columns` cannot encode, such as large rows, are encoded one by one by
-`row_records`, whose output defines what is correct.
+the same op. All values are in one buffer. Most rows of a group are encoded together (`json_columns`). Groups of few
+rows, and rows that `json_columns` cannot encode, such as large rows, are encoded one by one by `row_records`, whose
+output defines what is correct.
 """
 
 from collections import Counter
@@ -61,9 +61,9 @@ class RowGroup:
 def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans: Spans) -> EncodedRows:
     """Encodes a block.
 
-    `data` has the values as text, and ends with `splice.INLINE` bytes of padding. `spans` say which transaction
-    and stamp each row of the block has. If a policy stops the changelog at a row, the result has the error, and later
-    rows may be missing.
+    `data` has the values as text, and ends with `splice.INLINE` bytes of padding. `spans` say which transaction and
+    stamp each row of the block has. If a policy stops the changelog at a row, the result has the error, and later rows
+    may be missing.
     """
     meta = Meta(spans)
     live: Mask = 2 * meta.ordinals > meta.published

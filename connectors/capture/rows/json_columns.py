@@ -273,7 +273,7 @@ class _Plan:
 class _Value:
     """The values of one column in the old or in the new rows.
 
-    `states` says how each value is written; None means that all are _VALUE. `texts` can change it, so read it after.
+    `states` says how each value is written; None means that all are _VALUE. `texts` may set it: call `texts` first.
     """
 
     def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:

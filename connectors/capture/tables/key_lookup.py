@@ -54,8 +54,8 @@ class Keys:
 class Lookup:
     """The keys of one entity that are still to be looked up.
 
-    If it is `sweeping`, `offer` adds ghosts until `end` is called. A part has at most `keys_max` keys. Callers hold the
-    lock of the `Windows` to which the lookup belongs.
+    If the lookup is `sweeping`, `offer` adds ghosts until `end` is called. A part has at most `keys_max` keys. Callers
+    hold the lock of the `Windows` to which the lookup belongs.
     """
 
     generation = 0

@@ -99,9 +99,10 @@ def older_than(
 ) -> Iterator[GhostPortion]:
     """Yields, in portions, the ghosts of each entity in `starts`.
 
-    `starts` has, by entity, the text of the position at which the reading of its table began. A key is a ghost if it is
-    alive and its last row is older than that position: the table did not have the key when it was read. A key in
-    `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost even if its last row is newer.
+    `starts` has, by entity, the position (as text) at which the reading of the entity's table began. A key is a ghost
+    if it is alive and its last row is older than that position: the table did not have the key when the table was read.
+    A key in `absent_keys`, by entity, was looked up in the table and not found, so it is a ghost even if its last row
+    is newer.
 
     Each entity is in `whole` or `cut` of exactly one portion, and no later portion has ghosts of that entity. Raises
     ChangelogError: CONNECTION if rows disappear while they are read, MALFORMED if a row has no state.
@@ -143,8 +144,8 @@ class _Fold:
     key of a row is the text `position|op|partition`. The last row of a key has the greatest sort key, because it has
     the greatest position.
 
-    If there are more keys than `folded_max`, the fold gives up its largest entity, repeatedly; when one entity is left,
-    it gives up half of that entity's keys, repeatedly. `rest` has the parts that were given up, to be folded later.
+    While there are more keys than `folded_max`, the fold gives up its largest entity; when only one entity is left, the
+    fold gives up half of that entity's keys. `rest` has the parts that were given up, to be folded later.
     """
 
     def __init__(self, part: _Part, folded_max: int) -> None:
@@ -207,7 +208,7 @@ _EMPTY = pa.table(
 
 
 def _sortable(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
-    """Returns entity number, key and sort key of each row, as `_Fold` describes them."""
+    """Returns the entity number, the key and the sort key of each row, as `_Fold` describes them."""
     sort_key = pc.binary_join_element_wise(
         rows.column("position"), rows.column("op"), rows.column("partition").cast(pa.utf8()), "|"
     )
@@ -216,7 +217,7 @@ def _sortable(rows: pa.RecordBatch, names: pa.StringArray) -> pa.Table:
 
 
 def _last_rows(parts: Iterable[pa.Table]) -> pa.Table:
-    """Returns the row of each key with the greatest sort key."""
+    """Returns, for each key, the row with the greatest sort key."""
     table = pa.concat_tables(parts).group_by(["entity", "key"]).aggregate([("sort_key", "max")])
     return table.select(["entity", "key", "sort_key_max"]).rename_columns(["entity", "key", "sort_key"])
 

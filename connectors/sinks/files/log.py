@@ -60,7 +60,7 @@ def read_log(
 def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of several entities as `read_log` does, but in any order.
 
-    Because it does not sort them, it holds only one row group of the archive in memory.
+    Holds only one row group of the archive in memory, because the rows need not be sorted.
     """
     yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None, ordered=False))
 

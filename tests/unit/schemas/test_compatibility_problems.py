@@ -124,7 +124,7 @@ def test_a_problem_names_the_field_the_readers_and_the_remedy() -> None:
         (
             "DECIMAL /fields/current/fields/amount breaks old readers of v1",
             "the new schema has decimals of precision 10 and scale 3, but v1 has precision 10 and scale 2",
-            "keep the scale 2 and a precision of at most 10, or add a field of another name",
+            "keep the scale 2 and a precision of at most 10, or add a field with another name",
         ),
         (
             "BRANCH_MISSING /fields/current/fields/gr_x00F6__x00DF_e breaks old readers of v1",

@@ -197,7 +197,7 @@ class KafkaLog:
         return {part: range(first[part], last[part]) for part in parts}
 
     def _complete_spans(self, parts: Sequence[Part]) -> dict[Part, range]:
-        """Waits until each partition has all rows up to the checkpoint, and returns its committed offsets."""
+        """Waits until readers see all rows up to the checkpoint. Returns all committed offsets of each partition."""
         first, last = begins(self._admin, parts), self._ends(parts)
         return {part: range(first[part], last[part]) for part in parts}
 
