@@ -11,17 +11,21 @@ from changelog.connectors.kafka.client import Client
 class TopicsSettings:
     """Which topics to read.
 
-    The topics are those that match a pattern of `include` and no pattern of `exclude`. Offsets are also committed to
-    the consumer group `group`, for tools that show how far it is; the service itself never reads them there.
+    The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`,
+    which has the begins and ends of transactions. Offsets are also committed to the consumer group `group`, for tools
+    that show how far it is; the service itself never reads them there.
     """
 
     client: Client
     include: Sequence[str]
     exclude: Sequence[str] = ()
     group: str
+    transactions: str | None = None
 
     def matches(self, topic: str) -> bool:
         """Returns whether the topic is to be read. Topics of Kafka itself are not, unless they are named exactly."""
+        if topic == self.transactions:
+            return True
         if topic.startswith("__") and topic not in self.include:
             return False
         included, excluded = (
