@@ -55,8 +55,9 @@ class TopicsConfig(Section):
 
     A message in Avro has the id of its schema in `registry`; an id takes `registry_id_bytes`. Offsets are also
     committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
-    name of the changelog. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to
-    the client of the schema registry.
+    name of the changelog. `transactions` names the topic with the begins and ends of transactions, which are then
+    published as a whole; the messages of one transaction may have `held_mib`. The options in `client` are passed
+    unchanged to librdkafka, and those in `registry_client` to the client of the schema registry.
     """
 
     bootstrap_servers: Text
@@ -66,6 +67,8 @@ class TopicsConfig(Section):
     registry_client: dict[str, Any] = Field(default={}, repr=False)
     registry_id_bytes: Literal[4, 8] = 4
     group: Text | None = None
+    transactions: Text | None = None
+    held_mib: int = Field(default=64, ge=1, le=4096)
     client: dict[str, str] = Field(default={}, repr=False)
 
 
@@ -112,6 +115,11 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
         for key in sorted({"registry_client", "registry_id_bytes"} & source.topics.model_fields_set):
             if source.topics.registry is None:
                 yield ("topics", key), "applies only with a registry; name it, or leave this key out"
+        if source.topics.transactions is None and "held_mib" in source.topics.model_fields_set:
+            yield ("topics", "held_mib"), "applies only with transactions; name their topic, or leave this key out"
+        if source.topics.transactions is not None and source.unwrapped:
+            text = "flat rows do not tell their place in a transaction; leave this key out, or unwrapped"
+            yield ("topics", "transactions"), text
     else:
         for key in sorted(FROM_TOPICS & set_keys):
             yield (key,), "applies only to topics; leave this key out"

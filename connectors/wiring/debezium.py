@@ -17,6 +17,7 @@ from changelog.connectors.sources.debezium.inputs.engine.origin import EngineOri
 from changelog.connectors.sources.debezium.inputs.engine.publication import NAME as PUBLICATION
 from changelog.connectors.sources.debezium.inputs.engine.publication import publication_of
 from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings, defaults, jar_name
+from changelog.connectors.sources.debezium.settings import Whole
 from changelog.connectors.sources.debezium.translation import translator
 from changelog.connectors.wiring.entities import parse_table
 from changelog.envelope.errors import ChangelogError, Kind
@@ -34,8 +35,17 @@ def database(config: Config, source: DebeziumConfig) -> Database:
             hmac_key=config.hmac_key,
             codec=config.codec,
             declared={table: tuple(_columns(entity)) for table, entity in _tables(config, source) if entity.key},
+            whole=_whole(source.topics),
         )
     )
+
+
+def _whole(topics: TopicsConfig | None) -> Whole | None:
+    """Returns how transactions are published as a whole; None if they are not."""
+    if topics is None or topics.transactions is None:
+        return None
+    messages = f"{topics.transactions.rpartition('.')[0]}.message"
+    return Whole(topic=topics.transactions, messages=messages, bytes_max=topics.held_mib << 20)
 
 
 def candidate(topics: TopicsConfig) -> DebeziumCandidate:

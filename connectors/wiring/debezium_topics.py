@@ -24,6 +24,7 @@ def origin(name: str, topics: TopicsConfig) -> TopicsOrigin:
             include=topics.include,
             exclude=topics.exclude,
             group=topics.group or name,
+            transactions=topics.transactions,
         )
     )
 

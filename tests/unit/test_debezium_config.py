@@ -52,6 +52,11 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
         (f"{SOURCE}added_prefix = 'x'\n{TOPICS}", "source.added_prefix: applies only with unwrapped = true"),
         (f"{SOURCE}unwrapped = true\nproperties = {{}}\n", "source.unwrapped: applies only to topics"),
         (f"{SOURCE}{TOPICS}registry_id_bytes = 8\n", "source.topics.registry_id_bytes: applies only with a registry"),
+        (f"{SOURCE}{TOPICS}held_mib = 8\n", "source.topics.held_mib: applies only with transactions; name their topic"),
+        (
+            f"{SOURCE}unwrapped = true\n{TOPICS}transactions = 'app.transaction'\n",
+            "source.topics.transactions: flat rows do not tell their place in a transaction",
+        ),
         (f"{SOURCE}{TOPICS}colour = 8\n", "source.topics.colour: is not known; known here: bootstrap_servers"),
         (SOURCE.replace("postgresql", "access") + TOPICS, "source.connector: should be 'cassandra'"),
         (SOURCE + TOPICS.replace('["app.*"]', "[]"), "source.topics.include: should not be empty"),

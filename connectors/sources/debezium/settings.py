@@ -9,6 +9,18 @@ from changelog.connectors.sources.debezium.tables import Translate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """Transactions are published as a whole: `topic` has their BEGINs and ENDs, and `messages` has logical messages.
+
+    The messages of one transaction have at most `bytes_max`.
+    """
+
+    topic: str
+    messages: str
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of one source.
 
@@ -16,7 +28,8 @@ class Settings:
     come from. `translator` returns a new translation. `hmac_key` is the secret of the `sha256` masks. `codec` names the
     format in which the sink stores rows; the source only checks that it has not changed. With `accept_settings`, the
     source continues even if settings that decide order or content have changed. `declared` has the tables that the
-    configuration names, because a table may have no event yet.
+    configuration names, because a table may have no event yet. Without `whole`, transactions are published as they
+    arrive.
     """
 
     name: str
@@ -27,3 +40,4 @@ class Settings:
     codec: str = PLAIN_CODEC
     accept_settings: bool = False
     declared: Declared = field(default_factory=dict)
+    whole: Whole | None = None

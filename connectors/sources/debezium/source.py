@@ -18,6 +18,7 @@ from changelog.connectors.sources.debezium.assembling.assembler import Assembler
 from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, merged
+from changelog.connectors.sources.debezium.assembling.whole import Incomplete, WholeTransactions
 from changelog.connectors.sources.debezium.decode.events import Event, Message
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
 from changelog.connectors.sources.debezium.settings import Settings
@@ -43,7 +44,7 @@ class DebeziumSource:
     """A stream of pieces from an input; see `changelog.connectors.sources.Source`.
 
     It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
-    is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`.
+    is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`. `clock` returns seconds.
 
     The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
     count of what was read; `open`, the transaction that may go on; `ahead`, the order of messages that were read, but
@@ -60,8 +61,9 @@ class DebeziumSource:
         known: Known | None = None,
         *,
         reach: Reach = nowhere,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._reach = settings, reach
+        self._settings, self._reach, self._clock = settings, reach, clock
         self._translate: Translate = settings.translator()
         stored = recover()
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
@@ -76,7 +78,8 @@ class DebeziumSource:
             raise
         checkpoint = self._state.checkpoint
         self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
-        self._stamps, self._others = Stamps(), OtherTables()
+        self._whole = self._holding(entities)
+        self._stamps, self._others, self._cut = Stamps(), OtherTables(), CutTransactions()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
         self._hurried, self._first_place = False, self._assembler.place
 
@@ -138,6 +141,18 @@ class DebeziumSource:
             versions=versions,
         )
 
+    def _holding(self, entities: Sequence[Entity]) -> WholeTransactions | None:
+        whole = self._settings.whole
+        if whole is None:
+            return None
+        return WholeTransactions(
+            [entity.table for entity in entities],
+            self._input.progress.keys(),
+            f"{whole.topic}/0",
+            messages=any(part.rpartition("/")[0] == whole.messages for part in self._input.progress),
+            bytes_max=whole.bytes_max,
+        )
+
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
@@ -150,14 +165,25 @@ class DebeziumSource:
         batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
         self._reach("debezium:read")
         is_new = self._input.identity != self._state.checkpoint.source.get("identity", {})
-        if not batch.placed and not is_new and (batch.more or self._assembler.open_end is None):
+        items = self._in_order(batch)
+        if not items and not is_new and (batch.more or self._assembler.open_end is None):
             return None
-        items = self._translated(batch.placed)
-        if not batch.in_order:
-            items = list(merged(items, self._assembler.current))
-        fed = self._assembler.feed(items, more=batch.more)
+        fed = self._assembler.feed(items, more=batch.more and (batch.in_order or self._whole is None))
         self._reach("debezium:assembled")
         return self._piece(batch, items, fed)
+
+    def _in_order(self, batch: Batch) -> Sequence[Item]:
+        """Returns what can be published now, in order."""
+        items = self._translated(batch.placed)
+        if batch.in_order:
+            return items
+        if self._whole is None:
+            return merged(items, self._assembler.current)
+        self._whole.add(items, self._clock())
+        taken = self._whole.take(self._clock(), batch.behind)
+        self._cut.count(self._whole.incomplete())
+        self._input.pause(self._whole.ahead())
+        return taken
 
     def _translated(self, placed: Sequence[Placed]) -> list[Item]:
         messages = [item.message for item in placed if item.message is not None]
@@ -287,6 +313,22 @@ class OtherTables:
             tables = dict(self._unlogged.most_common(10))
             _log.warning("events of tables that are not configured", tables=tables, count=self._unlogged.total())
             self._unlogged.clear()
+
+
+class CutTransactions:
+    """Counts transactions that were not complete when they were published, and logs them at a limited rate."""
+
+    def __init__(self) -> None:
+        self._count, self._log_at = 0, 0.0
+
+    def count(self, incomplete: Sequence[Incomplete]) -> None:
+        """Counts transactions."""
+        self._count += len(incomplete)
+        if incomplete and time.monotonic() >= self._log_at:
+            last = incomplete[-1]
+            what = "its end is missing" if last.missing is None else f"{last.missing} of its events are missing"
+            _log.warning("transactions are published as they arrived", count=self._count, last=last.name, why=what)
+            self._count, self._log_at = 0, time.monotonic() + TELL_EVERY_S
 
 
 def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:

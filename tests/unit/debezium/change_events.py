@@ -27,8 +27,12 @@ def event(
     snapshot: str = "false",
     headers: Sequence[tuple[str, bytes | None]] = (),
     topic: str | None = None,
+    order: int | None = None,
 ) -> Message:
-    """Returns the event of a row. `at` is its time, in milliseconds after STARTED_MS."""
+    """Returns the event of a row. `at` is its time, in milliseconds after STARTED_MS.
+
+    `order` is its number in the transaction, if Debezium counts the events of transactions.
+    """
     row = _struct([{**_column(name, type_), "optional": name not in key} for name, type_ in columns.items()])
     holder = after or before or {}
     source = _source(table, transaction, at, connector, snapshot)
@@ -37,7 +41,14 @@ def event(
             [{**row, "field": "before", "optional": True}, {**row, "field": "after", "optional": True}]
             + [_column(name, "string") for name in ("op",)]
         ),
-        "payload": {"before": before, "after": after, "source": source, "op": op, "ts_ms": STARTED_MS + at},
+        "payload": {
+            "before": before,
+            "after": after,
+            "source": source,
+            "op": op,
+            "ts_ms": STARTED_MS + at,
+            **_counted(transaction, order),
+        },
     }
     return Message(
         topic=topic or f"app.{'.'.join(table)}",
@@ -53,6 +64,26 @@ def event(
     )
 
 
+def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> Message:
+    """Returns the begin of a transaction, or the end of one that had so many events in each table."""
+    ends = counts is not None
+    payload = {
+        "status": "END" if ends else "BEGIN",
+        "id": f"{transaction}:{'9' if ends else '1'}",
+        "event_count": sum((counts or {}).values()) if ends else None,
+        "data_collections": [{"data_collection": name, "event_count": count} for name, count in (counts or {}).items()],
+        "ts_ms": STARTED_MS,
+    }
+    value = {"schema": _struct([_column("status", "string")]), "payload": payload}
+    return Message(topic="app.transaction", key=None, value=json.dumps(value).encode())
+
+
+def _counted(transaction: int | None, order: int | None) -> dict[str, object]:
+    if order is None:
+        return {}
+    return {"transaction": {"id": f"{transaction}:1{order}", "total_order": order, "data_collection_order": 1}}
+
+
 def tombstone(table: tuple[str, str], key: Row) -> Message:
     """Returns the message that follows a delete."""
     text = {"schema": _struct([_column(name, COLUMNS[name]) for name in key]), "payload": key}
@@ -65,13 +96,16 @@ def key_header(name: str, key: Row) -> tuple[str, bytes]:
     return f"__debezium.{name}", json.dumps(text).encode()
 
 
-def stamp(content: bytes, *, transaction: int, at: int, prefix: str = "provenance") -> Message:
+def stamp(
+    content: bytes, *, transaction: int, at: int, prefix: str = "provenance", order: int | None = None
+) -> Message:
     """Returns the event of a logical message."""
     payload = {
         "op": "m",
         "ts_ms": STARTED_MS + at,
         "source": _source(("", ""), transaction, at, "postgresql", "false"),
         "message": {"prefix": prefix, "content": base64.b64encode(content).decode()},
+        **_counted(transaction, order),
     }
     value = {"schema": _struct([_column("op", "string")]), "payload": payload}
     return Message(topic="app.message", key=None, value=json.dumps(value).encode(), timestamp_ms=STARTED_MS + at)

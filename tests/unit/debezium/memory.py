@@ -1,7 +1,7 @@
 """Topics in memory, as an input of the Debezium source, and a service that reads them into a file log."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -20,6 +20,7 @@ from changelog.connectors.sources.debezium.database import DebeziumDatabase, Set
 from changelog.connectors.sources.debezium.decode.events import Message
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.inputs import AfterGap, Batch, Declared, Placed, Progress
+from changelog.connectors.sources.debezium.settings import Whole
 from changelog.connectors.sources.debezium.source import DebeziumSource
 from changelog.connectors.sources.debezium.tables import Sampled, Translate, sampled
 from changelog.connectors.sources.debezium.translation import translator
@@ -106,6 +107,7 @@ class TopicsReader:
         self.identity: Mapping[str, Any] = {}
         self._ahead = ahead
         self.closed = False
+        self.paused = frozenset[str]()
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         topics, random = self._topics, self._topics.random
@@ -117,11 +119,12 @@ class TopicsReader:
             return Batch(placed=[self._take(part) for part in self._at for _ in range(self._left(part))])
         placed = []
         for _ in range(random.randrange(12)):
-            parts = [part for part in self._at if self._left(part)]
+            parts = [part for part in self._at if self._left(part) and part not in self.paused]
             if parts:
                 part = random.choice(parts)
                 placed += [self._take(part) for _ in range(random.randrange(1, 4)) if self._left(part)]
-        return Batch(placed=placed, more=random.random() < 0.5 and self.left({}) > 0)
+        behind = [part for part in self._at if self._left(part)]
+        return Batch(placed=placed, more=random.random() < 0.5 and bool(behind), behind=behind)
 
     def _left(self, part: str) -> int:
         at: int = self._at[part]
@@ -131,6 +134,9 @@ class TopicsReader:
         at = self._at[part]
         self._at[part] = at + 1
         return Placed(part=part, message=self._topics.parts[part][at], after=at + 1, steps=1)
+
+    def pause(self, parts: Collection[str]) -> None:
+        self.paused = frozenset(parts)
 
     def settle(self) -> None:
         pass
@@ -158,6 +164,7 @@ class App:
         *,
         translation: TranslationSettings | None = None,
         connector: str = "postgresql",
+        whole: Whole | None = None,
     ) -> None:
         self.topics, self.path, self.entities = topics, path, entities
         settings = translation or TranslationSettings()
@@ -168,6 +175,7 @@ class App:
                 origin=topics,
                 translator=lambda: translator(settings),
                 hmac_key=b"secret",
+                whole=whole,
             )
         )
         self.passed = Counter[str]()

@@ -1,11 +1,12 @@
 """Writes random transactions as Debezium does, and says what they must become."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
 from changelog.connectors.sources.debezium.decode.events import Message
-from tests.unit.debezium.change_events import event, key_header, tombstone
+from tests.unit.debezium.change_events import boundary, event, key_header, tombstone
 
 TABLES = ("item", "sale")
 PARTITIONS = 3
@@ -18,24 +19,34 @@ Expected = tuple[str, str, str, Any, Any]
 class Writer:
     """Writes random transactions, as Debezium does: an event for each row, in the partition of its key.
 
-    The first transaction is `begun_ms` after the start of all events.
+    The first transaction is `begun_ms` after the start of all events. With `boundaries`, the topic app.transaction has
+    the begins and ends of transactions.
     """
 
-    def __init__(self, random: Random, begun_ms: int = 0) -> None:
-        self._random, self._begun_ms = random, begun_ms
+    def __init__(self, random: Random, begun_ms: int = 0, *, boundaries: bool = False) -> None:
+        self._random, self._begun_ms, self._boundaries = random, begun_ms, boundaries
         self._rows: dict[tuple[str, int], dict[str, Any]] = {}
         self._number = 0
         self.parts: dict[str, list[Message]] = {
             f"app.public.{table}/{number}": [] for table in TABLES for number in range(PARTITIONS)
         }
         self.expected: dict[str, list[Expected]] = {part: [] for part in self.parts}
-        self.transactions: dict[tuple[str, str], list[str]] = {}
+        if boundaries:
+            self.parts["app.transaction/0"] = []
+        self.order: dict[int, list[tuple[str, str]]] = {}
+        """The op and the key of each event, by its transaction, in the order of the database."""
 
     def write(self, transactions: int) -> None:
         for _ in range(transactions):
             self._number += 1
+            self.order[self._number] = []
+            self._counts = Counter[str]()
+            if self._boundaries:
+                self.parts["app.transaction/0"].append(boundary(self._number))
             for _ in range(self._random.choice([1, 1, 2, 6])):
                 self._change(self._number)
+            if self._boundaries:
+                self.parts["app.transaction/0"].append(boundary(self._number, self._counts))
 
     def _change(self, transaction: int) -> None:
         random, table, key = self._random, self._random.choice(TABLES), self._random.randrange(KEYS)
@@ -59,13 +70,16 @@ class Writer:
         row = after or before
         part = f"app.public.{table}/{row['id'] % PARTITIONS}"
         name, at = ("public", table), self._begun_ms + transaction
-        self.parts[part].append(event(op, name, before, after, transaction=transaction, at=at, **more))
+        self._counts[f"public.{table}"] += 1
+        order = self._counts.total() if self._boundaries else None
+        self.parts[part].append(event(op, name, before, after, transaction=transaction, at=at, order=order, **more))
         if op == "d":
             self.parts[part].append(tombstone(name, {"id": row["id"]}))
             del self._rows[table, row["id"]]
         else:
             self._rows[table, row["id"]] = row
         words = {"c": "create", "u": "update", "d": "delete"}
+        self.order[transaction].append((words[op], str(row["id"])))
         self.expected[part].append((part, words[op], str(row["id"]), after, before if op == "u" else None))
 
 

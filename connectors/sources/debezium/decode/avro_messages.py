@@ -16,7 +16,7 @@ from changelog.connectors.sources.debezium.decode.avro_reader import UNUSUAL, ev
 from changelog.connectors.sources.debezium.decode.avro_schemas import from_avro
 from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
 from changelog.connectors.sources.debezium.decode.layouts import Layout
-from changelog.connectors.sources.debezium.decode.payloads import NULL, LogicalMessage, Payload
+from changelog.connectors.sources.debezium.decode.payloads import NULL, Count, LogicalMessage, Payload
 from changelog.envelope.errors import ChangelogError, Kind
 
 MAGIC: Final = 0
@@ -122,6 +122,7 @@ def payload_of(value: dict[str, Any]) -> Payload:
         status=value.get("status"),
         id=value.get("id"),
         event_count=value.get("event_count"),
+        data_collections=msgspec.convert(value.get("data_collections"), list[Count] | None),
         ts_ms=value.get("ts_ms"),
     )
     if "ddl" in value or "tableChanges" in value:

@@ -411,12 +411,16 @@ class _Code:
     def _transaction(self, schema: Any) -> None:
         """Generates the reading of the block `transaction`, which may be null."""
         null, type_ = self._optional(schema)
-        if null is None or dict(self._fields(type_)).get("id") != "string":
+        members = dict(self._fields(type_))
+        order = members.get("total_order", "long")
+        if null is None or members.get("id") != "string" or self._resolved(order)[0] not in _INTEGERS:
             raise UnsupportedError
         self._add(f"if d[p] == {2 - null}:", "    p += 1")
         self._indent += 1
+        variables = {"id": "id_", "total_order": "order"}
+        self._add("order = None")
         for name, member in self._fields(type_):
-            self.value(member, "id_" if name == "id" else "_", needed=name == "id")
-        self._add("transaction = Transaction(id=id_)")
+            self.value(member, variables.get(name, "_"), needed=name in variables)
+        self._add("transaction = Transaction(id=id_, total_order=order)")
         self._indent -= 1
         self._add(f"elif d[p] == {null}:", "    p += 1", "else:", "    raise ValueError")

@@ -34,6 +34,7 @@ _NAMES: Final = {
     "ts_us": "iodebeziumtsus",
     "ts_ns": "iodebeziumtsns",
     "transaction": "iodebeziumtxid",
+    "total_order": "iodebeziumtxtotalorder",
     "op": "iodebeziumop",
 }
 
@@ -67,6 +68,7 @@ class CloudEvent(msgspec.Struct, rename=_NAMES, gc=False):
     ts_us: Text = None
     ts_ns: Text = None
     transaction: str | None = None
+    total_order: Text = None
 
     def source(self) -> Source:
         """Returns the block `source`. Raises ValueError if a time is not a number."""
@@ -95,7 +97,9 @@ class CloudEvent(msgspec.Struct, rename=_NAMES, gc=False):
 
     def block_transaction(self) -> Transaction | None:
         """Returns the block `transaction`, None if there is none."""
-        return None if self.transaction is None else Transaction(id=self.transaction)
+        if self.transaction is None:
+            return None
+        return Transaction(id=self.transaction, total_order=_number(self.total_order))
 
 
 cloud_events: Final = msgspec.json.Decoder(CloudEvent)

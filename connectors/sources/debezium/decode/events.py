@@ -12,7 +12,7 @@ dataclass.
 https://debezium.io/documentation/reference/stable/connectors/index.html
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,7 +66,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
     gives no id. `committed_at` is the time of the change at its database, in microseconds since 1970, UTC.
-    `snapshot` says that the event is a row of a snapshot, and `last` that this row ends the snapshot.
+    `snapshot` says that the event is a row of a snapshot, and `last` that this row ends the snapshot. If Debezium
+    numbers the events of transactions, `counted_in` is the id of the transaction in which it counts the event, and
+    `order` is the number of the event in that transaction.
     """
 
     connector: str
@@ -74,6 +76,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     transaction: str
     committed_at: int
     snapshot: Literal["", "true", "last"] = ""
+    counted_in: str = ""
+    order: int = 0
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -111,11 +115,15 @@ class Emitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A transaction begins, or ends and had so many `events` (Debezium's setting `provide.transaction.metadata`)."""
+    """A transaction begins, or ends (Debezium's setting `provide.transaction.metadata`).
+
+    `events` is how many events it had, and `collections` how many in each table, by Debezium's names of tables.
+    """
 
     transaction: str
     ends: bool
     events: int | None
+    collections: Mapping[str, int] = {}
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -50,19 +50,24 @@ class Source(msgspec.Struct, gc=False):
 
 
 class Transaction(msgspec.Struct, gc=False):
-    """The block `transaction` of an event."""
+    """The block `transaction` of an event. `total_order` is the number of the event in the transaction."""
 
     id: str = ""
+    total_order: int | None = None
 
 
 def facts_of(source: Source, transaction: Transaction | None, timestamp_ms: int) -> Facts:
     """Returns the facts. `timestamp_ms` is the time of the message, for a source block without a time."""
+    block_id = "" if transaction is None else transaction_id(transaction.id)
+    order = 0 if transaction is None else transaction.total_order or 0
     return Facts(
         connector=source.connector,
         database=source.db or source.database_name or source.keyspace or source.keyspace_name or "",
-        transaction=_transaction(source) or ("" if transaction is None else transaction_id(transaction.id)),
+        transaction=_transaction(source) or block_id,
         committed_at=_microseconds(source, timestamp_ms),
         snapshot=_SNAPSHOTS.get(source.snapshot, "true"),
+        counted_in=block_id if order else "",
+        order=order,
     )
 
 

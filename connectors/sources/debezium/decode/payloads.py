@@ -2,6 +2,7 @@
 JSON does not say what it is.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +20,13 @@ class LogicalMessage(msgspec.Struct, gc=False):
     content: str | None = None
 
 
+class Count(msgspec.Struct, gc=False):
+    """How many events of a transaction a table has."""
+
+    data_collection: str = ""
+    event_count: int = 0
+
+
 class Payload(msgspec.Struct, gc=False):
     """The members of an event, or of a message about a transaction or a table. A message has only some of them."""
 
@@ -31,6 +39,7 @@ class Payload(msgspec.Struct, gc=False):
     status: str | None = None
     id: str | None = None
     event_count: int | None = None
+    data_collections: Sequence[Count] | None = None
     ts_ms: int | None = None
     ddl: Raw | UnsetType = UNSET
     tableChanges: Raw | UnsetType = UNSET  # noqa: N815, as Debezium spells it

@@ -300,7 +300,10 @@ def _without_op(payload: Payload) -> Event:
         if payload.status not in ("BEGIN", "END"):
             raise ValueError("an unknown status of a transaction")
         return Boundary(
-            transaction=transaction_id(payload.id), ends=payload.status == "END", events=payload.event_count
+            transaction=transaction_id(payload.id),
+            ends=payload.status == "END",
+            events=payload.event_count,
+            collections={count.data_collection: count.event_count for count in payload.data_collections or ()},
         )
     if payload.ddl is not UNSET or payload.tableChanges is not UNSET:
         return Ignored(reason="schema change")

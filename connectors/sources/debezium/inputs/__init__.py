@@ -5,7 +5,7 @@ different parts is the order in which the input returns them. The source stores 
 checkpoint, in the same commit as the rows. So every restart continues exactly after the last stored event.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,11 +46,13 @@ class Batch:
 
     `more` says that further messages have arrived already, so that the last transaction may go on. `in_order` says that
     the order of all messages is already fixed: the database gives it, or the service decided on it before a restart.
+    `behind` has the parts that may have further messages by now.
     """
 
     placed: Sequence[Placed]
     more: bool = False
     in_order: bool = False
+    behind: Collection[str] = ()
 
 
 Span = tuple[str, Any, Any]
@@ -73,6 +75,9 @@ class Input(Protocol):
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
+
+    def pause(self, parts: Collection[str]) -> None:
+        """Reads on in all parts but these, because too much of them waits for others."""
 
     def settle(self) -> None:
         """Waits until it is sure that the input continues where it was opened. Raises ChangelogError if it does not."""

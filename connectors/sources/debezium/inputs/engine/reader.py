@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -95,6 +95,9 @@ class EngineInput:
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
         """See `Input`: the records that have arrived."""
         return len(self._held)
+
+    def pause(self, parts: Collection[str]) -> None:
+        """See `Input`: never needed, because Debezium sends each transaction as a whole."""
 
     def settle(self) -> None:
         """See `Input`: waits for the connector's first answer, which may be that the database's log is gone."""

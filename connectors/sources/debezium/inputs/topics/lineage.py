@@ -108,6 +108,17 @@ def problems(
     return changed or list(losses({part: offset for part, offset in stored.items() if part[0] in known}, topics))
 
 
+def order_problem(topic: str | None, states: Mapping[str, TopicState]) -> str | None:
+    """Returns why a topic does not tell the order of transactions; None if it does, or does not exist yet."""
+    state = None if topic is None else states.get(topic)
+    if state is None or state.partitions == 1:
+        return None
+    return f"topic {topic} has {state.partitions} partitions, so it does not tell the order of transactions"
+
+
+ORDER_HINT = "create it again with one partition, or leave out [source.topics] transactions"
+
+
 def refuse(lines: Collection[str]) -> None:
     """Raises ChangelogError (GAP) if there are problems. The message has the first problem."""
     if lines:

@@ -14,8 +14,10 @@ from changelog.connectors.sources import Hold, Remnant
 from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
 from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
 from changelog.connectors.sources.debezium.inputs.topics.lineage import (
+    ORDER_HINT,
     Topics,
     offsets_over_gap,
+    order_problem,
     part_name,
     part_of,
     problems,
@@ -50,7 +52,9 @@ class TopicsOrigin:
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
         """See `Origin.sampled`: the tables in the last messages of the topics."""
         admin = self._settings.client.admin()
-        topics = Topics(states=read_states(admin, self._settings), begins={}, ends={})
+        states = read_states(admin, self._settings)
+        tables = {name: state for name, state in states.items() if name != self._settings.transactions}
+        topics = Topics(states=tables, begins={}, ends={})
         first, last = begins(admin, topics.parts), ends(admin, topics.parts)
         counts = Counter[str]()
         for topic, number in topics.parts:
@@ -98,6 +102,18 @@ class TopicsOrigin:
             only = TopicsSettings(client=self._settings.client, include=(pattern,), group=self._settings.group)
             if not any(map(only.matches, topics.states)):
                 yield warn(name, f"no topic matches {pattern} yet", "it is read as soon as it exists")
+        yield from self._boundaries(topics)
+
+    def _boundaries(self, topics: Topics) -> Iterator[Finding]:
+        name, topic = "transactions", self._settings.transactions
+        problem = order_problem(topic, topics.states)
+        if problem is not None:
+            yield fail(name, problem, ORDER_HINT)
+        elif topic is not None and topic not in topics.states:
+            hint = "set provide.transaction.metadata = true in Debezium, or leave out [source.topics] transactions"
+            yield warn(name, f"there is no topic {topic} yet, so transactions are published as they arrive", hint)
+        elif topic is not None:
+            yield ok(name, f"are published as a whole, by the topic {topic}")
 
     def _continues(self, topics: Topics, stored: Checkpoint | None) -> Finding:
         name = "offsets"

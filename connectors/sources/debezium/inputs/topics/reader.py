@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import structlog
@@ -14,9 +14,11 @@ from changelog.connectors.kafka.offsets import Part, ends
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
 from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
 from changelog.connectors.sources.debezium.inputs.topics.lineage import (
+    ORDER_HINT,
     TopicState,
     changes,
     offsets,
+    order_problem,
     part_name,
     part_of,
     problems,
@@ -68,10 +70,14 @@ class TopicsInput:
         topics = read_topics(self._admin, settings)
         configured = {name for name in identity or {} if settings.matches(name)}
         refuse(problems(identity, progress, topics, configured))
+        problem = order_problem(settings.transactions, topics.states)
+        if problem is not None:
+            raise ChangelogError(Kind.PRECONDITION, problem, hint=ORDER_HINT)
         self._states: Mapping[str, TopicState] = topics.states
         self.identity: Mapping[str, Any] = {name: state.to_json() for name, state in topics.states.items()}
         self._begun = offsets(progress or {}, topics)
         self._reached = dict(self._begun)
+        self._behind, self._paused = set(self._begun), frozenset[Part]()
         self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._begun]
         self._buffer: deque[Placed] = deque()
         self._look_at = clock() + LOOK_S
@@ -98,7 +104,7 @@ class TopicsInput:
             return Batch(placed=self._read_ahead(), more=True, in_order=True)
         if self._buffer:
             placed, self._buffer = list(self._buffer), deque()
-            return Batch(placed=placed, more=True)
+            return self._batch(placed, more=True)
         return self._gathered(timeout_s, gather_s)
 
     def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
@@ -110,10 +116,13 @@ class TopicsInput:
         while new:
             nbytes += sum(size(item.message) for item in new)
             if len(placed) >= MESSAGES_MAX or nbytes >= BYTES_MAX:
-                return Batch(placed=placed, more=True)
+                return self._batch(placed, more=True)
             new = self._polled(max(deadline - time.monotonic(), 0.0))
             placed = [*placed, *new]
-        return Batch(placed=placed)
+        return self._batch(placed)
+
+    def _batch(self, placed: Sequence[Placed], *, more: bool = False) -> Batch:
+        return Batch(placed=placed, more=more, behind=frozenset(map(part_name, self._behind)))
 
     def _polled(self, timeout_s: float) -> list[Placed]:
         with translated("reading topics"):
@@ -130,6 +139,7 @@ class TopicsInput:
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             self._raise(error)
             return None
+        (self._behind.add if error is None else self._behind.discard)(part)
         after = cast(int, answer.offset()) + (error is None)
         steps = after - self._reached.get(part, after)
         if steps <= 0:
@@ -183,6 +193,14 @@ class TopicsInput:
         new = sorted(present.keys() - self._states.keys())
         if new:
             raise ChangelogError(Kind.ALTERED, f"there is a new topic {new[0]}")
+
+    def pause(self, parts: Collection[str]) -> None:
+        """See `Input`."""
+        paused = frozenset(map(part_of, parts))
+        with translated("reading topics"):
+            self._consumer.resume([TopicPartition(*part) for part in self._paused - paused])
+            self._consumer.pause([TopicPartition(*part) for part in paused - self._paused])
+        self._paused = paused
 
     def settle(self) -> None:
         """See `Input`: does nothing, because the constructor has checked where the input continues."""

@@ -11,18 +11,21 @@ from changelog.connectors.kafka.client import Client
 class TopicsSettings:
     """Which topics to read.
 
-    The topics are those that match a pattern of `include` and no pattern of `exclude`. Offsets are also committed to
-    the consumer group `group`, for tools that show how far the service is. The service itself never reads these
-    offsets.
+    The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`,
+    which has the begins and ends of transactions. Offsets are also committed to the consumer group `group`, for tools
+    that show how far the service is. The service itself never reads these offsets.
     """
 
     client: Client
     include: Sequence[str]
     exclude: Sequence[str] = ()
     group: str
+    transactions: str | None = None
 
     def matches(self, topic: str) -> bool:
         """Returns whether the topic is to be read. Topics of Kafka itself are not, unless they are named exactly."""
+        if topic == self.transactions:
+            return True
         if topic.startswith("__") and topic not in self.include:
             return False
         included, excluded = (
