@@ -1,7 +1,7 @@
 """Opens the events of Debezium, from topics or in process."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -16,7 +16,12 @@ from changelog.connectors.sources.debezium.inputs import Origin
 from changelog.connectors.sources.debezium.inputs.engine.origin import EngineOrigin
 from changelog.connectors.sources.debezium.inputs.engine.publication import NAME as PUBLICATION
 from changelog.connectors.sources.debezium.inputs.engine.publication import publication_of
-from changelog.connectors.sources.debezium.inputs.engine.settings import EngineSettings, defaults, jar_name
+from changelog.connectors.sources.debezium.inputs.engine.settings import (
+    EngineSettings,
+    defaults,
+    jar_name,
+    snapshot_id,
+)
 from changelog.connectors.sources.debezium.settings import Whole
 from changelog.connectors.sources.debezium.translation import translator
 from changelog.connectors.wiring.entities import parse_table
@@ -36,6 +41,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
             codec=config.codec,
             declared={table: tuple(_columns(entity)) for table, entity in _tables(config, source) if entity.key},
             whole=_whole(source.topics),
+            snapshots="" if source.topics is not None else snapshot_id(source.connector, _properties(config, source)),
         )
     )
 
@@ -70,6 +76,14 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
         environment=os.environ,
         publication=publication_of(source.connector, properties, shared=PUBLICATION in source.properties),
     )
+
+
+def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
+    """Returns the properties of Debezium in process."""
+    known = CONNECTORS.get(jar_name(source.connector))
+    java_class = None if known is None else known.java_class
+    tables = [table for table, _ in _tables(config, source)]
+    return {**defaults(source.connector, java_class, config.name, tables), **source.properties}
 
 
 def translation_settings(config: Config, source: DebeziumConfig) -> TranslationSettings:

@@ -47,6 +47,10 @@ _WHOLE_ROWS = {
 }
 """How to make a database log old rows, by connector."""
 
+_EVENTS = "docs/reference/debezium-events.md lists what events may look like"
+_UNREADABLE = {Kind.CONNECTION: "start the registry, or correct [source.topics] registry"}
+"""What to do about an event that cannot be read, by the kind of the error."""
+
 _SNAPSHOT = "let Debezium read the table: send it the signal execute-snapshot"
 
 
@@ -100,7 +104,7 @@ class DebeziumDatabase:
     ) -> DebeziumSource:
         """See `Database.open`. Other services may read the same events, so only the sink can be in use."""
         settings = replace(self._settings, accept_settings=accept_settings)
-        self._source = DebeziumSource(settings, entities, recover, changelog.versions, reach=reach)
+        self._source = DebeziumSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
         return self._source
 
     def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
@@ -138,7 +142,7 @@ class DebeziumDatabase:
         sampled = self._sampled()
         tables = {(table.schema, table.name): table for table in sampled.tables}
         findings += [
-            fail(topic, error.message, error.hint or "see docs/reference/debezium-events.md")
+            fail(topic, error.message, error.hint or _UNREADABLE.get(error.kind, _EVENTS))
             for topic, error in sampled.unreadable.items()
         ]
         findings += [self._table(entity, tables.get(entity.table)) for entity in entities]

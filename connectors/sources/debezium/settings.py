@@ -29,7 +29,8 @@ class Settings:
     format in which the sink stores rows; the source only checks that it has not changed. With `accept_settings`, the
     source continues even if settings that decide order or content have changed. `declared` has the tables that the
     configuration names, because a table may have no event yet. Without `whole`, transactions are published as they
-    arrive.
+    arrive. `snapshots` identifies the properties that decide what Debezium's snapshots read; empty if nothing is
+    deleted after a snapshot that was repeated.
     """
 
     name: str
@@ -41,3 +42,4 @@ class Settings:
     accept_settings: bool = False
     declared: Declared = field(default_factory=dict)
     whole: Whole | None = None
+    snapshots: str = ""

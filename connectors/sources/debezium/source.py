@@ -6,10 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from itertools import groupby
 
+import pyarrow as pa
 import structlog
 
+from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.capture.checkpointing import Checkpointing, resumed
+from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import check_settings, shapes_of
+from changelog.connectors.capture.tables import survivors
+from changelog.connectors.capture.tables.key_lookup import Ghost
 from changelog.connectors.capture.tables.table_progress import COMPLETE
 from changelog.connectors.capture.throttled_warnings import TELL_EVERY_S, Stamps
 from changelog.connectors.failpoints import Reach, nowhere
@@ -22,10 +27,11 @@ from changelog.connectors.sources.debezium.assembling.whole import Incomplete, W
 from changelog.connectors.sources.debezium.decode.events import Event, Message
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
 from changelog.connectors.sources.debezium.settings import Settings
+from changelog.connectors.sources.debezium.snapshots import Deletes, FirstSnapshot, Sweep, Sweeping
 from changelog.connectors.sources.debezium.tables import Translate
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
-from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
+from changelog.envelope.errors import OVER_GAP, RETRIED, ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.envelope.versions import Version, Versions
 
@@ -44,7 +50,8 @@ class DebeziumSource:
     """A stream of pieces from an input; see `changelog.connectors.sources.Source`.
 
     It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
-    is None if the sink cannot be read. `reach` is called at each of `FAIL_POINTS`. `clock` returns seconds.
+    is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
+    `FAIL_POINTS`. `clock` returns seconds.
 
     The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
     count of what was read; `open`, the transaction that may go on; `ahead`, the order of messages that were read, but
@@ -59,6 +66,7 @@ class DebeziumSource:
         entities: Sequence[Entity],
         recover: Recover,
         known: Known | None = None,
+        rows: survivors.Read | None = None,
         *,
         reach: Reach = nowhere,
         clock: Callable[[], float] = time.monotonic,
@@ -82,6 +90,15 @@ class DebeziumSource:
         self._stamps, self._others, self._cut = Stamps(), OtherTables(), CutTransactions()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
         self._hurried, self._first_place = False, self._assembler.place
+        self._known, self._entities, self._rows, self._ended_snapshot = known, entities, rows, False
+        self._snapshot = FirstSnapshot(
+            checkpoint.source.get("snapshot"),
+            str(_next_position(checkpoint, self._assembler.place)),
+            settings.snapshots,
+            fresh=stored is None or not stored.source.get("progress"),
+        )
+        due = checkpoint.source.get("sweep")
+        self._sweep = None if due is None or rows is None else Sweep(Sweeping(**due), entities, rows)
 
     def _resumed(
         self, stored: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
@@ -126,6 +143,8 @@ class DebeziumSource:
             accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
             versions = Versions(known(), accepted=accepted, filled=lambda *_: ())
         open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
+        if "sweep" in checkpoint.source:
+            open_end = None  # the deletes come after it, so its rest is another transaction
         return Assembler(
             name=self._settings.name,
             epoch=checkpoint.epoch,
@@ -162,6 +181,10 @@ class DebeziumSource:
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
         if self._assembler.stop is not None:
             raise self._assembler.stop
+        if self._sweep is not None:
+            return self._swept(self._sweep, timeout_s)
+        if self._ended_snapshot:
+            raise ChangelogError(Kind.ALTERED, "a snapshot has ended that Debezium had begun again")
         batch = self._input.read(timeout_s, 0.0 if self._hurried else gather_s)
         self._reach("debezium:read")
         is_new = self._input.identity != self._state.checkpoint.source.get("identity", {})
@@ -171,6 +194,45 @@ class DebeziumSource:
         fed = self._assembler.feed(items, more=batch.more and (batch.in_order or self._whole is None))
         self._reach("debezium:assembled")
         return self._piece(batch, items, fed)
+
+    def _swept(self, sweep: Sweep, timeout_s: float) -> Piece | None:
+        """Returns deletes of what an aborted snapshot published; at the end, a checkpoint without the sweep."""
+        try:
+            ghosts = sweep.take(timeout_s)
+        except ChangelogError as error:
+            if error.kind in RETRIED:
+                raise
+            _log.error("the changelog cannot be read, so some deleted rows may stay in it", error=str(error))
+            ghosts = {}
+        if ghosts is None:
+            return None
+        state, rows = self._state, list[pa.RecordBatch]()
+        if ghosts:
+            rows = self._deletes(ghosts)
+        else:
+            sweep.close()
+            self._sweep = None
+            state.remember("sweep", None)
+            state.remember("open", None)
+            state.reach(commit_text(self._assembler.place))
+        nbytes = sum(batch.nbytes for batch in rows)
+        return Piece(rows=rows, checkpoint=state.checkpoint, nbytes=nbytes, urgent=not rows)
+
+    def _deletes(self, ghosts: Mapping[str, Sequence[Ghost]]) -> list[pa.RecordBatch]:
+        state, place = self._state, self._assembler.place
+        origin = Origin(
+            connector=self._settings.connector,
+            name=self._settings.name,
+            database="",
+            decisions=state.checkpoint.decisions,
+        )
+        known = () if self._known is None else tuple(self._known())
+        binder = Binder(hmac_key=self._settings.hmac_key)
+        rows = Deletes(origin, self._entities, known, binder, state.checkpoint.epoch).rows(ghosts, place)
+        self._assembler.place = self._first_place = place + 1
+        state.remember("place", place + 1)
+        state.deliver(Assembled(rows=rows, through=commit_text(place + 1)))
+        return rows
 
     def _in_order(self, batch: Batch) -> Sequence[Item]:
         """Returns what can be published now, in order."""
@@ -209,6 +271,10 @@ class DebeziumSource:
         state.hear(fed.assembled)
         nbytes = self._size.add(items[: fed.consumed])
         self._remember(batch, items, fed.consumed)
+        self._snapshot.see(items[: fed.consumed])
+        state.remember("snapshot", self._snapshot.stored)
+        if self._snapshot.due is not None:
+            state.remember("sweep", self._snapshot.due.to_json())
         if state.checkpoint == before:
             return None
         return Piece(
@@ -260,11 +326,20 @@ class DebeziumSource:
     def confirm(self, checkpoint: Checkpoint) -> None:
         """See `Source.confirm`."""
         self._state.confirm(checkpoint)
+        self._ended_snapshot = self._sweep is None and self._rows is not None and "sweep" in checkpoint.source
         self._input.confirm(_progress(checkpoint), int(checkpoint.source["place"]) - self._first_place)
 
     def close(self) -> None:
         """See `Source.close`."""
+        if self._sweep is not None:
+            self._sweep.close()
         self._input.close()
+
+
+def _next_position(checkpoint: Checkpoint, place: int) -> Position:
+    """Returns a position after every row that the changelog holds, and not after any further row."""
+    last = checkpoint.position
+    return Position(checkpoint.epoch, place, 0) if last is None else Position(last.epoch, last.commit, last.ordinal + 1)
 
 
 def _progress(checkpoint: Checkpoint) -> Progress:

@@ -200,7 +200,7 @@ def test_a_server_that_refuses_is_one_line(tables: str) -> None:
         ({"database_user": "nobody_here"}, 'role "nobody_here" does not exist'),
         ({"database_dbname": "no_such"}, 'database "no_such" does not exist'),
         ({"database_port": "1"}, "cannot connect to PostgreSQL"),
-        ({"database_port": "x"}, "is not a PostgreSQL connection string"),
+        ({"database_port": "x"}, "database.port is not a number: x"),
         ({"table_include_list": "public.("}, "public.( is not a pattern that the service understands"),
     ):
         [finding] = found(publication(tables, "a", **more))

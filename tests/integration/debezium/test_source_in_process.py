@@ -108,6 +108,43 @@ def positions(site: InProcess) -> list[str]:
     return [message["value"]["provenance"]["source"]["position"] for message in site.messages("orders")]
 
 
+def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgres: InProcess) -> None:
+    """The snapshot sleeps in the second table until the service is stopped, and is then begun again."""
+    postgres.sql(
+        "CREATE TABLE sleeping AS SELECT true",
+        "CREATE TABLE zone (id int PRIMARY KEY)",
+        "CREATE FUNCTION nap() RETURNS int LANGUAGE plpgsql AS "
+        "'BEGIN IF EXISTS (SELECT FROM sleeping) THEN PERFORM pg_sleep(600); END IF; RETURN 1; END'",
+        "INSERT INTO zone VALUES (1)",
+    )
+    text = postgres.config.read_text("utf-8")
+    slow = "snapshot.select.statement.overrides"
+    query = "SELECT zone.* FROM public.zone WHERE nap() IS DISTINCT FROM 2"
+    overrides = f'"{slow}" = "public.zone"\n"{slow}.public.zone" = "{query}"\n'
+    text = text.replace("[source.properties]\n", f"[source.properties]\n{overrides}")
+    postgres.config.write_text(f'{text}[entities.zone]\ntable = "public.zone"\nkey = ["id"]\n', "utf-8")
+    with postgres.running() as service:
+        service.until(lambda: len(postgres.messages("orders")) >= 39)
+        process = java_of(os.getpid())
+        assert process is not None
+        kill(process)
+        postgres.sql(
+            "DELETE FROM orders WHERE id = 5",
+            "DELETE FROM sleeping",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT zone%'",
+        )
+        service.until(lambda: ("delete", "5") in postgres.ops("orders"))
+        postgres.sql("INSERT INTO orders VALUES (5, 'AGAIN', 1)")
+        service.until(lambda: postgres.ops("orders")[-1] == ("create", "5"))
+    assert [key for op, key in postgres.ops("orders") if op == "delete"] == ["5"]
+    deleted = next(message for message in postgres.messages("orders") if message["value"]["current"] is None)
+    assert deleted["value"]["original"] == {"id": 5, "status": "NEW", "amount": "1.25"}
+    assert positions(postgres) == sorted(set(positions(postgres)))
+    rows = [id_ for (id_,) in postgres.sql("SELECT id::text FROM orders")]
+    assert postgres.state("orders").keys() == set(rows)
+    assert postgres.state("zone") == {"1": {"id": 1}}
+
+
 def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
     postgres.publish(40)
     postgres.sql(

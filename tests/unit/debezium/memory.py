@@ -165,6 +165,7 @@ class App:
         translation: TranslationSettings | None = None,
         connector: str = "postgresql",
         whole: Whole | None = None,
+        snapshots: str = "",
     ) -> None:
         self.topics, self.path, self.entities = topics, path, entities
         settings = translation or TranslationSettings()
@@ -176,6 +177,7 @@ class App:
                 translator=lambda: translator(settings),
                 hmac_key=b"secret",
                 whole=whole,
+                snapshots=snapshots,
             )
         )
         self.passed = Counter[str]()
@@ -210,7 +212,7 @@ class App:
         return self.database.open(self.entities, recover, FileChangelog(self.path), reach=self._reach)
 
     def _is_done(self, stored: Checkpoint) -> bool:
-        return self.topics.left(stored) == 0 and "open" not in stored.source
+        return self.topics.left(stored) == 0 and not {"open", "sweep"} & stored.source.keys()
 
     def _reach(self, name: str) -> None:
         self.passed[name] += 1

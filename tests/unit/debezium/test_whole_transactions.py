@@ -79,7 +79,7 @@ def test_a_stop_within_a_transaction_cuts_nothing(seed: int, tmp_path: Path) -> 
         writer.parts[part].append(Message(topic="app", key=None, value=b"{}"))
     app = app_of(writer, random, tmp_path)
     for _ in range(4):
-        with pytest.raises(ChangelogError, match="is no change event"):
+        with pytest.raises(ChangelogError, match="is not a change event"):
             app.run(crashes=CRASHES)
         decide(app.path, "skip")
     app.run(crashes=CRASHES)

@@ -4,12 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from changelog.envelope.errors import ChangelogError, Kind
+
 PLACEHOLDER = "__debezium_unavailable_value"
 """The default of Debezium's setting `unavailable.value.placeholder`."""
 
 
 def _unknown_schema(number: int) -> Any:
-    raise KeyError(number)
+    raise ChangelogError(
+        Kind.PRECONDITION,
+        f"a message seems to be in Avro, under schema {number}, and no registry is configured",
+        hint="name it as [source.topics] registry",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

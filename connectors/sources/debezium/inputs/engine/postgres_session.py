@@ -8,7 +8,7 @@ from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import libpq
 from changelog.connectors.patience import Patience, PatientConnection
-from changelog.envelope.errors import Kind
+from changelog.envelope.errors import ChangelogError, Kind
 
 _USER = "check database.user and database.password in [source.properties]"
 _REMEDIES = libpq.Remedies(
@@ -52,6 +52,10 @@ def session(properties: Mapping[str, str], doing: str) -> Iterator[PatientConnec
     Raises ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, and PRECONDITION for
     most of what else it refuses.
     """
+    port = properties.get("database.port", "")
+    if not port.isdecimal() and port:
+        hint = 'correct it in [source.properties], as in "database.port" = 5432'
+        raise ChangelogError(Kind.USAGE, f"database.port is not a number: {port}", hint=hint)
     given = {ours: properties[theirs] for theirs, ours in _PARAMETERS.items() if properties.get(theirs)}
     try:
         connection = PatientConnection.open(libpq.parameters(make_conninfo("", **given), _REMEDIES), Patience())

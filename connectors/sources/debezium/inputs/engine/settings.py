@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 _NAMES: Mapping[str, str] = {"postgresql": "postgres"}
@@ -14,6 +15,9 @@ _TABLES = frozenset({"db2", "mariadb", "mysql", "oracle", "postgresql", "sqlserv
 _WITH_HISTORY = frozenset({"db2", "ibmi", "informix", "mariadb", "mysql", "oracle", "sqlserver"})
 """The connectors that keep a history of schemas."""
 
+
+_BEGINS_AGAIN = frozenset({"db2", "informix", "mariadb", "mysql", "oracle", "postgresql", "sqlserver"})
+"""The connectors that begin an aborted snapshot again, with all tables."""
 
 TABLES = "table.include.list"
 """The property that names the tables."""
@@ -38,6 +42,17 @@ class EngineSettings:
     properties: Mapping[str, str] = field(repr=False)
     jars: Path | None = None
     heap_mib: int = 512
+
+
+def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
+    """Returns a text that identifies what snapshots read.
+
+    It is empty if their rows come from several threads, and for connectors that may continue a snapshot.
+    """
+    if connector not in _BEGINS_AGAIN or properties.get("snapshot.max.threads", "1") != "1":
+        return ""
+    named = sorted(item for item in properties.items() if "password" not in item[0] and "secret" not in item[0])
+    return sha256(repr(named).encode()).hexdigest()[:16]
 
 
 def defaults(
