@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 TIMEOUT_S = 30.0
@@ -31,12 +31,23 @@ class Topic:
             result.result()
 
     def ends(self) -> Mapping[int, int]:
-        """Returns, for each partition, the offset that follows the marker of the last committed transaction."""
-        latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
-        answers = self._admin.list_offsets(
-            latest, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
-        )
-        return {partition.partition: answer.result().offset for partition, answer in answers.items()}
+        """Returns, for each partition, the offset that follows the marker of the last committed transaction.
+
+        A new topic may have no leader for a moment; then this asks again, for at most TIMEOUT_S seconds.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
+            answers = self._admin.list_offsets(
+                latest, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT_S
+            )
+            try:
+                return {partition.partition: answer.result().offset for partition, answer in answers.items()}
+            except KafkaException as error:
+                is_without_leader = error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+                if not is_without_leader or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     def visible(self) -> int:
         """Returns how many offsets are committed, including the offsets of the markers that end transactions. Reads no

@@ -66,11 +66,7 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
         with kafka_needed():
             from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
         return debezium_topics.origin(config.name, source.topics)
-    connector = CONNECTORS.get(jar_name(source.connector))
-    java_class = None if connector is None else connector.java_class
-    tables = [table for table, _ in _tables(config, source)]
-    given = defaults(source.connector, java_class, config.name, tables)
-    properties = {**given, **source.properties}
+    properties = _properties(config, source)
     return EngineOrigin(
         settings=EngineSettings(properties=properties, jars=source.jars, heap_mib=source.heap_mib),
         environment=os.environ,
@@ -80,8 +76,8 @@ def _origin(config: Config, source: DebeziumConfig) -> Origin:
 
 def _properties(config: Config, source: DebeziumConfig) -> Mapping[str, str]:
     """Returns the properties of Debezium in process."""
-    known = CONNECTORS.get(jar_name(source.connector))
-    java_class = None if known is None else known.java_class
+    connector = CONNECTORS.get(jar_name(source.connector))
+    java_class = None if connector is None else connector.java_class
     tables = [table for table, _ in _tables(config, source)]
     return {**defaults(source.connector, java_class, config.name, tables), **source.properties}
 

@@ -55,7 +55,8 @@ class DebeziumSource:
 
     The checkpoint's `source` has: `input`, the name of the input; `progress` and `identity`, see `Input`; `place`, the
     count of what was read; `open`, the transaction that may go on; `ahead`, the order of messages that were read, but
-    not published because of a stop; `whole`, see `OldRows`; and `message_bytes`, the mean size of messages.
+    not published because of a stop; `whole`, see `OldRows`; `message_bytes`, the mean size of messages; `snapshot`, see
+    `FirstSnapshot`; and `sweep`, see `Sweeping`.
 
     Raises ChangelogError: GAP or SETTINGS if the changelog could not continue exactly, and the errors of the input.
     """
