@@ -13,8 +13,8 @@ row in the changelog is older than the beginning of the second. The changelog is
 any event is read: then it has everything that was read before, and nothing can touch a key before it is deleted.
 
 This holds for the first snapshot, with which a connector begins that has no offset: it covers all tables, and no other
-events come before its end. It does not hold if the properties have changed between the two, or for several threads,
-because their events do not end with the marker `last`.
+events come before its end. It does not hold if the properties have changed between the two, or for several threads or
+databases: then the marker `last` may come before other rows.
 """
 
 import time

@@ -209,6 +209,12 @@ def test_a_server_that_refuses_is_one_line(tables: str) -> None:
         assert "\n" not in finding.message
 
 
+def test_a_publication_of_the_user_may_be_out_of_reach(tables: str) -> None:
+    """Debezium may reach the server in a way that libpq does not have."""
+    [finding] = found(publication(tables, "a", publication_autocreate_mode="disabled", database_port="1"))
+    assert finding.status == "warn"
+
+
 # With Debezium
 
 

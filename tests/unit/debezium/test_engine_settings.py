@@ -3,7 +3,7 @@
 import pytest
 
 from changelog.connectors.sources.debezium.inputs.engine.publication import NAME, publication_of
-from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, defaults
+from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, defaults, snapshot_id
 
 PROPERTIES = defaults("postgresql", None, "my-shop", [("public", "a")])
 
@@ -31,3 +31,13 @@ def test_by_default_the_service_makes_it() -> None:
 )
 def test_others_have_no_publication_to_look_at(connector: str, more: dict[str, str]) -> None:
     assert publication_of(connector, {**PROPERTIES, **more}, shared=False) is None
+
+
+def test_which_snapshots_have_a_known_end() -> None:
+    same = snapshot_id("postgresql", {**PROPERTIES, "database.password": "a"})
+    assert same == snapshot_id("postgresql", {**PROPERTIES, "database.password": "b"}) != ""
+    assert same != snapshot_id("postgresql", {**PROPERTIES, "snapshot.mode": "always"})
+    assert snapshot_id("mysql", {"snapshot.max.threads": "4"}) == ""
+    assert snapshot_id("sqlserver", {"database.names": "a"}) != ""
+    assert snapshot_id("sqlserver", {"database.names": "a,b"}) == ""
+    assert snapshot_id("vitess", {}) == ""

@@ -155,7 +155,8 @@ class Publication:
             if self.is_ours:
                 self._refuse(state, stored, continues=continues)
         except ChangelogError as error:
-            yield fail("publication", error.message, error.hint or "see docs/how-to/another-database.md")
+            hint = error.hint or "see docs/how-to/another-database.md"
+            yield (fail if self.is_ours else warn)("publication", error.message, hint)
             return
         if state.absent and self.is_ours:
             message = f"database {state.database} has no table {', '.join(state.absent)} yet"

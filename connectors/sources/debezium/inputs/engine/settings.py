@@ -47,9 +47,11 @@ class EngineSettings:
 def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
     """Returns a text that identifies what snapshots read.
 
-    It is empty if their rows come from several threads, and for connectors that may continue a snapshot.
+    It is empty if no event marks the end of all of a snapshot, because its rows come from several threads or databases,
+    and for connectors that may continue a snapshot.
     """
-    if connector not in _BEGINS_AGAIN or properties.get("snapshot.max.threads", "1") != "1":
+    several = properties.get("snapshot.max.threads", "1") != "1" or "," in properties.get("database.names", "")
+    if several or connector not in _BEGINS_AGAIN:
         return ""
     named = sorted(item for item in properties.items() if "password" not in item[0] and "secret" not in item[0])
     return sha256(repr(named).encode()).hexdigest()[:16]
