@@ -1,7 +1,9 @@
-"""Runs MySQL or MariaDB from a folder of its programs, for the demo, the tests and the benchmarks. Needs extra `mysql`.
+"""Runs MySQL or MariaDB from a folder of its programs, for the demo, the tests and the benchmarks. Needs the extra
+`mysql`.
 
 The server listens on loopback only, lets its user `root` in without a password, and stores everything in one data
-folder. Clients can use TLS. If root calls this module, the server runs as the system's user `nobody`.
+folder. Clients can use TLS. If the calling process runs as the system's user root, the server runs as the system's user
+`nobody`.
 """
 
 import contextlib
@@ -76,7 +78,7 @@ _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
 
 def find_home(flavour: Flavour) -> Path:
     """Returns the folder of a server's programs: $CHANGELOG_MARIADB_HOME or $CHANGELOG_MYSQL_HOME if it is set,
-    otherwise the folder that make fetches in a checkout.
+    otherwise the folder into which `make` fetches them in a checkout.
 
     Raises ChangelogError (PRECONDITION) if the programs are not there.
     """
@@ -101,10 +103,10 @@ class Server(ServerProcess):
 
     `settings` are added to DEFAULT_SETTINGS and FLAVOUR_SETTINGS and go on the server's command line. A change of the
     attribute `settings` takes effect at the next start. `port` is by default a free one, and stays the same after a
-    restart. If `templates` is set, a copy of an initialised data folder is kept in that folder, and later servers start
-    from it. As a context manager, the server starts at the beginning, and shuts down at the end. Starting raises
-    ChangelogError: ACCESS if the server's user cannot read the programs, PRECONDITION if the server does not start;
-    then the message has the last error of its log.
+    restart. If `templates` is set, a copy of the initialised data folder is kept in `templates`, and later servers
+    start from that copy. As a context manager, the server starts at the beginning, and shuts down at the end. Starting
+    raises ChangelogError: ACCESS if the server's user cannot read the programs, PRECONDITION if the server does not
+    start; then the message has the last error of its log.
     """
 
     def __init__(

@@ -91,8 +91,8 @@ def findings(
     """Yields the findings of `check` about Kafka: whether the broker was reached, the topics, and the rights of our
     user.
 
-    `running` says that the service runs now. Then the right to begin transactions is not tested, because the test would
-    fence off the running service's producer. `begun` has the entities that the changelog already has. `lag_s` is the
+    `running` says whether the service runs now. If it does, the right to begin transactions is not tested, because the
+    test would fence off the service's producer. `begun` has the entities that the changelog already has. `lag_s` is the
     changelog's lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)

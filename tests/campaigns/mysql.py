@@ -1,7 +1,8 @@
 """Threads write to MySQL, while the service, the server and the link between them fail, and a replica is promoted.
 
-The service reads tables all the time, because signals request this and because definitions change. Triggers number the
-changes of each key, and the changelog must have exactly these numbers, in their order (see `_mysql.judge`).
+The service reads tables again all the time, because rows in the table of signals request this and because tables are
+altered. Triggers number the changes of each key, and the changelog must have exactly these numbers, in their order (see
+`_mysql.judge`).
 """
 
 import contextlib
@@ -30,8 +31,8 @@ ROUNDS = 20
 ROWS = 2_000
 START_S = 60.0
 CATCH_UP_S = 1200.0
-"""How long the service may take to catch up at the end. Each of dozens of signals makes it open its source again, which
-takes seconds on a busy machine.
+"""How long the service may take to catch up at the end. There are dozens of signals, and after each
+of them the service opens its source again, which takes seconds on a busy machine.
 """
 OUTAGE_S = 4.0
 HELD_XA = 12
@@ -58,7 +59,9 @@ on_incompatible = "publish"
 
 
 def campaign(seconds: float = 2.5, version: str = "mysql") -> Campaign:
-    """A round is a fault, about every `seconds`. Twenty rounds share the servers, the tables and their writers."""
+    """Each round causes one fault; the faults are about `seconds` apart. Twenty rounds share the servers, the tables
+    and their writers.
+    """
 
     def run_piece(piece: Piece) -> Figures:
         rng = random.Random(piece.seed)
@@ -194,6 +197,6 @@ class _Soak:
 
 
 def _has_all(gtids: set[str], checkpoint: Checkpoint) -> bool:
-    """Whether the checkpoint is after all these transactions, and no table is being read."""
+    """Whether the checkpoint includes exactly these transactions, and no table is being read."""
     is_idle = is_read(checkpoint) and not checkpoint.repairs.get("open")
     return is_idle and split_gtids(checkpoint.source["gtids"]) == gtids

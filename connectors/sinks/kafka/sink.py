@@ -102,12 +102,13 @@ class KafkaSink:
     Added rows travel to the broker at once, inside a transaction. Readers of committed messages see the rows only after
     the commit. If the outcome of a commit is unknown, the same commit is tried again. If the outcome stays unknown,
     `recover` has a new producer ask the broker to end the transaction (`init_transactions`), and then reads the
-    checkpoint, which shows the outcome. A producer that failed never aborts a transaction in order to send its rows
-    again, because that transaction may be committed.
+    checkpoint, which shows the outcome. After such a failure, the sink never aborts the transaction in order to send
+    its rows again, because the transaction may already be committed.
 
-    With `over_gap`, topics that are gone are created again, because the caller records the gap. Once `stopping` returns
-    True, the sink waits only a few seconds for Kafka; the next start finds out the outcome. `reach` is called with the
-    name of each fail point (`FAIL_POINTS`), so that tests can crash there.
+    With `over_gap`, the service continues although changes were lost (a *gap*). Then missing topics are created again,
+    which is safe because the caller records the gap. Once `stopping` returns True, the sink waits only a few seconds
+    for Kafka; the next start finds out the outcome. `reach` is called with the name of each fail point (`FAIL_POINTS`),
+    so that tests can crash there.
     """
 
     def __init__(
@@ -181,10 +182,10 @@ class KafkaSink:
     def recover(self) -> Checkpoint | None:
         """Fences every older producer with our `transactional.id`, and then reads the checkpoint.
 
-        Fencing also ends the last transaction of the older producer. The checkpoint is read after that, because a
-        commit that is still in progress could store a newer checkpoint. Raises ChangelogError: PRECONDITION if another
-        source publishes one of the entities as well; GAP or DIVERGED if the topics are no longer those of the
-        checkpoint (module `unchanged`).
+        Fencing also ends the last transaction of the older producer. The checkpoint is read only after that, because
+        until then a commit of the older producer can still store a newer checkpoint. Raises ChangelogError:
+        PRECONDITION if another source publishes one of the entities as well; GAP or DIVERGED if the topics are no
+        longer those of the checkpoint (module `unchanged`).
         """
         self.close()
         with translated("connecting to Kafka"):
@@ -227,7 +228,7 @@ class KafkaSink:
         return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
 
     def _refuse_repartitioned(self, stored: Checkpoint | None) -> None:
-        """Raises ChangelogError (SETTINGS) if topics were begun with other partitions, or in another envelope."""
+        """Raises ChangelogError (SETTINGS) if the topics were begun with other partitions or another envelope."""
         started_with = {} if stored is None else stored.settings
         topics.refuse_other_envelope(self._settings.prefix, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
@@ -263,7 +264,7 @@ class KafkaSink:
         self._reach("kafka:committed")
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
-        """See `Sink`. Returns the entities whose topics were created again, because their rows are lost."""
+        """See `Sink`. Returns the entities whose topics were created again; the rows of these entities are lost."""
         known = entities if self._checkpoint is None else self._checkpoint.settings
         return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
 
@@ -439,12 +440,11 @@ class KafkaSink:
 
     def _refused_time(self, doing: str) -> ChangelogError:
         """Returns the error for a refused time. A message has the time of its commit, by the database's clock."""
-        first, *others = self._limiting_time or ["of the changelog"]
-        limiting_topics = f"topic {first}" + (f" and {len(others)} others" if others else "")
+        first, *others = self._limiting_time or ["a topic"]
+        names = first + (f" and {len(others)} other topics" if others else "")
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{doing}: the database's clock is ahead of Kafka's by more than {topics.AHEAD} of {limiting_topics} "
-            "allows",
-            hint="raise that limit with the command that `changelog check` prints for each topic, and start the "
-            "service: messages keep the times of their commits; then correct the database's clock",
+            f"{doing}: the database's clock is too far ahead of Kafka's: the limit is {topics.AHEAD} of {names}",
+            hint="raise that limit (`changelog check` prints the command for each topic), start the service, and then "
+            "correct the database's clock; the changes that are already committed keep their times",
         )

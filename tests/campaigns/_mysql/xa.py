@@ -17,7 +17,8 @@ class XaRecord:
 
     `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. It also has the number of those that
     were decided `over_restart`: between the prepare and the decision, the service or the server was started again, or a
-    replica took the server's place. `rolled_back` has the numbers in `txn` of the transactions that were rolled back.
+    replica took the server's place. The attribute `rolled_back` is the set of the numbers (column `txn`) of the
+    transactions that were rolled back.
     """
 
     def __init__(self) -> None:

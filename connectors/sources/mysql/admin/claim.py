@@ -29,7 +29,7 @@ class Holder:
         return ChangelogError(
             Kind.IN_USE,
             f"connection {self.id}{who} reads the binary log for changelog {name}",
-            hint=f"stop that service first; or, if it is lost, KILL {self.id} on the server",
+            hint=f"stop the service that holds this connection; if there is none, run KILL {self.id} on the server",
         )
 
 
