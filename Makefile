@@ -29,7 +29,7 @@ NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
 SEED ?=
 # Tests with servers spend half of their time waiting for them, so three workers keep two cores busy.
-WORKERS ?= 4
+WORKERS ?= 5
 NAME ?= *
 
 define copy-jars

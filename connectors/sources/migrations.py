@@ -80,7 +80,10 @@ class Statement:
     code: str
 
     def line_at(self, position: int) -> int:
-        """Returns the line in the file of the character at `position` in `text`, counted from 1 as in server errors."""
+        """Returns the line, in the file, of the character at `position` in `text`.
+
+        Positions count from 1, as in the server's errors.
+        """
         return self.line + self.text.count("\n", 0, position - 1)
 
 
@@ -131,7 +134,9 @@ class Rehearsal(Protocol):
         """
 
     def run(self, watched: Sequence[TableName]) -> Effects:
-        """Runs the script and returns what it did to the `watched` tables, which exist now. It can be run only once.
+        """Runs the script and returns what it did to the `watched` tables, which must exist before the call.
+
+        A script can be run only once.
 
         The limits of `Stage.rehearse` apply to each statement. Raises ChangelogError with FILE:LINE for the first
         statement that the server refuses.
@@ -159,7 +164,7 @@ class Migrations(Protocol):
     """Rehearses migrations of one configured database. It holds no connection."""
 
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
-        """Returns the statements of the migration `text`, which errors call `file`.
+        """Parses the migration `text` into statements. `file` is its name in errors.
 
         `lasting` says that the database is used after the rehearsal, so statements with effects that a rollback does
         not undo are refused. Raises one ChangelogError (USAGE) that lists, as FILE:LINE, every statement that cannot be

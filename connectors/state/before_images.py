@@ -1,4 +1,4 @@
-"""The publish loop's use of the store: fills in values that the database's log lacks, and adds published rows."""
+"""Fills in values that the database's log lacks from a store of current rows, and adds published rows to the store."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class Watcher:
         """Called while the store is restored, with the number of rows that were read since the last call."""
 
     def folded(self, position: str, nbytes: int, /) -> None:
-        """Called when the store has all rows up to `position`, and takes `nbytes` bytes.
+        """Called when the store has all rows up to `position`. `nbytes` is the size of the store.
 
         `position` is empty before the first row.
         """
@@ -80,7 +80,7 @@ class BeforeImages:
         self._watcher.folded(end, self._store.nbytes())
 
     def fill(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint) -> Sequence[pa.RecordBatch]:
-        """Returns the rows of a piece, in which lacking values are filled in as far as they are known.
+        """Returns the rows of a piece, with missing values filled in where they are known.
 
         `checkpoint` is the piece's checkpoint. The rows reach the store only if `add` is called.
         """

@@ -106,7 +106,7 @@ def _strings(values: ColumnValues) -> list[Segment]:
 
 
 def _uuids(values: ColumnValues) -> list[Segment]:
-    """Encodes UUIDs in the one form that servers print. Any other text goes to `avro_values`, which refuses it."""
+    """Encodes UUIDs that are written in the one form that servers print. `avro_values` refuses any other text."""
     tokens = values.tokens
     starts, ends = tokens.starts + 1, tokens.ends - 1
     usual = values.some & tokens.quoted & (ends - starts == _UUID_LENGTH)

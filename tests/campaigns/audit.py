@@ -35,7 +35,7 @@ DISK_MIB = 1_500
 
 
 def campaign() -> Campaign:
-    """A round is a fault. ROUNDS rounds share one server and its writers."""
+    """Each round causes one fault. ROUNDS rounds share one server and its writers."""
     return Campaign(site=lambda: nullcontext(_block), rounds=ROUNDS)
 
 
@@ -68,8 +68,8 @@ class FilesBlock(Block):
         return [*super().faults(), *[self._read_wide_rows] * 2, *full]
 
     def _fill_disk(self) -> None:
-        """Fills the disk. The service must stop and ask the operator to free space and start it again. The campaign
-        does both.
+        """Fills the disk. The service must stop, with an error that asks the operator to free space and to start the
+        service again. The campaign then does these two things.
         """
         self.done["disk full"] += 1
         disk = self.folder / "changelog"

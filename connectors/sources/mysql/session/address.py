@@ -35,7 +35,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A server, an account on it, and the database of tables that a statement names without a database."""
+    """A server, an account on it, and the default database, to which table names without a database refer."""
 
     host: str
     port: int
