@@ -148,8 +148,8 @@ class HungSite(Site):
 
 
 class StopAt:
-    """A callback for fail points. When the service first passes the named fail point, it stops the backend of one of
-    the service's sessions.
+    """A callback for fail points. When the service first passes the named fail point, the callback stops the backend
+    of one of the service's sessions.
     """
 
     def __init__(self, site: HungSite, name: str, condition: str) -> None:

@@ -3,12 +3,14 @@
 A signal is a message to the service, for example a request for a repair. A repair makes the changelog of one entity
 equal to its table again. It has up to three stages:
 
-    signal ──▶ table ─────────────▶ sweep ─────────────────────────────▶ done
-               the whole table       keys of the changelog from before `start`
-               is read again         that the table lacks are deleted
-       └─────▶ keys ──────────────────┘  (after a signal with keys, the sweep deletes only
-               the signal's keys                 those of its keys that the table lacks)
+    signal ──▶ table ─────────────▶ sweep ───────────────────────────▶ done
+               the whole table       keys that the table lacks are deleted
+               is read again         if their last row is older than `start`
+       └─────▶ keys ──────────────────┘
+               the signal's keys
                are looked up
+
+`start` is the position at which the repair began. If the signal named keys, the sweep considers only these keys.
 
 **Why the sweep is exact.** After the table is read, each of its rows has a row in the changelog at or after `start`. So
 if the last row of a key in the changelog is older than `start`, the key was not in the table when the table was read.
@@ -33,7 +35,7 @@ from changelog.envelope.position import Position
 from changelog.envelope.signal import KEYS_BYTES_MAX, KEYS_MAX, Signal
 
 ENDED_MAX = 32
-"""The most signals whose outcomes a checkpoint stores, and the most ids of one repair."""
+"""The maximum number of signals whose outcomes a checkpoint stores, and of ids that one repair has."""
 
 Stage = Literal["table", "keys", "sweep"]
 Windows = Mapping[str, Any]
@@ -62,7 +64,7 @@ class Repair:
 
     @property
     def stage(self) -> Stage | None:
-        """Returns the next stage; None if nothing is left to do. Keys are looked up while the table is read."""
+        """Returns the next stage; None if nothing is left to do. In the stage `table`, keys are looked up as well."""
         if self.table:
             return "table"
         if self.keys:
@@ -99,7 +101,7 @@ class Repairs:
                 revision=int(stored.get("revision", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ChangelogError(Kind.MALFORMED, "the recovery record's repairs cannot be read") from error
+            raise ChangelogError(Kind.MALFORMED, "the checkpoint's repairs cannot be read") from error
 
     def to_json(self) -> dict[str, Any]:
         """Returns the form that a checkpoint stores; empty if there was never a repair or a signal."""
@@ -315,8 +317,8 @@ def read_again(
     """Returns the new repairs and the new progress of tables after changes of a table that are not in the log.
 
     The changes were made before `start`. `part` says what must be read again: None means the whole table, and an empty
-    `part` means nothing. Any other `part` has the members by which an entry of `windows` describes a part of a table,
-    such as `leaves`. `sweep` says whether keys that the table lacks are deleted.
+    `part` means nothing. Any other `part` describes a part of the table with the same members as an entry of
+    `windows`, for example `leaves`. `sweep` says whether keys that the table lacks are deleted.
     """
     old_repair, old_entry = repairs.open.get(entity, Repair(ids=(), start=start)), windows[entity]
     if part is None:

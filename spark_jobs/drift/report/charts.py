@@ -51,7 +51,10 @@ def _spoken(points: Sequence[Point], values: Sequence[int], name: str) -> str:
 
 
 def columns(counts: Mapping[str, int], drifted: int) -> Markup:
-    """Draws a bar for each column, the worst first: the share of the drifted keys in which the column differs."""
+    """Draws a bar for each column, the worst first.
+
+    The length of a bar is the share of the drifted keys in which the column differs.
+    """
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [_column(name, keys, drifted) for name, keys in ranked[:COLUMNS_MAX]]
     others = len(ranked) - COLUMNS_MAX

@@ -1,4 +1,4 @@
-"""Tests what happens in a look at the catalogue if the server returns an error. No test connects to a server."""
+"""Tests what `Watch` does if the server returns an error while the catalogue is read. No test connects to a server."""
 
 from typing import Any, cast
 

@@ -347,7 +347,7 @@ def _once(name: str, definitions: dict[str, dict[str, Any]], defined: set[str]) 
 
 
 def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) -> list[Schema]:
-    """Returns the branches of a union without nested unions. Keeps only the first type of each kind."""
+    """Replaces each nested union by its branches. Keeps only the first type of each kind."""
     flat: dict[str, Schema] = {}
     for branch in branches:
         for type_ in _flat(branch, definitions) if isinstance(branch, list) else [branch]:
@@ -360,7 +360,7 @@ def _flat(branches: Iterable[Schema], definitions: dict[str, dict[str, Any]]) ->
 
 
 _ENDLESS = object()
-"""Stands for the default of a record that would have to contain its own default."""
+"""Returned in place of a default if the record contains itself, so that its default would have no end."""
 
 
 def _default(type_: Type, depth: int) -> Any:

@@ -209,8 +209,8 @@ def test_the_archive_then_the_log(archived: list[dict[str, Any]], tmp_path: Path
 
 
 def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Files of the archive may have millions of rows of the same time. These are too many to sort in memory, so files
-    come one after the other.
+    """Several files of the archive may cover the same period, with millions of rows. These are too many to sort in
+    memory, so files come one after the other.
     """
 
     def position(change: dict[str, Any]) -> str:
@@ -227,7 +227,9 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
 
 @pytest.mark.parametrize("after", [None, Position(1, 1, 0)])
 def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path: Path, after: Position | None) -> None:
-    """At first, the only version is in the archive. So only the archive shows how far the reader has come."""
+    """At first, the only version of an entity's columns is in the archive. So the reader can learn only from the
+    archive where it has to continue.
+    """
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
@@ -293,7 +295,7 @@ def test_golden_log_of_format_2() -> None:
 def test_the_last_version_of_format_1_refuses_a_log_of_format_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The older version refuses both the footer of a log file and the resume record. It changes nothing."""
+    """The older version refuses both the footer of a log file and the file `resume.json`. It changes nothing."""
     shutil.copytree(GOLDEN_2, tmp_path / "log-2")
     monkeypatch.setattr(layout, "Checkpoint", reader().Checkpoint)
     before = _files(tmp_path / "log-2")
@@ -358,7 +360,7 @@ def test_rows_are_the_same_however_they_are_divided_into_commits(
 
 
 def _versions(number: int) -> list[pa.RecordBatch]:
-    """Returns the rows of a commit. The first row is a version of columns."""
+    """Returns the rows of a commit. The first row describes a version of an entity's columns."""
     return [batch([row(Position(1, number, 0), entity=SCHEMAS, key="order")]), *commit(number)[1:]]
 
 

@@ -8,7 +8,7 @@ class Xids:
         self._reference = reference
 
     def full(self, xid: int) -> int:
-        """Returns the 64-bit id for `xid`, which is its low half."""
+        """Returns the 64-bit id whose low half is `xid`."""
         ahead = (xid - self._reference) & 0xFFFFFFFF
         self._reference += ahead if ahead < 1 << 31 else ahead - (1 << 32)
         return self._reference
