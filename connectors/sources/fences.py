@@ -10,8 +10,8 @@ not exist:
 
 1. In every process and until the fence ends, a `Scan` reads the effects of exactly the transactions in `Fence.shown`.
 2. If `Fence.missing` returns None, the changelog holds every transaction in `Fence.shown`.
-3. A `Scan` encodes rows in the same way as messages are encoded: masks, row filters, columns that are left out, types,
-   and the text forms of values.
+3. A `Scan` encodes rows with the same masks, row filters, left-out columns, types and text forms of values that
+   messages have.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

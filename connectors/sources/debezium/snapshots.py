@@ -1,20 +1,21 @@
-"""Deletes what an aborted snapshot published, and the snapshot after it did not send.
+"""Deletes the rows that an aborted snapshot published and that the repeated snapshot did not send.
 
 Debezium cannot continue a snapshot: after a stop or a crash, it begins the snapshot again. Rows that were deleted
-meanwhile are in the changelog, and no event says that they are gone:
+between the two snapshots are in the changelog, and no event says that they are gone:
 
     place      1 ─────────── 40 ─────────────── 90 ────────▶
     first      a, b, c                             b was deleted while Debezium was stopped
     second                   a, c, …, z  last
     sweep                                       b is deleted
 
-The second snapshot has sent every row that its tables had. So a key that the first one published is gone if its last
-row in the changelog is older than the beginning of the second. The changelog is searched when the source opens, before
-any event is read: then it has everything that was read before, and nothing can touch a key before it is deleted.
+The second snapshot has sent every row that its tables had. So a key is gone if the first snapshot published it, and the
+key's last row in the changelog is older than the beginning of the second snapshot. The search for such keys is the
+*sweep*. After the second snapshot, the source opens again and makes the sweep before it reads further events. At that
+time, the changelog has all rows of both snapshots, and no event can change a key before the sweep deletes it.
 
-This holds for the first snapshot, with which a connector begins that has no offset: it covers all tables, and no other
-events come before its end. It does not hold if the properties have changed between the two, or for several threads or
-databases: then the marker `last` may come before other rows.
+This is true only of the snapshot with which a connector without an offset begins: it covers all tables, and no other
+events come before its end. It is not true if the connector's properties changed between the two snapshots. Nor is it
+true of snapshots by several threads or of several databases, whose marker `last` may come before other rows.
 """
 
 import time
@@ -40,14 +41,14 @@ from changelog.envelope.entity import Entity
 from changelog.envelope.versions import Version
 
 _BLOCKING = "BLOCKING"
-"""A part of the offset of events of a snapshot that a signal asked for. It may cover a part of the rows only."""
+"""A word in the offsets of a snapshot that a signal asked for. Such a snapshot may cover only some of the rows."""
 
 _log = structlog.get_logger("debezium")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeping:
-    """Keys are to be deleted whose last row is at or after the position `since`, and before `start`."""
+    """Which keys to delete: those whose last row is at or after the position `since`, and before `start`."""
 
     since: str
     start: str
@@ -58,11 +59,11 @@ class Sweeping:
 
 
 class FirstSnapshot:
-    """Notices that the first snapshot is repeated, and when it has ended.
+    """Notices whether Debezium repeats its first snapshot, and when that snapshot has ended.
 
-    `stored` is what the last opening has stored, if the snapshot had not ended. `opened_at` is the position before all
-    events of this opening. `fresh` says that the connector begins without an offset. `properties` identifies those of
-    the connector; empty if nothing is to be noticed.
+    The argument `stored` is what the property `stored` was in the last checkpoint. `opened_at` is the position before
+    all events that are read after this opening of the source. `fresh` says whether the connector begins without an
+    offset. `properties` identifies the connector's properties; empty if no sweep is to be made.
     """
 
     def __init__(self, stored: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:
@@ -72,7 +73,7 @@ class FirstSnapshot:
         self._may_come = bool(properties) and (fresh or stored is not None)
         self._has_rows = False
         self.due: Sweeping | None = None
-        """The sweep to make, once the snapshot that was repeated has ended."""
+        """The sweep to make; None until a repeated snapshot has ended."""
 
     @property
     def stored(self) -> Mapping[str, str] | None:
@@ -104,7 +105,7 @@ class FirstSnapshot:
 
 
 class Sweep:
-    """Searches the changelog in a thread. `read` returns its rows."""
+    """Searches the changelog for the keys to delete, in a thread. `read` returns the rows of the changelog."""
 
     def __init__(self, sweeping: Sweeping, entities: Collection[Entity], read: survivors.Read) -> None:
         self._sweeping, self._read = sweeping, read
@@ -174,7 +175,7 @@ class _StoppedError(Exception):
 
 
 class Deletes:
-    """Makes the rows that delete what was found. `known` has the versions of columns that the changelog holds."""
+    """Makes the rows that delete the keys of a sweep. `known` has the versions of columns that the changelog holds."""
 
     def __init__(
         self, origin: Origin, entities: Collection[Entity], known: Collection[Version], binder: Binder, epoch: int

@@ -408,9 +408,9 @@ class CutTransactions:
 
 
 def spans(items: Sequence[Item], progress: Progress) -> Iterator[Span]:
-    """Yields the parts that consecutive messages are from, each with the progress before and after the messages.
+    """Yields a span for each run of consecutive messages from one part: the part, and its progress before and after.
 
-    `progress` is the progress before all of them.
+    `progress` has the progress of each part before all messages.
     """
     reached = dict(progress)
     for part, group in groupby(items, lambda item: item.placed.part):

@@ -40,7 +40,7 @@ from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
 from changelog.envelope.versions import Look, Versions
 
 SNAPSHOT_ROWS = 100_000
-"""The most rows of a snapshot that make one transaction. A snapshot can be divided into transactions anywhere."""
+"""The maximum number of a snapshot's rows in one transaction. A snapshot can be divided into transactions anywhere."""
 
 NO_TRANSACTION = "0"
 """The transaction id in messages if the connector names no transaction."""

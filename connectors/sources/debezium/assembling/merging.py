@@ -54,8 +54,8 @@ def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
 
 
 class _Merge:
-    """`_waiting` has the parts whose next event belongs to a transaction. `_heap` sorts parts by the time of their next
-    event.
+    """`_waiting` has, for each transaction, the parts whose next event belongs to it. `_heap` sorts parts by the time
+    of their next event.
     """
 
     def __init__(self, queues: dict[str, deque[Item]], current: str) -> None:

@@ -1,30 +1,33 @@
-"""Holds changes until their transaction is complete, so that it is published as a whole. Pure.
+"""Holds the events of a transaction until all of them have arrived, so that it is published as a whole. Pure.
 
 With `provide.transaction.metadata`, Debezium numbers the events of each transaction, over all topics, and writes a
-BEGIN and an END to a topic of transactions. The END says how many events each table has in the transaction. So it is
-known when all of them have arrived. Until then, the events are held; they are not consumed, so a restart reads them
-again.
+BEGIN and an END to a topic of transactions. The END says how many events each table has in the transaction, which shows
+when all of them have arrived. Until then, the events are held. The checkpoint does not count held events as read, so a
+restart reads them again. A *part* is a partition of a topic. Below, `t 5 (3)` is the third event of transaction 5:
 
     part          arrived, in the order of each part
     orders/0      t 5 (1)   t 5 (3)   t 6 (1)
     sales/0       t 5 (2)   t 7 (1)
     transaction   BEGIN 5   END 5 (3 events)   BEGIN 6   END 6 (2 events)   BEGIN 7
 
-Here, transaction 5 is complete, and transaction 6 waits for one more event of its two.
+Here, transaction 5 is complete. Transaction 6 has two events and waits for the second.
 
-The events of a part stay in their order, as progress is an offset for each part. The transactions of one connector come
-one after another, in the topic of transactions as in all parts. So when the END of a transaction comes, events before
-those of the transaction belong to transactions whose END is lost, or that have none. They are published first.
+The events of a part stay in their order, because the progress of a part is one offset. The transactions of a connector
+have the same order in the topic of transactions and in every part. So when the END of a transaction comes, any events
+before those of the transaction belong to a transaction whose END is lost, or to no transaction. These events are
+published first.
 
-**What never becomes complete is published as it arrived**, as without a topic of transactions, and a warning tells.
-Retention may have removed the END or some of the events, a transformation may have dropped events, and after a crash,
-Debezium may repeat a part of a transaction. It is known that nothing more comes if `WAIT_S` have passed without an
-event of the transaction, and each part either has events of later transactions, or was read to its end.
+**A transaction that never becomes complete is published as it arrived**, as it would be without a topic of
+transactions, and a warning is logged. Retention may have removed the END or some of the events, a transformation may
+have dropped events, and after a crash, Debezium may repeat some events of a transaction. Nothing more of a transaction
+is expected if `WAIT_S` have passed without one of its events, and each part either has events of later transactions, or
+was read to its end.
 
-**Memory is bounded.** A transaction with more than `bytes_max` is an error. If everything that is held has more, only
-the parts are read on in which the next events of the awaited transaction may be (`ahead`): those that have none of a
-later one, or the part with the ENDs. If even they bring as much again, and `READ_BYTES` that were read meanwhile, the
-transaction is published as it arrived.
+**Memory is bounded.** A transaction with more than `bytes_max` of messages is an error. If all held events together
+have more, `ahead` returns parts to pause. If no END is held, only the part with the ENDs is read on. Otherwise, the
+first held END names the awaited transaction, and a part is read on only if the last event that it has belongs to this
+transaction, or if it has no event of any transaction. If more than twice `bytes_max` plus `READ_BYTES` is held even so,
+the awaited transaction is published as it arrived.
 """
 
 import heapq
@@ -39,10 +42,10 @@ from changelog.connectors.sources.debezium.decode.events import Boundary, Change
 from changelog.envelope.errors import ChangelogError, Kind
 
 WAIT_S = 10.0
-"""How long a transaction waits for its rest while nothing of it arrives."""
+"""How many seconds a transaction waits for further events after its last event has arrived."""
 
 READ_BYTES = 32 << 20
-"""The bytes of several reads, which may arrive although too much is held already."""
+"""About how many bytes a few reads still return after `bytes_max` is exceeded."""
 
 _MESSAGES = "LogicalDecodingMessage"
 """A part of the name that Debezium gives to the logical messages of PostgreSQL, as if they were a table."""
@@ -52,8 +55,8 @@ _MESSAGES = "LogicalDecodingMessage"
 class _Held:
     """A transaction whose events are held.
 
-    `since` is the time at which the last of them arrived. `parts` counts them by part. `numbers` has their numbers, by
-    table; messages have the table "".
+    `since` is the time at which the last of its events arrived. `parts` counts its events by part. `numbers` has the
+    numbers of its events, by table; logical messages have the table "".
     """
 
     since: float
@@ -62,12 +65,12 @@ class _Held:
     numbers: dict[str, set[int]] = field(default_factory=dict)
 
     def missing(self, expected: Mapping[str, int]) -> int:
-        """Returns how many of the expected events, which are counted by table, are not there."""
+        """Returns how many events have not arrived. `expected` has the number of events in each table."""
         return sum(max(count - len(self.numbers.get(table, ())), 0) for table, count in expected.items())
 
 
 class _Waiting(NamedTuple):
-    """An event that is held, and its transaction; empty if the event only waits for those before it."""
+    """A held event. `name` is its transaction; empty if the event waits only for the events before it."""
 
     item: Item
     name: str
@@ -75,7 +78,10 @@ class _Waiting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incomplete:
-    """A transaction that is published as it arrived: `missing` of its events are not there; None if its END is not."""
+    """A transaction that is published although it is not complete.
+
+    `missing` is the number of events that it lacks; None if its END is missing.
+    """
 
     name: str
     missing: int | None
@@ -84,8 +90,8 @@ class Incomplete:
 class WholeTransactions:
     """Holds events until their transactions are complete.
 
-    `tables` are those that are published, and `parts` all parts of the input. The part `boundaries` has the BEGINs and
-    ENDs. `messages` says that there is a part with logical messages. A transaction has at most `bytes_max` of messages.
+    `tables` are the published tables, and `parts` are all parts of the input. The part `boundaries` has the BEGINs and
+    ENDs. `messages` says whether a part has logical messages. The messages of one transaction have at most `bytes_max`.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class WholeTransactions:
         self._held: dict[str, _Held] = {}
         self._nbytes = 0
         self._changed: dict[str, None] = {}
-        """The parts that may have events at their head that need not wait, in an order."""
+        """The parts whose next event may be free to publish. A dict keeps them in a fixed order."""
         self._incomplete: list[Incomplete] = []
 
     def add(self, items: Sequence[Item], now: float) -> None:
@@ -139,7 +145,7 @@ class WholeTransactions:
         return incomplete
 
     def ahead(self) -> Collection[str]:
-        """Returns the parts that should not be read on now, because more than `bytes_max` is held."""
+        """Returns the parts to pause; none unless more than `bytes_max` is held."""
         if self._nbytes <= self._bytes_max:
             return ()
         end = self._end()
@@ -150,7 +156,7 @@ class WholeTransactions:
     # What is held
 
     def _name(self, item: Item) -> str:
-        """Returns the transaction for whose end an event has to wait; empty if it need not wait."""
+        """Returns the transaction that an event has to wait for; empty if it need not wait."""
         match item.event:
             case Changed(table=Table(name=table)) | Truncated(name=table):
                 return item.event.facts.counted_in if table in self._tables else ""
@@ -175,7 +181,7 @@ class WholeTransactions:
             )
 
     def _free(self, queue: deque[_Waiting]) -> Iterator[Item]:
-        """Yields the events at the head of a part that need not wait, but no END."""
+        """Removes and yields the first events of a part, up to the first event that has to wait or is an END."""
         while queue and not queue[0].name and not self._is_end(queue[0].item):
             yield self._popped(queue)
 
@@ -208,7 +214,7 @@ class WholeTransactions:
     # What can be published
 
     def _next(self, now: float, behind: Collection[str]) -> str | None:
-        """Returns a transaction to publish: a complete one, or one of which nothing more comes."""
+        """Returns a transaction that is complete or no longer waited for; None if there is none."""
         end = self._end()
         if end is not None:
             name = end.transaction
@@ -227,7 +233,7 @@ class WholeTransactions:
         return None
 
     def _is_over(self, name: str, now: float, behind: Collection[str], *, ended: bool) -> bool:
-        """Returns whether nothing more of a transaction comes, or too much would have to wait for it."""
+        """Returns whether nothing more of a transaction is expected, or too much is held to wait for it."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
         if now - self._held[name].since < WAIT_S:
@@ -237,12 +243,12 @@ class WholeTransactions:
         return all(self._last(part) not in (name, "") for part in behind if part != self._boundaries)
 
     def _last(self, part: str) -> str:
-        """Returns the transaction of the last event that is held of a part; empty if there is none."""
+        """Returns the transaction of a part's last held event that has one; empty if there is none."""
         queue = self._queues.get(part, ())
         return next((waiting.name for waiting in reversed(queue) if waiting.name), "")
 
     def _released(self, name: str) -> Sequence[Item]:
-        """Returns what precedes a transaction in its parts, then its events by their numbers, and its END."""
+        """Returns the events before a transaction in its parts, then its own events by number, then its END."""
         before: list[Item] = []
         own: list[list[Item]] = []
         others: dict[str, None] = {}
@@ -277,7 +283,7 @@ class WholeTransactions:
         return item
 
     def _forget(self, name: str) -> None:
-        """Forgets a transaction that was taken, except events that Debezium has written once more."""
+        """Forgets a transaction that was taken, except events still held, which Debezium has written again."""
         held = self._held.pop(name)
         parts = [part for part, count in held.parts.items() if count]
         if parts:
@@ -303,7 +309,7 @@ def _numbered(item: Item) -> tuple[str, int]:
 
 
 def _by_number(parts: Sequence[Sequence[Item]]) -> Iterator[Item]:
-    """Yields the events of a transaction by their numbers. What has no number stays after the event before it."""
+    """Yields the events of a transaction by their numbers. An event without one stays after the event before it."""
     heap = [(_order(items[0]), number, 0) for number, items in enumerate(parts)]
     heapq.heapify(heap)
     while heap:

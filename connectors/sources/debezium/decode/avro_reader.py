@@ -44,10 +44,10 @@ _OTHER_MESSAGES: Final = frozenset({"message", "ddl", "tableChanges", "status", 
 """The members of `Source` that no fact needs, the members of an event in their order, and those of other messages."""
 
 _SMALL: Final = [(byte >> 1) ^ -(byte & 1) if byte < 128 else None for byte in range(256)]
-"""By its first byte: a number, if it has one byte; else None."""
+"""For each first byte of a number: the number, if it has only this byte; else None."""
 
 _LENGTHS: Final = [byte >> 1 if byte < 128 and not byte & 1 else -1 for byte in range(256)]
-"""By its first byte: a length, if it has one byte and is not negative; else -1."""
+"""For each first byte of a length: the length, if it has only this byte and is not negative; else -1."""
 
 _BOOLEANS: Final = {0: False, 1: True}
 _LONG: Final = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")

@@ -77,7 +77,7 @@ class Input(Protocol):
         """Returns the next messages; none if the timeout passes without one. Raises ChangelogError."""
 
     def pause(self, parts: Collection[str]) -> None:
-        """Reads on in all parts but these, because too much of them waits for others."""
+        """Pauses these parts, whose events wait for those of other parts, and reads on in all others."""
 
     def settle(self) -> None:
         """Waits until it is sure that the input continues where it was opened. Raises ChangelogError if it does not."""

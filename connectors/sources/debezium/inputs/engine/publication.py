@@ -60,7 +60,7 @@ _log = structlog.get_logger("debezium")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """A table that can be published. `owned` says that our role has the rights of its owner."""
+    """A table that can be published. `owned` says whether our role has the rights of its owner."""
 
     schema: str
     name: str
@@ -79,7 +79,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Present:
-    """An existing publication: the tables that it lists, and those that it sends for whatever reason."""
+    """An existing publication. `listed` are the tables that it names, and `sent` all tables whose changes it sends."""
 
     all_tables: bool
     via_root: bool
@@ -93,7 +93,7 @@ class _Present:
 class _State:
     """What the database has: the tables that Debezium reads, the publication, and what our role may do.
 
-    `absent` has the names, or patterns of names, that no table has.
+    `absent` has the names and patterns in the configuration that match no table.
     """
 
     tables: Sequence[_Table]
@@ -109,7 +109,7 @@ class _State:
 class Publication:
     """The publication that Debezium reads with these properties.
 
-    If it is `shared`, because the configuration names it, it may have tables that others need.
+    `shared` says whether the configuration names the publication. If so, it may have tables that others need.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -131,12 +131,13 @@ class Publication:
         return self.mode in _MADE
 
     def made(self, stored: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
-        """Makes the publication as the mode says. Returns the tables that it has for us; None if they do not matter.
+        """Makes the publication as the mode says. Returns the tables in it that Debezium reads; None for all.
 
-        `stored` is what the last start returned; `continues` says that Debezium goes on reading the log.
+        `stored` is what `made` returned at the last start. `continues` says whether Debezium has an offset from which
+        it goes on reading the log.
 
-        Call it only if `is_ours`. Raises ChangelogError: GAP if the publication was away, or tables of it; ACCESS or
-        PRECONDITION if the server refuses; and the errors of connecting.
+        Call it only if `is_ours`. Raises ChangelogError: GAP if Debezium goes on and the publication or one of its
+        `stored` tables is missing; ACCESS or PRECONDITION if the server refuses; and the errors of connecting.
         """
         with session(self.properties, f"setting up publication {self.name}") as connection:
             state = self._read(connection)
@@ -147,7 +148,7 @@ class Publication:
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
     def findings(self, stored: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
-        """Yields whether the publication has the tables, or can be made. `made` describes the arguments."""
+        """Yields whether the publication has the tables, or can be given them. `made` describes the arguments."""
         try:
             with session(self.properties, f"looking for publication {self.name}") as connection:
                 state = self._read(connection)
@@ -218,7 +219,7 @@ class Publication:
                 yield f"table {table.text} belongs to {table.owner}"
 
     def _steps(self, state: _State) -> Iterator[tuple[str, sql.Composed]]:
-        """Yields what the publication lacks, in words, each with the SQL after which it sends what Debezium reads."""
+        """Yields what is wrong with the publication, in words, each with the SQL that corrects it."""
         name, present = sql.Identifier(self.name), state.present
         via_root = self.properties.get(_VIA_ROOT, "false").lower() == "true"
         own = [table.key for table in state.tables]
@@ -302,5 +303,5 @@ def _lacking(state: _State) -> list[_Table]:
 
 
 def _names(tables: Iterable[TableName]) -> sql.Composed:
-    """Returns the tables in SQL. Because of ONLY, tables that inherit from one are not published beside it."""
+    """Returns the tables in SQL. ONLY keeps the tables that inherit from these out of the publication."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables)

@@ -12,7 +12,7 @@ class TopicsSettings:
     """Which topics to read.
 
     The topics are those that match a pattern of `include` and no pattern of `exclude`, and the topic `transactions`,
-    which has the begins and ends of transactions. Offsets are also committed to the consumer group `group`, for tools
+    which has the BEGINs and ENDs of transactions. Offsets are also committed to the consumer group `group`, for tools
     that show how far the service is. The service itself never reads these offsets.
     """
 
