@@ -314,7 +314,7 @@ def prepared(site: HungSite) -> Iterator[str]:
 
 def waits_for(running: Running, name: str) -> Callable[[], bool]:
     return lambda: any(
-        event["event"] == "the server sends nothing yet" and f"prepared transaction '{name}'" in event["why"]
+        event["event"] == "the server sends nothing yet" and f"transaction '{name}', prepared at" in event["why"]
         for event in running.events()
     )
 
