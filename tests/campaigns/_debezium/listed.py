@@ -184,6 +184,11 @@ def six_digits(ours: Any, theirs: Any) -> bool:
     return bool(np.float32(f"{float(exact):.6g}") == np.float32(str(theirs)))
 
 
+def two_decimals(ours: Any, theirs: Any) -> bool:
+    """The protocol in which Debezium reads tables prints a `DOUBLE(10,2)` with two decimals."""
+    return float(f"{float(str(ours)):.2f}") == float(str(theirs))
+
+
 def as_text(ours: Any, theirs: Any) -> bool:
     """MariaDB's JSON is a text column, and Debezium publishes it as such."""
     return isinstance(theirs, str) and bool(parsed(theirs) == ours)

@@ -47,6 +47,8 @@ def _years(random: Random) -> str:
 def _listed_reads(definition: str) -> Rules:
     if definition.startswith("FLOAT"):
         return {"a float with six digits": listed.six_digits}
+    if definition == "DOUBLE(10,2)":
+        return {"a double with two decimals": listed.two_decimals}
     return {"a day of the year 0 in a table": listed.year_1} if definition.startswith("DATE") else {}
 
 
