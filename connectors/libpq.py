@@ -28,6 +28,20 @@ _DEFAULTS: Final[Mapping[str, str | int]] = {
     "fallback_application_name": "changelog",
 }
 
+LOST: Final[Sequence[tuple[str, Kind, None]]] = tuple(
+    (state, Kind.CONNECTION, None)
+    for state in (
+        "08",
+        "25P03",  # idle_in_transaction_session_timeout
+        "25P04",  # transaction_timeout
+        "40",
+        "53",
+        "55P03",
+        "57",
+    )
+)
+"""Entries of `Remedies.states` for a server or a session that is lost, or cannot answer now."""
+
 # libpq adds this advice to a refused connection; our hint replaces it.
 _ADVICE: Final = re.compile(r"\s*Is the server running .*\?")
 

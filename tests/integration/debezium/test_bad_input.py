@@ -7,23 +7,18 @@ import pytest
 
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.sources.debezium.decode.events import Message
-from tests.integration.debezium.site import connector
-from tests.integration.debezium.test_source_in_process import InProcess
+from tests.integration.debezium.in_process import InProcess, over_postgres
 from tests.integration.kafka.test_debezium_topics import ENTITY, Reader, created
 from tests.integration.kafka.topics import grow
-from tests.servers import engine_jars
 from tests.servers.registry import Registry
 from tests.unit.debezium.change_events import event
 
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> InProcess:
-    ours = ("table.include.list", "publication.name", "publication.autocreate.mode", "topic.prefix", "plugin.name")
-    properties = {key: value for key, value in connector(database).items() if key not in ours}
-    made = InProcess(tmp_path, "app", "postgresql", properties, engine_jars("postgres"), "public.orders")
-    made.dsn = database
-    made.sql("CREATE TABLE orders (id int PRIMARY KEY, status text)")
-    return made
+    site = over_postgres(database, tmp_path)
+    site.sql("CREATE TABLE orders (id int PRIMARY KEY, status text)")
+    return site
 
 
 class Printed:

@@ -10,12 +10,11 @@ import pytest
 from changelog.connectors import config, gaps
 from changelog.connectors.failpoints import nowhere
 from changelog.connectors.findings import Finding
-from changelog.connectors.sources.debezium.inputs.engine.publication import NAME, Publication, publication_of
-from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, TABLES, defaults
+from changelog.connectors.sources.debezium.inputs.engine.publication import Publication, publication_of
+from changelog.connectors.sources.debezium.inputs.engine.settings import MODE, defaults
 from changelog.envelope.errors import ChangelogError, Kind
+from tests.integration.debezium.in_process import InProcess, create_orders, over_postgres
 from tests.integration.debezium.site import connector
-from tests.integration.debezium.test_source_in_process import InProcess
-from tests.servers import engine_jars
 
 PASSWORD = "secret-of-the-role"
 
@@ -220,17 +219,10 @@ def test_a_publication_of_the_user_may_be_out_of_reach(tables: str) -> None:
 
 @pytest.fixture
 def site(database: str, tmp_path: Path) -> InProcess:
-    own = {TABLES, NAME, MODE, "plugin.name", "topic.prefix"}
-    properties = {key: value for key, value in connector(database).items() if key not in own}
-    properties["streaming.delay.ms"] = "4000"  # so that the table can be altered between the snapshot and the stream
-    made = InProcess(tmp_path, "app", "postgresql", properties, engine_jars("postgres"), "public.orders")
-    made.dsn = database
-    made.sql(
-        "CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2))",
-        "ALTER TABLE orders REPLICA IDENTITY FULL",
-        "INSERT INTO orders SELECT n, 'NEW', n / 4.0 FROM generate_series(1, 40) n",
-    )
-    return made
+    # Debezium waits before it streams, so that the table can be altered between the snapshot and the stream.
+    site = over_postgres(database, tmp_path, {"streaming.delay.ms": "4000"})
+    create_orders(site)
+    return site
 
 
 def test_a_column_that_is_altered_at_the_first_start(site: InProcess) -> None:

@@ -13,48 +13,16 @@ from changelog.connectors import config, gaps
 from changelog.connectors.failpoints import nowhere
 from changelog.connectors.servers.mysql import Server as MysqlServer
 from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
-from tests.integration.debezium.site import connector, java_of, kill
-from tests.integration.site import Site
+from tests.integration.debezium.in_process import InProcess, create_orders, over_postgres
+from tests.integration.debezium.site import java_of, kill
 from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
-
-ENTITY = '[entities.orders]\ntable = "{table}"\nkey = ["id"]\n'
-
-
-class InProcess(Site):
-    """A service that runs Debezium with these properties."""
-
-    def __init__(self, folder: Path, name: str, kind: str, properties: dict[str, str], jars: Path, table: str) -> None:
-        self.name, self.folder = name, folder
-        self.config, self.log = folder / "debezium.toml", folder / "log"
-        lines = "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in properties.items())
-        self.config.write_text(
-            f'name = "{name}"\nservice = {{ listen = "127.0.0.1:0" }}\n'
-            f'sink = {{ path = "log", commit_seconds = 0.05 }}\n'
-            f'[source]\nkind = "debezium"\nconnector = "{kind}"\njars = {json.dumps(str(jars))}\nheap_mib = 256\n'
-            f'[source.properties]\n{lines}[schemas]\non_incompatible = "publish"\n' + ENTITY.format(table=table),
-            "utf-8",
-        )
-
-    def publish(self, count: int) -> None:
-        """Runs the service until the changelog has this many messages."""
-        with self.running() as service:
-            service.until(lambda: len(self.messages("orders")) >= count)
-        assert len(self.messages("orders")) == count
 
 
 @pytest.fixture
 def postgres(database: str, tmp_path: Path) -> InProcess:
-    own = {"table.include.list", "publication.name", "publication.autocreate.mode", "plugin.name", "topic.prefix"}
-    properties = {key: value for key, value in connector(database).items() if key not in own}
-    properties["slot.drop.on.stop"] = "false"
-    site = InProcess(tmp_path, "app", "postgresql", properties, engine_jars("postgres"), "public.orders")
-    site.dsn = database
-    site.sql(
-        "CREATE TABLE orders (id int PRIMARY KEY, status text, amount numeric(10, 2))",
-        "ALTER TABLE orders REPLICA IDENTITY FULL",
-        "INSERT INTO orders SELECT n, 'NEW', n / 4.0 FROM generate_series(1, 40) n",
-    )
+    site = over_postgres(database, tmp_path, {"slot.drop.on.stop": "false"})
+    create_orders(site)
     return site
 
 

@@ -31,13 +31,7 @@ _REMEDIES = libpq.Remedies(
         ("42501", Kind.ACCESS, "run the SQL that `changelog init --grants` prints"),
         ("53400", Kind.PRECONDITION, "raise max_replication_slots on the server, or drop unused slots"),
         ("55006", Kind.IN_USE, "stop the other session first"),
-        ("08", Kind.CONNECTION, None),
-        ("25P03", Kind.CONNECTION, None),  # idle_in_transaction_session_timeout
-        ("25P04", Kind.CONNECTION, None),  # transaction_timeout
-        ("40", Kind.CONNECTION, None),
-        ("53", Kind.CONNECTION, None),
-        ("57", Kind.CONNECTION, None),
-        ("55P03", Kind.CONNECTION, None),
+        *libpq.LOST,
     ),
 )
 

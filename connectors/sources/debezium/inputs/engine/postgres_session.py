@@ -26,7 +26,7 @@ _REMEDIES = libpq.Remedies(
         ("28", Kind.ACCESS, _USER),
         ("42501", Kind.ACCESS, "`changelog check` prints the SQL, for a role that may run it"),
         ("25006", Kind.PRECONDITION, "`changelog check` prints the SQL to run on the primary"),
-        *((state, Kind.CONNECTION, None) for state in ("08", "25P03", "25P04", "40", "53", "55P03", "57")),
+        *libpq.LOST,
     ),
 )
 
