@@ -143,12 +143,17 @@ def test_rows_are_read_by_keys_of_each_type(
         counts = {name: len(rows) for name, (_, rows) in tables.items()}
         assert {name: len(set(keys)) for name, keys in read.items()} == counts
         assert {name: len(keys) for name, keys in read.items()} == counts
-        # A key that begins with a minus would be an option of the command.
-        repeated = {name: [key for key in keys if not key.startswith("-")][::2] for name, keys in read.items()}
-        for name, keys in repeated.items():
-            assert site.call("republish", name, "--keys", *keys, *HOSTILE_SAMPLE, "--no-wait")[0] == 0
-        service.until(lambda: all(len(site.ops(name)) >= len(read[name]) + len(repeated[name]) for name in tables))
-    for name, keys in repeated.items():
+        # A key that begins with a minus would be an option of the command. Some tables have a row whose key is hostile:
+        # the empty string. The order of the rows can differ, so the test does not rely on the place of that row.
+        requested = {
+            name: {key for key in keys if not key.startswith("-")} & {*keys[::2], *HOSTILE_SAMPLE}
+            for name, keys in read.items()
+        }
+        for name, keys in requested.items():
+            absent = [key for key in HOSTILE_SAMPLE if key not in keys]
+            assert site.call("republish", name, "--keys", *keys, *absent, "--no-wait")[0] == 0
+        service.until(lambda: all(len(site.ops(name)) >= len(read[name]) + len(requested[name]) for name in tables))
+    for name, keys in requested.items():
         assert sorted(site.ops(name)[len(read[name]) :]) == sorted(("read", key) for key in keys), name
 
 
