@@ -40,7 +40,7 @@ from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
-from changelog.connectors.sources.mysql.admin.server_log import LogEnd, log_end, server_identity
+from changelog.connectors.sources.mysql.admin.server_log import log_end, server_identity
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.source import MysqlSource
 from changelog.envelope.checkpoint import Checkpoint
@@ -145,7 +145,7 @@ def _read(flavour: Flavour, transaction: int, sides: Sequence[str], options: arg
         begin = _backlog(server, options.rows, transaction)
         for _ in range(_rounds(options)):
             for side in sides:
-                runs[side].append(_measure(server, side, begin, options.profile))
+                runs[side].append(_measure(server, side, begin, options))
     figures = {side: Figures.median(side_runs) for side, side_runs in runs.items()}
     print_figures(figures, _rows(options))
     return figures
@@ -235,11 +235,12 @@ def _backlog(server: Server, rows: int, transaction: int) -> str:
     return json.dumps({**place, "through": end.coordinate, "flavour": server.flavour, "name": name})
 
 
-def _measure(server: Server, side: str, begin: str, profile: str | None) -> Figures:
+def _measure(server: Server, side: str, begin: str, options: argparse.Namespace) -> Figures:
     folder = tempfile.mkdtemp()
     arguments = ["--drain", side, "--port", str(server.port), "--begin", begin, "--path", folder]
-    if profile is not None:
-        arguments += ["--profile", profile]
+    arguments += ["--rows", str(options.rows)]
+    if options.profile is not None:
+        arguments += ["--profile", options.profile]
     try:
         if side == "raw":
             return timed(_raw(server, json.loads(begin), folder))
@@ -274,17 +275,15 @@ def _drain(options: argparse.Namespace) -> None:
             seconds = binlog.raw_drain(session, begin["flavour"], begin["file"], begin["offset"])
         print(json.dumps({"seconds": seconds}))
         return
-    with settings.connect() as connection:
-        end: LogEnd = log_end(connection.query, connection.version)
     first = None if options.drain == "snapshot" else _checkpoint(begin)
 
     def open_source(recover: Recover) -> MysqlSource:
         return MysqlSource(settings, [entity(binlog.DATABASE)], lambda: recover() or first)
 
-    def is_drained(checkpoint: Checkpoint) -> bool:
-        return int(checkpoint.through, 16) >= end.coordinate
+    def is_drained(_: Checkpoint, rows: int) -> bool:
+        return rows >= int(options.rows)
 
-    def is_read(checkpoint: Checkpoint) -> bool:
+    def is_read(checkpoint: Checkpoint, _: int) -> bool:
         return bool(checkpoint.windows.get("orders", {}).get("complete"))
 
     sink: Sink = FileSink(Path(options.path)) if options.drain == "files" else Nowhere()

@@ -93,7 +93,7 @@ def _measure(server: Server, side: str, target: str) -> Figures:
 def _drain(options: argparse.Namespace) -> None:
     target = parse_lsn(options.target)
     sink: Sink = Nowhere() if options.drain == "ours" else FileSink(Path(options.path))
-    drain(_opener(options), sink, lambda checkpoint: through_lsn(checkpoint) >= target)
+    drain(_opener(options), sink, lambda checkpoint, _: through_lsn(checkpoint) >= target)
 
 
 def _opener(options: argparse.Namespace) -> Callable[[Recover], PostgresSource]:

@@ -117,7 +117,7 @@ def _drain(options: argparse.Namespace) -> None:
     if options.drain == "with":
         store = RocksStore(path / "state", name="bench", changelog="bench")
         state = BeforeImages(store, lambda: FileLog(path / "log"))
-    drain(open_source, FileSink(path / "log"), lambda checkpoint: through_lsn(checkpoint) >= target, state)
+    drain(open_source, FileSink(path / "log"), lambda checkpoint, _: through_lsn(checkpoint) >= target, state)
 
 
 def _report(results: dict[str, list[Figures]], options: argparse.Namespace) -> None:

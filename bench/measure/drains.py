@@ -92,26 +92,29 @@ class Nowhere:
 
 
 class _StopAt(Observer):
-    """Counts the rows, and stops the loop after a checkpoint for which `reached` returns true."""
+    """Counts the rows, and stops the loop when `reached`, given the checkpoint and this count, returns true."""
 
-    def __init__(self, reached: Callable[[Checkpoint], bool], stop: Event) -> None:
+    def __init__(self, reached: Callable[[Checkpoint, int], bool], stop: Event) -> None:
         self._reached, self._stop = reached, stop
         self.rows = 0
 
     def committed(self, rows: Sequence[pa.RecordBatch], checkpoint: Checkpoint, _: float) -> None:
         """See `Observer`."""
         self.rows += sum(batch.num_rows for batch in rows)
-        if self._reached(checkpoint):
+        if self._reached(checkpoint, self.rows):
             self._stop.set()
 
 
 def drain(
     open_source: Callable[[Recover], Source],
     sink: Sink,
-    reached: Callable[[Checkpoint], bool],
+    reached: Callable[[Checkpoint, int], bool],
     state: BeforeImages | None = None,
 ) -> None:
-    """Reads a source until a checkpoint is stored for which `reached` returns true. Prints the seconds and the rows."""
+    """Reads a source until `reached`, given the stored checkpoint and the number of rows, returns true.
+
+    Prints the seconds and the rows.
+    """
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY)  # as `changelog run` does
     stop = Event()
