@@ -28,8 +28,8 @@ MYSQL ?=
 NO_SPARK := $(if $(and $(filter command environment,$(firstword $(origin SPARK))),$(if $(SPARK),,empty)),--no-spark)
 SPARK ?= $(if $(KAFKA),,$(shell command -v java))
 SEED ?=
-# Tests with servers spend half of their time waiting for them, so three workers keep two cores busy.
-WORKERS ?= 5
+# Tests with servers spend half of their time waiting for them, so six workers keep two cores busy.
+WORKERS ?= 6
 NAME ?= *
 
 define copy-jars
@@ -45,21 +45,22 @@ ENGINE := connectors/debezium/changelog-debezium.jar
 ENGINE_SOURCES := $(shell find connectors/debezium/java -name '*.java') connectors/debezium/java/pom.xml
 
 ARCHIVES := registry postgres-14 postgres-16 postgres-17 mariadb mysql mariadb-10.11 mariadb-11.8 mysql-9
-CONNECTORS := postgres mysql mariadb
+CONNECTORS := postgres mysql mariadb sqlserver
 SERVERS := kafka jars spark-classes debezium-jdbc $(CONNECTORS:%=engine-%) $(ARCHIVES)
 BENCH_SERVERS_kafka := kafka registry debezium
 BENCH_SERVERS_mysql := kafka mysql mariadb debezium-mysql debezium-mariadb
 BENCH_SERVERS_debezium := engine-postgres
+BENCH_SERVERS_shim := engine-postgres
 
 help:
-	@echo 'make demo    runs the demo: a booking database, its changelog, and the history of one order'
+	@echo 'make demo    runs the demo: a booking database, its changelog, the history of one order, and a console in the browser'
 	@echo '             with Java also the tables that Spark makes; make demo SPARK= leaves Spark out'
 	@echo '             make demo MYSQL=1 runs it with MariaDB instead of PostgreSQL'
 	@echo '             make demo KAFKA=1 runs it with a Kafka broker (needs Java 17 and Maven)'
 	@echo 'make kafka   runs a Kafka broker until Ctrl-C, and then deletes its data'
 	@echo 'make jars    fetches jars for Spark (Kafka, Delta Lake, PostgreSQL) into .cache/jars (needs Java 17 and Maven)'
 	@echo 'make engine  builds the jar by which Python runs Debezium (needs Java 17 and Maven)'
-	@echo 'make wheel   builds the package that pip installs, in dist/'
+	@echo 'make wheel   builds the packages that pip installs, in dist/: the service, and the stamps of applications'
 	@echo 'make jobs    builds a wheel and a packed environment for Spark on a cluster, in dist/'
 	@echo 'make docs    builds the site of the documentation: open dist/docs/index.html'
 	@echo 'make test    runs all tests'
@@ -86,9 +87,10 @@ engine: $(ENGINE)
 
 wheel: .venv/.dev $(if $(shell command -v mvn),$(ENGINE))
 	@test -e $(ENGINE) || echo 'make: Maven is missing, so the wheel cannot run Debezium' >&2
-	@rm -f dist/changelog_publisher-*.whl
+	@rm -f dist/changelog_publisher-*.whl dist/changelog_stamps-*.whl
 	@$(RUN) -m hatchling build --target wheel --directory dist >/dev/null
-	@echo dist/changelog_publisher-*.whl
+	@cd stamps && $(CURDIR)/$(RUN) -m hatchling build --target wheel --directory $(CURDIR)/dist >/dev/null
+	@echo dist/changelog_publisher-*.whl dist/changelog_stamps-*.whl
 
 # A wheel, and an environment for executors, because Python cannot import compiled packages from a zip file. It does not
 # contain Spark, which the cluster has.
@@ -141,12 +143,12 @@ format: .venv/.dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev $(if $(filter * debezium,$(NAME)),$(ENGINE)) $(foreach name,$(if $(filter *,$(NAME)),kafka mysql debezium,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
+bench: .venv/.dev $(if $(filter * debezium shim,$(NAME)),$(ENGINE)) $(foreach name,$(if $(filter *,$(NAME)),kafka mysql debezium,$(NAME)),$(BENCH_SERVERS_$(name):%=.cache/%/.done))
 	@set -e; for file in bench/$(NAME).py; do $(RUN) $$file; done
 
 lock: .venv/.dev
-	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra state --output-file requirements.lock
-	@$(COMPILE) --extra embedded --extra kafka --extra mysql --extra state --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --output-file requirements.lock
+	@$(COMPILE) --extra console --extra embedded --extra kafka --extra mysql --extra state --extra spark --group test --group lint --group docs --constraint requirements.lock --output-file requirements-dev.lock
 	@$(RUN) .ci/check_locks.py
 
 clean:
@@ -167,10 +169,10 @@ clean:
 	@$(INSTALL) -r requirements.lock
 	@touch $@
 
-.venv/.dev: requirements-dev.lock pyproject.toml | .venv/bin/pip
+.venv/.dev: requirements-dev.lock pyproject.toml stamps/pyproject.toml | .venv/bin/pip
 	@echo 'installing Spark and what the tests need, 400 MB (once)'
 	@$(INSTALL) $(SDISTS) -r requirements-dev.lock
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable stamps
 	@touch .venv/.run $@
 
 # Servers for tests and benchmarks. Each is fetched once, and once more after the file with its version has changed.

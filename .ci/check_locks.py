@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "requirements.lock": (("embedded", "kafka", "mysql", "state"), ()),
-    "requirements-dev.lock": (("embedded", "kafka", "mysql", "state", "spark"), ("test", "lint", "docs")),
+    "requirements.lock": (("console", "embedded", "kafka", "mysql", "state"), ()),
+    "requirements-dev.lock": (("console", "embedded", "kafka", "mysql", "state", "spark"), ("test", "lint", "docs")),
 }
 """For each lock file: the extras and the dependency groups that it pins, in addition to the core dependencies."""
 

@@ -2,9 +2,11 @@
 
 Debezium reads one snapshot. The side *frames* reads frames (batches of records), as a source of the service does. The
 side *events* makes an event object of each record, and stores the offset of each batch in a folder. Both discard the
-rows.
+rows. The side *service* is our whole service: it translates the records, and publishes them to a file log.
 """
 
+import contextlib
+import io
 import json
 import os
 import platform
@@ -18,11 +20,15 @@ from pathlib import Path
 
 import psycopg
 
+from bench.measure.drains import drain
 from bench.measure.options import Size
+from changelog.connectors import config
 from changelog.connectors.debezium.frames import LogLine, RecordBatch
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.debezium.process import EngineProcess
 from changelog.connectors.servers.postgres import temporary_server
+from changelog.connectors.wiring.sinks import open_sink
+from changelog.connectors.wiring.sources import StoredChangelog, database, read_entities
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
 
 SIZE = Size(rows=200_000, quick_rows=20_000, rounds=3)
@@ -38,6 +44,19 @@ FROM generate_series(1, %s) AS i
 """
 
 
+CONFIG = """
+name = "bench"
+sink = {{ path = "log" }}
+entities = {{ orders = {{ table = "public.orders", key = ["id"] }} }}
+[source]
+kind = "debezium"
+connector = "postgresql"
+jars = {jars}
+[source.properties]
+{properties}
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """Wall-clock seconds and CPU seconds for all rows. They include the start of Java, which takes about 2 s of CPU
@@ -48,29 +67,44 @@ class Figures:
     java_cpu_s: float
     python_cpu_s: float
 
+    @property
+    def cpu_python_over_jvm(self) -> float:
+        """The CPU time of Python's part, divided by that of Java."""
+        return round(self.python_cpu_s / self.java_cpu_s, 3)
+
 
 def main() -> None:
     """Runs both sides in turn."""
     options = SIZE.parser(__doc__, "rows of the table").parse_args()
     rows, rounds = SIZE.chosen(options)
-    runs: dict[str, list[Figures]] = {"frames": [], "events": []}
-    sides = {"frames": _read_frames, "events": _pass_events}
+    medians = measured(["frames", "events", "service"], rows, rounds)
+    if options.json:
+        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
+        ratios = {f"{side}_cpu_python_over_jvm": figures.cpu_python_over_jvm for side, figures in medians.items()}
+        shown = {side: asdict(figures) for side, figures in medians.items()}
+        print(json.dumps({"benchmark": "debezium", "ratios": ratios, "figures": shown, "machine": machine}))
+
+
+def measured(sides: Sequence[str], rows: int, rounds: int) -> dict[str, Figures]:
+    """Runs these sides in turn, and prints and returns the median figures of each."""
+    readers = {"frames": _read_frames, "events": _pass_events, "service": _publish}
+    runs: dict[str, list[Figures]] = {side: [] for side in sides}
     with temporary_server(settings={"fsync": "off", "wal_level": "logical"}) as server:
         with psycopg.connect(server.dsn()) as connection:
             connection.execute(TABLE)
             connection.execute(ROWS, [rows])
         for number in range(rounds):
-            for side, read in sides.items():
-                runs[side].append(_measured(read, _connector(server.dsn(), f"{side}_{number}"), rows))
+            for side in sides:
+                runs[side].append(_measured(readers[side], _connector(server.dsn(), f"{side}_{number}"), rows))
     medians = {side: _median(figures) for side, figures in runs.items()}
     for side, figures in medians.items():
         per_row = {name: f"{cpu_s / rows * 1e6:.1f}" for name, cpu_s in asdict(figures).items()}
-        print(f"{side:8} Java {per_row['java_cpu_s']} us of CPU a row, Python {per_row['python_cpu_s']} us", flush=True)
-    if options.json:
-        machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        ratios = {side: round(figures.python_cpu_s / figures.java_cpu_s, 3) for side, figures in medians.items()}
-        shown = {side: asdict(figures) for side, figures in medians.items()}
-        print(json.dumps({"benchmark": "debezium", "ratios": ratios, "figures": shown, "machine": machine}))
+        print(
+            f"{side:12}{rows / figures.seconds:>9,.0f} events/s; Java {per_row['java_cpu_s']} µs of CPU a row, "
+            f"Python {per_row['python_cpu_s']} µs, ratio {figures.cpu_python_over_jvm}",
+            flush=True,
+        )
+    return medians
 
 
 def _connector(dsn: str, slot: str) -> dict[str, str]:
@@ -124,6 +158,24 @@ def _pass_events(properties: Mapping[str, str], rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = DebeziumEngine(properties, store=FileStore(folder), jars=JARS)
         engine.run(handle)
+
+
+def _publish(properties: Mapping[str, str], rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "changelog.toml"
+        set_by_service = ("connector.class", "table.include.list", "topic.prefix")
+        lines = [f"{json.dumps(name)} = {json.dumps(text)}" for name, text in properties.items()]
+        text = "\n".join(line for line in lines if json.loads(line.partition(" = ")[0]) not in set_by_service)
+        file.write_text(CONFIG.format(jars=json.dumps(str(JARS)), properties=text), "utf-8")
+        settings = config.load(file, {})
+        source = database(settings)
+        entities = read_entities(settings, source)
+        with contextlib.redirect_stdout(io.StringIO()):
+            drain(
+                lambda recover: source.open(entities, recover, StoredChangelog(settings)),
+                open_sink(settings),
+                lambda _, count: count >= rows,
+            )
 
 
 def _ignore(_line: LogLine) -> None:

@@ -39,7 +39,7 @@ from bench.measure.throughput import (
 )
 from bench.measure.topic import Topic
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from tests.servers.registry import temporary_registry
 
 ROWS, QUICK_ROWS = 1_500_000, 300_000
@@ -96,7 +96,7 @@ def _parse_args() -> argparse.Namespace:
 class Servers:
     """The servers that all sides share."""
 
-    postgres: Server
+    postgres: PostgresServer
     broker: Broker
     registry: str
 
@@ -164,7 +164,7 @@ def _publisher(side: str, workspace: Workspace, servers: Servers, options: argpa
 
 
 @contextmanager
-def _database(server: Server, name: str) -> Iterator[str]:
+def _database(server: PostgresServer, name: str) -> Iterator[str]:
     """Creates a database; at the end, drops all replication slots and this database."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -36,7 +36,7 @@ from bench.measure.publishers import Ours, Publisher, Workspace, end
 from bench.measure.throughput import PARTITIONS, PEER, Throughput
 from bench.measure.topic import Topic
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
@@ -184,7 +184,7 @@ def _published(
     return medians
 
 
-def _workspace(name: str, server: Server, broker: Broker, folder: Path) -> Workspace:
+def _workspace(name: str, server: MysqlServer, broker: Broker, folder: Path) -> Workspace:
     (folder / name).mkdir()
     return Workspace(
         name=name,
@@ -196,14 +196,14 @@ def _workspace(name: str, server: Server, broker: Broker, folder: Path) -> Works
     )
 
 
-def _publisher(side: str, workspace: Workspace, server: Server, options: argparse.Namespace) -> Publisher:
+def _publisher(side: str, workspace: Workspace, server: MysqlServer, options: argparse.Namespace) -> Publisher:
     if side == PEER:
         jars = throughput.fetched(f"debezium-{server.flavour}") / "lib"
         return MysqlDebezium(workspace, jars, server, heap=options.heap)
     return Ours(workspace, profile=Path(options.profile) if options.profile else None)
 
 
-def _publish(workspace: Workspace, publisher: Publisher, server: Server, rows: int) -> Throughput:
+def _publish(workspace: Workspace, publisher: Publisher, server: MysqlServer, rows: int) -> Throughput:
     """Measures one side in one round. Its topic already has the messages of its preparation."""
     topic = Topic(workspace.broker.bootstrap_servers, publisher.topic, PARTITIONS)
     before = topic.count()
@@ -222,7 +222,7 @@ def _publish(workspace: Workspace, publisher: Publisher, server: Server, rows: i
     return figures
 
 
-def _backlog(server: Server, rows: int, transaction: int) -> str:
+def _backlog(server: MysqlServer, rows: int, transaction: int) -> str:
     """Writes the backlog; returns where it begins in the log."""
     with server.connect() as session:
         binlog.create(session)
@@ -235,7 +235,7 @@ def _backlog(server: Server, rows: int, transaction: int) -> str:
     return json.dumps({**place, "through": end.coordinate, "flavour": server.flavour, "name": name})
 
 
-def _measure(server: Server, side: str, begin: str, options: argparse.Namespace) -> Figures:
+def _measure(server: MysqlServer, side: str, begin: str, options: argparse.Namespace) -> Figures:
     folder = tempfile.mkdtemp()
     arguments = ["--drain", side, "--port", str(server.port), "--begin", begin, "--path", folder]
     arguments += ["--rows", str(options.rows)]
@@ -249,7 +249,7 @@ def _measure(server: Server, side: str, begin: str, options: argparse.Namespace)
         shutil.rmtree(folder)
 
 
-def _raw(server: Server, begin: dict[str, str], folder: str) -> list[str]:
+def _raw(server: MysqlServer, begin: dict[str, str], folder: str) -> list[str]:
     """Returns the command of the server's own client. The files that it will write become links to /dev/null."""
     with server.connect() as session, session.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
@@ -271,7 +271,7 @@ def _settings(port: int) -> Settings:
 def _drain(options: argparse.Namespace) -> None:
     settings, begin = _settings(options.port), options.begin
     if options.drain == "socket":
-        with Server(begin["flavour"], Path(), Path(), port=options.port).connect() as session:
+        with MysqlServer(begin["flavour"], Path(), Path(), port=options.port).connect() as session:
             seconds = binlog.raw_drain(session, begin["flavour"], begin["file"], begin["offset"])
         print(json.dumps({"seconds": seconds}))
         return

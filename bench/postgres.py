@@ -19,7 +19,7 @@ import psycopg
 from bench.measure import backlog
 from bench.measure.drains import Figures, Nowhere, as_json, drain, entity, print_figures, profiled, timed
 from bench.measure.slots import DRAINED, create_base, end_of_backlog, first_checkpoint, slot_to_drain
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sinks import Sink
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
@@ -64,7 +64,7 @@ def _parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _backlog(server: Server, rows: int) -> str:
+def _backlog(server: PostgresServer, rows: int) -> str:
     """Writes the backlog; returns the LSN at its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
@@ -74,7 +74,7 @@ def _backlog(server: Server, rows: int) -> str:
         return end_of_backlog(connection)
 
 
-def _measure(server: Server, side: str, target: str) -> Figures:
+def _measure(server: PostgresServer, side: str, target: str) -> Figures:
     with slot_to_drain(server), tempfile.TemporaryDirectory() as folder:
         if side == "pg_recvlogical":
             command = [

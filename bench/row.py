@@ -22,7 +22,7 @@ import psycopg
 from bench.measure.processes import peak_mib
 from bench.measure.service import wait
 from changelog.connectors.capture.tables.repairs import Repairs
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_lsn
 from changelog.envelope.checkpoint import Checkpoint
@@ -129,7 +129,7 @@ def _is_read(checkpoint: Checkpoint) -> bool:
     return all(stored["complete"] for stored in checkpoint.windows.values())
 
 
-def _wait_for_end(server: Server, service: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_for_end(server: PostgresServer, service: "subprocess.Popen[bytes]", log: Path) -> None:
     """Waits until the file log has everything that is now in the server's write-ahead log."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         row = connection.execute(

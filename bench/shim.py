@@ -4,6 +4,9 @@ Nothing is read from a network or stored: the messages are made in memory, as De
 them. Each message is an update of a row of 12 columns, with its old row. `--rows` says how many messages make a
 transaction. There are three forms: JSON without schemas, with declared types; JSON with the schema in each message; and
 Avro.
+
+The last part, *in-process*, runs the whole service with Debezium in process, over a snapshot of PostgreSQL, and divides
+the CPU time of Python's part by that of Java (`bench/debezium.py`).
 """
 
 import argparse
@@ -17,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from bench import debezium
 from changelog.connectors.capture.assembly.assembly import Assembly, AssemblyRun
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.published_fields import published_fields
@@ -24,13 +28,15 @@ from changelog.connectors.capture.rows.row_change import Update
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
 from changelog.connectors.commands.run import COLLECT_EVERY
 from changelog.connectors.sources.debezium.decode.encode import PublishedRow, RowEncoder
-from changelog.connectors.sources.debezium.decode.events import Changed, Message, Table
+from changelog.connectors.sources.debezium.decode.events import Changed, EventTable, SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.translate import Translator
 from changelog.envelope.connect.encoders import avro_encoder
 from changelog.envelope.connect.schema import DECIMAL, PRECISION, SCALE, ConnectSchema, to_avro, to_json
 from changelog.envelope.entity import Entity
 from changelog.envelope.model import Op, Stamp
+
+IN_PROCESS = "in-process"
 
 MESSAGES, QUICK_MESSAGES = 100_000, 20_000
 BLOCK = 4_096
@@ -133,27 +139,39 @@ def main() -> None:
     parser.add_argument("--messages", type=int, help=f"messages: {MESSAGES}, with --quick {QUICK_MESSAGES}")
     parser.add_argument("--quick", action="store_true", help="fewer messages, one round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--form", choices=FORMS, help="measure only this form")
+    parser.add_argument("--form", choices=[*FORMS, IN_PROCESS], help="measure only this form")
     parser.add_argument("--rows", type=int, default=1, help="changes of one transaction")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     count = options.messages or (QUICK_MESSAGES if options.quick else MESSAGES)
     gc.set_threshold(COLLECT_EVERY)
-    figures = {}
-    for form in [options.form] if options.form else FORMS:
-        messages = _messages(form, count, options.rows)
-        gc.freeze()  # a service never has all messages in memory, so the collector must not search them
-        rounds = [_measured(messages) for _ in range(1 if options.quick else options.rounds)]
-        figures[form] = _median(rounds)
-        print(
-            f"{form:12}{figures[form].events_s:>9,} events/s{figures[form].translate_us:>8.1f} µs translated"
-            f"{figures[form].encode_us:>8.1f} µs assembled and encoded",
-            flush=True,
-        )
+    chosen = [options.form] if options.form else [*FORMS, IN_PROCESS]
+    rounds = 1 if options.quick else options.rounds
+    shown, ratios = {}, {}
+    for form in chosen:
+        if form == IN_PROCESS:
+            rows = debezium.SIZE.quick_rows if options.quick else debezium.SIZE.rows
+            service = debezium.measured(["service"], rows, rounds)["service"]
+            ratios["cpu_python_over_jvm"] = service.cpu_python_over_jvm
+            shown[form] = asdict(service)
+        else:
+            shown[form] = asdict(_of_messages(form, count, options.rows, rounds))
     if options.json:
         machine = {"cores": os.cpu_count(), "python": platform.python_version()}
-        shown = {form: asdict(of) for form, of in figures.items()}
-        print(json.dumps({"benchmark": "shim", "ratios": {}, "figures": shown, "machine": machine}))
+        print(json.dumps({"benchmark": "shim", "ratios": ratios, "figures": shown, "machine": machine}))
+
+
+def _of_messages(form: str, count: int, rows: int, rounds: int) -> Figures:
+    """Measures messages of a form, and prints and returns the figures."""
+    messages = _messages(form, count, rows)
+    gc.freeze()  # a service never has all messages in memory, so the collector must not search them
+    figures = _median([_measured(messages) for _ in range(rounds)])
+    print(
+        f"{form:12}{figures.events_s:>9,} events/s{figures.translate_us:>8.1f} µs translated"
+        f"{figures.encode_us:>8.1f} µs assembled and encoded",
+        flush=True,
+    )
+    return figures
 
 
 def _median(rounds: Sequence[Figures]) -> Figures:
@@ -164,7 +182,7 @@ def _median(rounds: Sequence[Figures]) -> Figures:
     )
 
 
-def _measured(messages: Sequence[Message]) -> Figures:
+def _measured(messages: Sequence[SourceRecord]) -> Figures:
     """Processes all messages. Measures CPU time, which other work on the machine disturbs less than elapsed time."""
     settings = TranslationSettings(
         types={("public", "orders"): {name: declared for name, (_, declared) in _TYPES.items()}},
@@ -241,7 +259,7 @@ class _Pipeline:
         run.flush()
         return sum(of.num_rows for of in run.result().rows)
 
-    def _bind(self, table: Table) -> Binding:
+    def _bind(self, table: EventTable) -> Binding:
         names = [column.name for column in table.columns]
         fields = published_fields(
             self._entity, "public.orders", names, lambda index: table.columns[index].codec, b"secret"
@@ -266,10 +284,10 @@ class _Pipeline:
         return binding
 
 
-def _messages(form: str, count: int, rows: int) -> list[Message]:
+def _messages(form: str, count: int, rows: int) -> list[SourceRecord]:
     encode_key, encode_value = FORMS[form]
     return [
-        Message(
+        SourceRecord(
             topic=TOPIC,
             key=encode_key({"id": number % 5000}),
             value=encode_value(_event(number, number // rows, as_json=form != "avro")),

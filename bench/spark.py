@@ -8,6 +8,9 @@ Because jsonpatch is slow, it gets a fifth of the rows.
 views: Spark computes the last state of each key of the same changes, in typed columns, and discards it. The time is
 compared with that of a scan of the changes.
 
+blame: Spark names the change that set each attribute of each row of the same changes, and discards it. The time is
+compared with that of the view.
+
 compaction: a file log, whose commits have 1,000 rows each, is archived, and the sizes of the archive and of the log on
 disk are compared.
 """
@@ -40,10 +43,13 @@ from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar.batch import SCHEMA
+from changelog.envelope.model import Stamp
 from changelog.envelope.position import Position, commit_text
 from changelog.spark_jobs.archiving.files import archive_log
 from changelog.spark_jobs.archiving.retention import KEPT
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
+from changelog.spark_jobs.blaming.stamp_kinds import DefaultStamps
+from changelog.spark_jobs.blaming.tables import attributes, truncates_of
 from changelog.spark_jobs.deltas.derive import deltas_of
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import ARCHIVE
@@ -177,6 +183,27 @@ def views(site: Site) -> Part:
     )
 
 
+# Blame
+
+
+def blame(site: Site) -> Part:
+    """Compares the blame of every attribute with the last state of each key."""
+    changes = _changes(site.spark, site.folder / "blame", site.rows)
+    nobody = Stamp(api_version="unknown", service_name="unknown", identifier="")
+    defaults = DefaultStamps(general=nobody, by_entity={})
+    seconds = in_turn(
+        {
+            "rebuild": lambda: _drop(live(latest(changes, COLUMNS))),
+            "blame": lambda: _drop(attributes(site.spark, changes, truncates_of(changes), defaults)),
+        },
+        site.rounds,
+    )
+    return Part(
+        ratios={"blame_over_rebuild": round(seconds["blame"] / seconds["rebuild"], 3)},
+        figures={f"{name}_rows_per_second": round(site.rows / value) for name, value in seconds.items()},
+    )
+
+
 # Compaction
 
 
@@ -217,7 +244,12 @@ def _write_log(log: Path, rows: int) -> None:
                 sink.commit(Checkpoint(position=last, through=commit_text(last.commit), epoch=1))
 
 
-PARTS: Mapping[str, Callable[[Site], Part]] = {"deltas": deltas, "views": views, "compaction": compaction}
+PARTS: Mapping[str, Callable[[Site], Part]] = {
+    "deltas": deltas,
+    "views": views,
+    "blame": blame,
+    "compaction": compaction,
+}
 
 if __name__ == "__main__":
     main()

@@ -22,7 +22,7 @@ import pyarrow as pa
 from bench.measure import backlog
 from bench.measure.drains import Figures, as_json, drain, entity, print_figures, profiled, timed
 from bench.measure.slots import create_base, end_of_backlog, first_checkpoint, slot_to_drain
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sinks.files.log import FileLog
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Recover
@@ -70,7 +70,7 @@ def _parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _backlog(server: Server, name: str, rows: int) -> str:
+def _backlog(server: PostgresServer, name: str, rows: int) -> str:
     """Writes a backlog; returns the LSN at its end."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(backlog.TABLE)
@@ -84,7 +84,7 @@ def _backlog(server: Server, name: str, rows: int) -> str:
         return end_of_backlog(connection)
 
 
-def _measure(server: Server, side: str, target: str) -> Figures:
+def _measure(server: PostgresServer, side: str, target: str) -> Figures:
     with slot_to_drain(server), tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--drain", side, "--dsn", server.dsn(), "--target", target]
         return timed([*command, "--path", folder])

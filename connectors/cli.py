@@ -28,7 +28,10 @@ COMMANDS = {
     "run": "run the service: read the tables, then stream changes until stopped",
     "status": "show the lag, the log that the slot retains, tables being read, repairs, and counts per entity",
     "tail": "show changes as they are published",
-    "history": "show all changes of one key of an entity",
+    "history": "show all changes of one key of an entity, or its state at a moment",
+    "blame": "show who set each attribute of one key of an entity",
+    "who": "show everything that one service, request or batch run wrote",
+    "console": "serve pages that show what happened to a row, and who did it (extra `console`)",
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",
@@ -49,7 +52,7 @@ OUTPUT_GONE = 141
 
 
 class _Parser(argparse.ArgumentParser):
-    chosen: "argparse.ArgumentParser | None" = None
+    sub_parser: "argparse.ArgumentParser | None" = None
     """The parser of the command that the command line names. Its options are suggested for misspelt options."""
 
     def error(self, message: str) -> NoReturn:
@@ -58,14 +61,14 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """Returns a suggestion for a misspelt command or option, to end the error with; empty if there is none."""
-        known: Sequence[str]
+        names: Sequence[str]
         if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-            known = re.findall(r"[\w-]+", choice[2])
+            names = re.findall(r"[\w-]+", choice[2])
         elif choice := re.search(r"unrecognized arguments: (-\S*)", message):
-            known = [*self._option_string_actions, *(self.chosen._option_string_actions if self.chosen else ())]
+            names = [*self._option_string_actions, *(self.sub_parser._option_string_actions if self.sub_parser else ())]
         else:
             return ""
-        close = difflib.get_close_matches(choice[1], known, n=1, cutoff=0.7)
+        close = difflib.get_close_matches(choice[1], names, n=1, cutoff=0.7)
         return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -129,7 +132,7 @@ def parser_of(loaded: Mapping[str, Command]) -> argparse.ArgumentParser:
         sub.set_defaults(config=Path("changelog.toml"), verbose=False)
         if name in loaded:
             loaded[name].add_arguments(sub)
-            parser.chosen = sub
+            parser.sub_parser = sub
     return parser
 
 

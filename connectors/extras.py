@@ -4,8 +4,12 @@ No package index has this package, so it is installed from the file of its wheel
 """
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from changelog.envelope.errors import ChangelogError, Kind
 
 PACKAGE = "changelog-publisher"
 
@@ -23,3 +27,18 @@ def installation(extra: str | None = None) -> str:
     """Returns a hint: the command that installs the wheel of this version, with the optional part `extra`, if any."""
     extras = "" if extra is None else f"[{extra}]"
     return f'pip install "changelog_publisher-{own_version()}-py3-none-any.whl{extras}" (`make wheel` builds it)'
+
+
+@contextmanager
+def extra_needed(extra: str, message: str) -> Iterator[None]:
+    """Raises ChangelogError (USAGE) if the block needs a package of the optional part `extra` that is not installed.
+
+    `message` is the error's, with the name of the package in the place of `{}`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing == "changelog":
+            raise
+        raise ChangelogError(Kind.USAGE, message.format(missing), hint=installation(extra)) from error

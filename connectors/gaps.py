@@ -16,7 +16,7 @@ from changelog.connectors import show
 from changelog.connectors.config import Config
 from changelog.connectors.failpoints import Reach
 from changelog.connectors.sinks import Log, Sink
-from changelog.connectors.sources import ChangelogEnd, Database, Recover, Source
+from changelog.connectors.sources import ChangelogEnd, ChangeSource, Database, Recover
 from changelog.connectors.wiring.entities import resolve
 from changelog.connectors.wiring.sinks import open_log, open_sink, read_versions
 from changelog.connectors.wiring.sources import StoredChangelog, database, read_entities
@@ -52,57 +52,57 @@ def find(config: Config, *, accept_settings: bool, reach: Reach) -> GapAtStart |
     log = open_log(config)
     if _checkpoint(log) is None and not log.epoch():
         return None
-    recovered = opened = False
+    is_recovered = is_open = False
     stored_through = ""
 
     with closing(open_sink(config, reach=reach)) as sink:
 
         def recover() -> Checkpoint | None:
-            nonlocal recovered, stored_through
-            stored = sink.recover()
-            recovered, stored_through = True, "" if stored is None else stored.through
-            return stored
+            nonlocal is_recovered, stored_through
+            checkpoint = sink.recover()
+            is_recovered, stored_through = True, "" if checkpoint is None else checkpoint.through
+            return checkpoint
 
         try:
             with closing(_open(config, sink, recover, accept_settings=accept_settings, reach=reach)) as source:
-                opened = True
+                is_open = True
                 _read_to_end(source, stored_through)
         except ChangelogError as error:
             if error.kind not in _GAPS:
                 raise
-            return GapAtStart(error=error, hold_usable=recovered and not opened and error.kind is Kind.GAP)
+            return GapAtStart(error=error, hold_usable=is_recovered and not is_open and error.kind is Kind.GAP)
     return None
 
 
-def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool, reach: Reach) -> Source:
+def _open(config: Config, sink: Sink, recover: Recover, *, accept_settings: bool, reach: Reach) -> ChangeSource:
     source = database(config)
-    resolved = read_entities(config, source)
-    sink.prepare(resolved)
-    return source.open(resolved, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
+    entities = read_entities(config, source)
+    sink.prepare(entities)
+    return source.open(entities, recover, StoredChangelog(config), accept_settings=accept_settings, reach=reach)
 
 
-def _read_to_end(source: Source, reached: str) -> None:
-    """Reads from the place `reached` (a `Checkpoint.through`) to the end of the log, and drops what it reads."""
+def _read_to_end(source: ChangeSource, place: str) -> None:
+    """Reads from `place` (a `Checkpoint.through`) to the end of the log, and drops what it reads."""
     end = source.end()
-    while reached < end:
+    while place < end:
         piece = source.read(_READ_TIMEOUT_S)
         if piece is not None:
-            reached = piece.checkpoint.through
+            place = piece.checkpoint.through
 
 
 def lines(config: Config, gap: GapAtStart) -> Iterator[str]:
     """Yields lines that tell a person what is known about a gap, and what would happen if the changelog continued."""
     log = open_log(config)
-    stored = _checkpoint(log)
+    checkpoint = _checkpoint(log)
     yield f"gap          {gap.error.message}"
-    if stored is None:
+    if checkpoint is None:
         yield "changelog    has no checkpoint that can be read"
     else:
         committed_at = _committed_at(log)
         commit_text = "" if committed_at is None else f", committed {show.moment(committed_at)}"
-        yield f"changelog    ends at {stored.position}{commit_text}"
+        yield f"changelog    ends at {checkpoint.position}{commit_text}"
     source = database(config)
-    for heading, fact in source.log_facts(stored):
+    for heading, fact in source.log_facts(checkpoint):
         yield f"{heading:<13}{fact}"
     if not source.reads_tables:
         yield "consumers    see the events after the gap, in a later epoch; rows whose events were lost stay as they"
@@ -130,9 +130,9 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
     start continues. Raises ChangelogError.
     """
     log, source = open_log(config), database(config)
-    resolved = read_entities(config, source)
-    stored = _checkpoint(log)
-    versions = [] if stored is None else read_versions(log)
+    entities = read_entities(config, source)
+    checkpoint = _checkpoint(log)
+    versions = [] if checkpoint is None else read_versions(log)
     columns = {version.entity: version.columns for version in versions}
     _log.info(
         "continuing past the gap",
@@ -142,15 +142,15 @@ def cross(config: Config, gap: GapAtStart, *, accept_settings: bool, reach: Reac
     with closing(open_sink(config, over_gap=True, reach=reach)) as sink:
 
         def take_over() -> ChangelogEnd:
-            sink.prepare(resolved)
+            sink.prepare(entities)
             last = sink.recover()
             epoch = max(log.epoch(), 0 if last is None else last.epoch)
-            lost = sink.lost([entity.name for entity in resolved])
-            return ChangelogEnd(checkpoint=last, epoch=epoch, committed_at=_committed_at(log), lost=lost)
+            lost_entities = sink.lost([entity.name for entity in entities])
+            return ChangelogEnd(checkpoint=last, epoch=epoch, committed_at=_committed_at(log), lost=lost_entities)
 
         with source.cross_gap(
-            resolved,
-            stored,
+            entities,
+            checkpoint,
             take_over,
             reason=gap.error.message,
             keep_hold=gap.hold_usable,

@@ -111,18 +111,18 @@ def rejection(error: psycopg.OperationalError, remedies: Remedies) -> ChangelogE
     )
 
 
-def explain(state: str | None, message: str, doing: str, remedies: Remedies) -> ChangelogError:
+def explain(state: str | None, message: str, action: str, remedies: Remedies) -> ChangelogError:
     """Returns our error for the server's `message` and SQLSTATE; if `state` is None, the connection itself broke.
 
-    `doing` names the attempted action, as a gerund.
+    `action` names the attempted action, as a gerund.
     """
     if state is None:
-        return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to PostgreSQL broke: {_one_line(message)}")
+        return ChangelogError(Kind.CONNECTION, f"{action}: the connection to PostgreSQL broke: {_one_line(message)}")
     text = f"error {state}" if state.startswith(QUOTES_VALUES) else _one_line(message)
     for prefix, kind, hint in remedies.states:
         if state.startswith(prefix):
-            return ChangelogError(kind, f"{doing}: {text}", hint=hint)
-    return ChangelogError(Kind.PRECONDITION, f"{doing}: {text}")
+            return ChangelogError(kind, f"{action}: {text}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{action}: {text}")
 
 
 def _one_line(text: str) -> str:

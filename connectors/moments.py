@@ -8,14 +8,22 @@ from changelog.envelope.position import Position
 def moment(text: str) -> Position | datetime | None:
     """Returns the position in `text`, or else the time in it, converted to UTC.
 
-    Returns None if `text` is neither a position nor an ISO 8601 time with a time zone.
+    Returns None if `text` is neither a position nor an ISO 8601 time with a time zone, or if the time in UTC is not
+    in the years 1 to 9999.
     """
     try:
         return Position.parse(text)
     except ValueError:
         pass
     try:
-        at = datetime.fromisoformat(text)
+        return in_utc(datetime.fromisoformat(text))
     except ValueError:
         return None
-    return at.astimezone(UTC) if at.tzinfo is not None else None
+
+
+def in_utc(time: datetime) -> datetime | None:
+    """Returns the time in UTC; None if it has no zone, or if the time in UTC is not in the years 1 to 9999."""
+    try:
+        return None if time.tzinfo is None else time.astimezone(UTC)
+    except OverflowError:
+        return None

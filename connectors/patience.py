@@ -70,14 +70,14 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             attempt.add_done_callback(_discard)
             raise
 
-    def wait(self, gen: PQGen[RV], *limits: Any, **named: Any) -> RV:
+    def wait(self, gen: PQGen[RV], *limits: Any, **keywords: Any) -> RV:
         """Runs one of psycopg's generators; every wait for the socket goes through this method."""
         try:
             state = next(gen)
-        except StopIteration as ended:  # nothing to wait for: most rows of a COPY are already in libpq's buffer
-            result: RV = ended.value
+        except StopIteration as stop:  # nothing to wait for: most rows of a COPY are already in libpq's buffer
+            result: RV = stop.value
             return result
-        return super().wait(self._watched(gen, state), *limits, **named)
+        return super().wait(self._watched(gen, state), *limits, **keywords)
 
     def _watched(self, gen: PQGen[RV], state: Any) -> PQGen[RV]:
         """Enforces the limits on `gen`, which waits for `state`.
@@ -92,8 +92,8 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
                     received_at = monotonic()
                 received_at = self._checked(received_at)
                 state = gen.send(ready)
-        except StopIteration as ended:
-            result: RV = ended.value
+        except StopIteration as stop:
+            result: RV = stop.value
             return result
 
     def _checked(self, received_at: float) -> float:

@@ -63,7 +63,7 @@ _NEXT = "create a new producer, with an instance name that no other process uses
 _Call = tuple[str, bytes, bytes, int, int, list[tuple[str, str | bytes | None]]]
 """The arguments of `Producer.produce` for a message: topic, value, key, partition, milliseconds since 1970, headers."""
 
-_Delivered = Callable[[KafkaError | None, Message], None]
+_OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,14 +244,14 @@ class ChangelogProducer:
         return self._counts[entity]
 
     def _described(self, name: str) -> TopicMetadata:
-        doing, deadline = f"asking Kafka for topic {name}", time.monotonic() + _NEW_TOPIC_S
+        action, deadline = f"asking Kafka for topic {name}", time.monotonic() + _NEW_TOPIC_S
         while True:
-            with translated(doing):
+            with translated(action):
                 metadata: TopicMetadata = self._connected().list_topics(name, timeout=_CALL_S).topics[name]
             if metadata.error is None:
                 return metadata
             if metadata.error.code() not in UNKNOWN_TOPIC or time.monotonic() > deadline:
-                raise error_of(metadata.error, doing)
+                raise error_of(metadata.error, action)
             time.sleep(_NEW_TOPIC_WAIT_S)
 
     def _store(self, producer: Producer, calls: Sequence[_Call]) -> None:
@@ -285,11 +285,11 @@ class ChangelogProducer:
             self._drop()
             raise
 
-    def _send(self, producer: Producer, calls: Sequence[_Call], delivered: _Delivered) -> None:
+    def _send(self, producer: Producer, calls: Sequence[_Call], on_delivery: _OnDelivery) -> None:
         for name, value, key, partition_number, at_ms, headers in calls:
             while True:
                 try:
-                    producer.produce(name, value, key, partition_number, delivered, timestamp=at_ms, headers=headers)
+                    producer.produce(name, value, key, partition_number, on_delivery, timestamp=at_ms, headers=headers)
                 except BufferError:
                     producer.poll(_FULL_WAIT_S)
                 else:

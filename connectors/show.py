@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from msgspec import Raw
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType
@@ -18,8 +18,8 @@ from rich.text import Text
 from changelog.connectors.capture.tables.table_progress import pages_read
 from changelog.connectors.terminal import safe, safe_lines
 from changelog.envelope.codec.json_codec import members
-from changelog.envelope.entity import GAPS
-from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record
+from changelog.envelope.entity import GAPS, TRUNCATE_KEY
+from changelog.envelope.model import MISSING, Envelope, Missing, Op, Record, Stamp
 
 VALUE_CHARS = 72
 """The most characters of a value that are shown. A longer value is cut around the first difference."""
@@ -40,6 +40,12 @@ MARKS = {
 
 _NOT_JSON = "(not JSON)"
 """The name under which a row is shown if its text is not JSON. Older versions of this program could store such rows."""
+
+
+class RenderChange(Protocol):
+    """A function that returns one change for printing, such as `record`."""
+
+    def __call__(self, change: Record, /, *, subject: bool) -> ConsoleRenderable: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,7 @@ def changes(envelope: Envelope) -> list[ChangedValue]:
     """
     source = envelope.provenance.source
     unavailable = {*source.unavailable, *source.unavailable_original}
-    before, after = _members(envelope.original), _members(envelope.current)
+    before, after = json_texts(envelope.original), json_texts(envelope.current)
     names = [name for name in {**after, **before} if name not in unavailable]
     return [
         ChangedValue(name=name, before=before.get(name, MISSING), after=after.get(name, MISSING))
@@ -89,32 +95,51 @@ def changes(envelope: Envelope) -> list[ChangedValue]:
     ]
 
 
-def record(shown: Record, *, subject: bool = True) -> ConsoleRenderable:
+def json_texts(state: Raw | Missing | None) -> dict[str, str]:
+    """Returns the JSON text of each attribute of a row, or of each member of a stamp's context."""
+    if state is None or isinstance(state, Missing):
+        return {}
+    try:
+        return {name: value.decode() for name, value in members(bytes(state)).items()}
+    except ValueError:
+        return {_NOT_JSON: bytes(state).decode()}
+
+
+def record(change: Record, *, subject: bool = True) -> ConsoleRenderable:
     """Returns one change for printing: a line with the time, the kind of change and its author, and the attributes.
 
     If `subject` is True, the line also has the entity and the key.
     """
-    source = shown.envelope.provenance.source
+    return change_with(change, _body(change.envelope), subject=subject)
+
+
+def change_with(change: Record, lines: Iterable[Text], *, subject: bool) -> ConsoleRenderable:
+    """Returns one change for printing, as `record` does, but with `lines` instead of its attributes."""
+    source = change.envelope.provenance.source
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(ratio=1, overflow="fold")
-    grid.add_row(moment(source.committed_at), _headline(shown, subject=subject))
-    context = shown.envelope.provenance.stamp.context
+    grid.add_row(moment(source.committed_at), _headline(change, subject=subject))
+    context = change.envelope.provenance.stamp.context
     if context is not None and context != "{}":
         grid.add_row("", _context(context))
-    for line in _body(shown.envelope):
+    for line in lines:
         grid.add_row("", line)
     return grid
 
 
-def history(records: Sequence[Record]) -> Iterator[ConsoleRenderable]:
-    """Yields all changes of one key for printing. Between two changes, yields the time that passed between them."""
+def history(records: Sequence[Record], *, key: str, render: RenderChange = record) -> Iterator[ConsoleRenderable]:
+    """Yields all changes of one key for printing. Between two changes, yields the time that passed between them.
+
+    Changes of the row before it moved to `key` are shown with the other key. `render` renders a change as `record`
+    does.
+    """
     earlier: datetime | None = None
-    for shown in records:
-        committed_at = shown.envelope.provenance.source.committed_at
+    for change in records:
+        committed_at = change.envelope.provenance.source.committed_at
         if earlier is not None:
             yield Padding(Text(f"│ {duration(committed_at - earlier)} later", style="dim"), (0, 0, 0, 2))
-        yield record(shown, subject=False)
+        yield render(change, subject=change.place.key not in (key, TRUNCATE_KEY))
         earlier = committed_at
 
 
@@ -140,10 +165,10 @@ class SnapshotBar:
         """
         if self._progress.disable:
             return
-        for entity, stored in windows.items():
-            if entity not in self._tasks and stored["complete"]:
+        for entity, progress in windows.items():
+            if entity not in self._tasks and progress["complete"]:
                 continue  # the table was read before this service began
-            pages_done, pages = pages_read(stored)
+            pages_done, pages = pages_read(progress)
             if entity not in self._tasks:
                 self._tasks[entity] = self._progress.add_task(f"reading {entity}", total=pages)
                 self._progress.start()
@@ -173,6 +198,11 @@ def duration(span: timedelta) -> str:
     return f"{seconds:.3g} s"
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun: `1 change`, `2 changes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def size(nbytes: int) -> str:
     """Returns a number of bytes as text, in its largest binary unit: `1.5 MiB`."""
     amount = float(nbytes)
@@ -183,80 +213,8 @@ def size(nbytes: int) -> str:
     return f"{amount:.3g} TiB"
 
 
-def _headline(shown: Record, *, subject: bool) -> Text:
-    source, stamp = shown.envelope.provenance.source, shown.envelope.provenance.stamp
-    mark, verb, colour = MARKS[source.op]
-    line = Text()
-    if shown.entity == GAPS and source.op is Op.CREATE:
-        return line.append("! changes were lost", style="bold red")
-    line.append(f"{mark} ", style=f"bold {colour}")
-    if subject:
-        line.append(f"{shown.entity} {safe(shown.place.key)}  ", style="bold")
-    line.append(_moved(shown) or verb, style=colour)
-    if source.op is not Op.READ:
-        line.append("  by ", style="dim")
-        line.append(safe(stamp.service_name), style="bold blue")
-        if stamp.api_version != stamp.service_name:  # without a stamp, both are "unknown"
-            line.append(safe(f" {stamp.api_version}"), style="dim")
-        if stamp.identifier:
-            line.append(safe(f"  {stamp.identifier}"), style="dim")
-    return line
-
-
-def _context(context: str) -> Text:
-    """Returns one line with what else the application said about the change."""
-    attributes = (_attribute(name, value) for name, value in _members(Raw(context)).items())
-    return Text("   ").join([Text("context", style="dim italic"), *attributes])
-
-
-def _moved(shown: Record) -> str:
-    for word, place in (("moved to", shown.moved_to), ("moved from", shown.moved_from)):
-        if place is not None:
-            other = safe(place.key) if place.key != shown.place.key else f"partition {place.partition}"
-            return f"{word} {other}"
-    return ""
-
-
-def _body(envelope: Envelope) -> Iterator[Text]:
-    source = envelope.provenance.source
-    if source.op is not Op.UPDATE:
-        state = _members(envelope.original if source.op is Op.DELETE else envelope.current)
-        if state:
-            yield Text("   ").join(_attribute(name, value) for name, value in state.items())
-    elif envelope.original is MISSING:
-        yield Text("   ").join(_attribute(name, value) for name, value in _members(envelope.current).items())
-        yield Text("the database's log does not have the row before this change", style="dim italic")
-    else:
-        yield from _differences(changes(envelope))
-    if source.unavailable:
-        yield Text(safe(f"unavailable: {', '.join(source.unavailable)}"), style="dim italic")
-
-
-def _differences(changed: Sequence[ChangedValue]) -> Iterator[Text]:
-    if not changed:
-        yield Text("no published column changed", style="dim italic")
-    width = max((len(change.name) for change in changed), default=0)
-    for change in changed:
-        before, after = _cut(_text(change.before), _text(change.after))
-        line = Text(safe(change.name).ljust(width + 2))
-        line.append(before, style="red")
-        line.append(" → ", style="dim")
-        line.append(after, style="green")
-        yield line
-
-
-def _attribute(name: str, value: str) -> Text:
-    (cut,) = _cut(safe(value))
-    text = Text(f"{safe(name)} ", style="dim", no_wrap=True)
-    return text.append(cut, style="dim italic" if value == "null" else "not dim")
-
-
-def _text(value: str | Missing) -> str:
-    return "absent" if isinstance(value, Missing) else safe(value)
-
-
-def _cut(*texts: str) -> list[str]:
-    """Returns the texts. If one is longer than VALUE_CHARS, all are cut around their first difference."""
+def cut(*texts: str) -> list[str]:
+    """Returns texts for one line. If one is longer than VALUE_CHARS, all are cut around their first difference."""
     if all(len(text) <= VALUE_CHARS for text in texts):
         return list(texts)
     common = len(os.path.commonprefix(texts)) if len(texts) > 1 else 0  # noqa: RUF071, characters are what is meant
@@ -267,10 +225,84 @@ def _cut(*texts: str) -> list[str]:
     ]
 
 
-def _members(state: Raw | Missing | None) -> dict[str, str]:
-    if state is None or isinstance(state, Missing):
-        return {}
-    try:
-        return {name: value.decode() for name, value in members(bytes(state)).items()}
-    except ValueError:
-        return {_NOT_JSON: bytes(state).decode()}
+def version_of(stamp: Stamp) -> str:
+    """Returns the version of a stamp's service; an empty text if the stamp has none."""
+    return "" if stamp.api_version == stamp.service_name else stamp.api_version  # without a stamp, both are "unknown"
+
+
+def author(stamp: Stamp, *, style: str = "bold blue") -> Text:
+    """Returns who made a change: the service in `style`, its version and the identifier."""
+    text = Text(safe(stamp.service_name), style=style, end="")
+    if version := version_of(stamp):
+        text.append(safe(f" {version}"), style="not bold dim")
+    if stamp.identifier:
+        text.append(safe(f"  {stamp.identifier}"), style="not bold dim")
+    return text
+
+
+def _headline(change: Record, *, subject: bool) -> Text:
+    source, stamp = change.envelope.provenance.source, change.envelope.provenance.stamp
+    mark, verb, colour = MARKS[source.op]
+    line = Text()
+    if change.entity == GAPS and source.op is Op.CREATE:
+        return line.append("! changes were lost", style="bold red")
+    line.append(f"{mark} ", style=f"bold {colour}")
+    if subject:
+        line.append(f"{change.entity} {safe(change.place.key)}  ", style="bold")
+    line.append(_moved(change) or verb, style=colour)
+    if source.op is not Op.READ:
+        line.append("  by ", style="dim")
+        line.append(author(stamp))
+    return line
+
+
+def _context(context: str) -> Text:
+    """Returns one line with what else the application said about the change."""
+    attributes = (_attribute(name, value) for name, value in json_texts(Raw(context)).items())
+    return Text("   ").join([Text("context", style="dim italic"), *attributes])
+
+
+def _moved(change: Record) -> str:
+    for word, place in (("moved to", change.moved_to), ("moved from", change.moved_from)):
+        if place is not None:
+            other = safe(place.key) if place.key != change.place.key else f"partition {place.partition}"
+            return f"{word} {other}"
+    return ""
+
+
+def _body(envelope: Envelope) -> Iterator[Text]:
+    source = envelope.provenance.source
+    if source.op is not Op.UPDATE:
+        state = json_texts(envelope.original if source.op is Op.DELETE else envelope.current)
+        if state:
+            yield Text("   ").join(_attribute(name, value) for name, value in state.items())
+    elif envelope.original is MISSING:
+        yield Text("   ").join(_attribute(name, value) for name, value in json_texts(envelope.current).items())
+        yield Text("the database's log does not have the row before this change", style="dim italic")
+    else:
+        yield from _differences(changes(envelope))
+    if source.unavailable:
+        yield Text(safe(f"unavailable: {', '.join(source.unavailable)}"), style="dim italic")
+
+
+def _differences(values: Sequence[ChangedValue]) -> Iterator[Text]:
+    if not values:
+        yield Text("no published column changed", style="dim italic")
+    width = max((len(change.name) for change in values), default=0)
+    for change in values:
+        before, after = cut(_text(change.before), _text(change.after))
+        line = Text(safe(change.name).ljust(width + 2))
+        line.append(before, style="red")
+        line.append(" → ", style="dim")
+        line.append(after, style="green")
+        yield line
+
+
+def _attribute(name: str, value: str) -> Text:
+    (line,) = cut(safe(value))
+    text = Text(f"{safe(name)} ", style="dim", no_wrap=True)
+    return text.append(line, style="dim italic" if value == "null" else "not dim")
+
+
+def _text(value: str | Missing) -> str:
+    return "absent" if isinstance(value, Missing) else safe(value)

@@ -146,15 +146,22 @@ class Checkpoint:
         """Returns `through` as a position. Every change before this position is in the changelog."""
         return Position(self.epoch, _commit(self.through), 0)
 
-    def stopping(self, met: Stop | None) -> "Checkpoint":
-        """Returns the checkpoint with the stop `met`.
+    @property
+    def reached(self) -> Position:
+        """Returns the last position that the changelog has reached. The changelog has every transaction that committed
+        before it.
+        """
+        return self.complete_before if self.position is None else max(self.position, self.complete_before)
 
-        If `met` is None, the former stop remains until the changelog is complete past the stop's transaction.
+    def stopping(self, stop: Stop | None) -> "Checkpoint":
+        """Returns the checkpoint with this stop.
+
+        If `stop` is None, the former stop remains until the changelog is complete past the stop's transaction.
         """
         ahead = self.stop
         if ahead is not None and self.complete_before > replace(ahead.position, ordinal=0):
             ahead = None
-        return replace(self, stop=met or ahead)
+        return replace(self, stop=stop or ahead)
 
     def to_json(self) -> bytes:
         """Returns the checkpoint as a JSON object of the newest format."""

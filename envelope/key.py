@@ -49,13 +49,13 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def partitions(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> npt.NDArray[np.int32]:
+def partition_batch(keys: pa.StringArray | pa.BinaryArray, partitions: int) -> npt.NDArray[np.int32]:
     """Returns the `partition` of each key in a column without nulls."""
-    hashes = _murmur2_of(keys.cast(pa.binary()))
+    hashes = _murmur2_batch(keys.cast(pa.binary()))
     return (hashes & np.uint32(0x7FFFFFFF)).astype(np.int32) % np.int32(partitions)
 
 
-def _murmur2_of(keys: pa.BinaryArray) -> Hashes:
+def _murmur2_batch(keys: pa.BinaryArray) -> Hashes:
     """Returns the `murmur2` of each key. Pass n (0, 1, …) mixes in the n-th word of each key that is long enough."""
     _, offsets, data = keys.buffers()
     ends = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 _TEXT = re.compile(r"([0-9A-F]{8})/([0-9A-F]{16})/([0-9A-F]{8})")
+_COMMIT_MAX: Final = (1 << 64) - 1
+_ORDINAL_MAX: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,13 +35,21 @@ class Position:
             raise ValueError(f"{text!r} is not a position, such as 00000001/0000000001781838/00000006")
         return cls(*(int(part, 16) for part in match.groups()))
 
+    def previous(self) -> "Position | None":
+        """Returns the greatest position that is less than this one; None for the first position."""
+        if self.ordinal:
+            return Position(self.epoch, self.commit, self.ordinal - 1)
+        if self.commit:
+            return Position(self.epoch, self.commit - 1, _ORDINAL_MAX)
+        return Position(self.epoch - 1, _COMMIT_MAX, _ORDINAL_MAX) if self.epoch else None
+
 
 def commit_text(commit: int) -> str:
     """Returns a commit as the text of a position shows it: 16 hexadecimal digits, which sort as the numbers do."""
     return f"{commit:016X}"
 
 
-UNPLACED: Final = Position(0, (1 << 64) - 1, (1 << 32) - 1)
+UNPLACED: Final = Position(0, _COMMIT_MAX, _ORDINAL_MAX)
 """A placeholder. An event that an application publishes itself has this position until it is stored.
 
 Readers replace it by the result of `at_offset`.

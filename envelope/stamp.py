@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 
 import msgspec
@@ -15,6 +16,12 @@ from changelog.envelope.model import Stamp
 
 PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
+
+SESSION_PREFIX = "provenance-session"
+"""The prefix of messages with a stamp that the database's trigger writes in the name of the session, because the
+setting for stamps is empty. It applies only while the transaction has no stamp of the other prefix: its application may
+write stamps as messages of its own, of which the trigger knows nothing.
+"""
 
 NBYTES_MAX = 4096
 """The most bytes of a stamp, without its context."""
@@ -31,6 +38,16 @@ MESSAGE_NBYTES_MAX = 1 << 20
 
 NAME_CHARS_MAX = 40
 """How many characters of an unknown member's name a warning shows. Anybody may have written a name of any length."""
+
+SESSION_CONTEXT = "session"
+"""The member of the context by which the database's own trigger marks its stamps.
+
+The trigger writes such a stamp if the application wrote none. The member is an object with `user` and `application`,
+the role and the application name of the database session.
+"""
+
+UNKNOWN_SERVICE = "unknown"
+"""The service name in the default stamp, unless the configuration sets another one."""
 
 _TEXTS = {"serviceName": "service_name", "apiVersion": "api_version", "identifier": "identifier"}
 _CONTEXT = "context"
@@ -106,6 +123,36 @@ def _usual_stamp(payload: bytes) -> Stamp | None:
     if not usual.service_name:
         return None
     return Stamp(api_version=usual.api_version, service_name=usual.service_name, identifier=usual.identifier)
+
+
+class StampKind(StrEnum):
+    """Who stamped a change: its application, the database's trigger in the name of the session, or nobody."""
+
+    APPLICATION = "application"
+    SESSION = "session"
+    NONE = "none"
+
+
+def kind_of(stamp: Stamp, default: Stamp | None = None) -> StampKind:
+    """Returns who stamped a change that was published with this stamp.
+
+    `default` is the stamp that the configuration gives to changes without a stamp. Such a change is recognised by its
+    service name, so no application should use that name. Without `default`, the name is `UNKNOWN_SERVICE`.
+    """
+    if stamp.context is not None and _of_session(stamp.context):
+        return StampKind.SESSION
+    default_service = UNKNOWN_SERVICE if default is None else default.service_name
+    return StampKind.NONE if stamp.service_name == default_service else StampKind.APPLICATION
+
+
+def _of_session(context: str) -> bool:
+    may_have_it = SESSION_CONTEXT in context or "\\" in context  # most contexts need not be parsed
+    if not may_have_it:
+        return False
+    try:
+        return SESSION_CONTEXT in canonical.parse(context)
+    except ChangelogError:  # the trigger writes no such context
+        return False
 
 
 def content(stamp: Stamp) -> bytes:

@@ -117,13 +117,13 @@ class Versions:
     """
 
     def __init__(
-        self, known: Iterable[Version], *, accepted: dict[str, Position], filled: Filled, cluster: str = ""
+        self, versions: Iterable[Version], *, accepted: dict[str, Position], filled: Filled, cluster: str = ""
     ) -> None:
-        self._known: dict[str, list[Version]] = {}
-        for version in known:
+        self._versions: dict[str, list[Version]] = {}
+        for version in versions:
             if version.number == 1:  # The changelog was started again, and its topics still hold the former changelog.
-                self._known[version.entity] = []
-            self._known.setdefault(version.entity, []).append(version)
+                self._versions[version.entity] = []
+            self._versions.setdefault(version.entity, []).append(version)
         self._accepted, self._filled, self._cluster = dict(accepted), filled, cluster
 
     def has(self, entity: Entity, look: Look) -> bool:
@@ -162,12 +162,12 @@ class Versions:
             "restated": self._restated(entity, before, look, changes),
         }
         version = Version.parse(msgspec.json.encode(state))
-        self._known.setdefault(entity.name, []).append(version)
+        self._versions.setdefault(entity.name, []).append(version)
         return Announced(version=version, changes=changes, record=_record(first, before, version))
 
     def _last(self, entity: Entity) -> Version | None:
-        known = self._known.get(entity.name)
-        return known[-1] if known else None
+        versions = self._versions.get(entity.name)
+        return versions[-1] if versions else None
 
     def _breaks(self, entity: Entity, columns: Struct) -> list[Problem]:
         """Returns why the columns are not compatible with earlier versions.
@@ -175,10 +175,10 @@ class Versions:
         If incompatible versions were published, the columns are compared only with the last of these and the versions
         after it.
         """
-        versions = self._known.get(entity.name, [])
+        versions = self._versions.get(entity.name, [])
         begin = max((index for index, version in enumerate(versions) if version.broke), default=0)
-        known = [(f"version {version.number}", version.schema()) for version in versions[begin:]]
-        return problems(_schema(entity.name, columns, entity.key), known, entity.evolution.mode)
+        schemas = [(f"version {version.number}", version.schema()) for version in versions[begin:]]
+        return problems(_schema(entity.name, columns, entity.key), schemas, entity.evolution.mode)
 
     def _passes(self, entity: Entity, first: Source) -> bool:
         """Returns whether an operator accepted the change of columns at this row.

@@ -111,7 +111,7 @@ def _finding(rule: Rule, path: str, text: str, hint: str) -> Incompatibility:
 
 def _alone(document: Document) -> Iterator[Incompatibility]:
     """Yields findings in the new schema by itself, without any earlier version."""
-    seen = set[str]()
+    names = set[str]()
     for path, type_, field in document.walk():
         if field is not None and field.has_default and not is_valid(field.about["default"], type_):
             yield _finding(
@@ -120,8 +120,8 @@ def _alone(document: Document) -> Iterator[Incompatibility]:
                 f'the default of "{field.name}" is not a value of {type_}',
                 f"give it a default of that type{', such as null' if _may_be_null(type_) else ''}",
             )
-        if type_.name not in seen:
-            seen.add(type_.name)
+        if type_.name not in names:
+            names.add(type_.name)
             yield from _definition(path, type_)
 
 
@@ -153,28 +153,28 @@ def _key(path: str, record: Type) -> Iterator[Incompatibility]:
             )
 
 
-def _records(new: Type, old: Type, path: str, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
+def _records(new: Type, old: Type, path: str, pairs_of_names: set[tuple[str, str]]) -> Iterator[tuple[str, Type, Type]]:
     """Yields each record of the new schema and the matching record of the old one, as (path, new, old)."""
-    if (new.name, old.name) in seen:
+    if (new.name, old.name) in pairs_of_names:
         return
     if new.name and old.name:
-        seen.add((new.name, old.name))
+        pairs_of_names.add((new.name, old.name))
     match new.kind, old.kind:
         case "union", _:
             for branch in new.of_union():
-                yield from _records(branch, old, branch_path(path, branch, new), seen)
+                yield from _records(branch, old, branch_path(path, branch, new), pairs_of_names)
         case _, "union":
             for branch in old.of_union():
-                yield from _records(new, branch, path, seen)
+                yield from _records(new, branch, path, pairs_of_names)
         case "array", "array":
-            yield from _records(new.items(), old.items(), f"{path}/items", seen)
+            yield from _records(new.items(), old.items(), f"{path}/items", pairs_of_names)
         case "map", "map":
-            yield from _records(new.values(), old.values(), f"{path}/values", seen)
+            yield from _records(new.values(), old.values(), f"{path}/values", pairs_of_names)
         case "record", "record" if new.short == old.short or old.name in new.aliases:
             yield path, new, old
             for field, before in pairs(new, old):
                 for old_field in before[:1]:
-                    yield from _records(field.type, old_field.type, f"{path}/fields/{field.name}", seen)
+                    yield from _records(field.type, old_field.type, f"{path}/fields/{field.name}", pairs_of_names)
 
 
 def _entity(path: str, new: Type, old: Type, label: str, *, is_last: bool) -> Iterator[Incompatibility]:

@@ -153,24 +153,24 @@ class Document:
         return self._walk(self.root, "", None, set())
 
     def _walk(
-        self, type_: Type, path: str, field: RecordField | None, seen: set[str]
+        self, type_: Type, path: str, field: RecordField | None, names: set[str]
     ) -> Iterator[tuple[str, Type, RecordField | None]]:
         yield path, type_, field
-        if type_.name in seen:
+        if type_.name in names:
             return
         if type_.name:
-            seen.add(type_.name)
+            names.add(type_.name)
         match type_.kind:
             case "record":
                 for inner in type_.fields():
-                    yield from self._walk(inner.type, f"{path}/fields/{inner.name}", inner, seen)
+                    yield from self._walk(inner.type, f"{path}/fields/{inner.name}", inner, names)
             case "array":
-                yield from self._walk(type_.items(), f"{path}/items", None, seen)
+                yield from self._walk(type_.items(), f"{path}/items", None, names)
             case "map":
-                yield from self._walk(type_.values(), f"{path}/values", None, seen)
+                yield from self._walk(type_.values(), f"{path}/values", None, names)
             case "union":
                 for branch in type_.of_union():
-                    yield from self._walk(branch, branch_path(path, branch, type_), None, seen)
+                    yield from self._walk(branch, branch_path(path, branch, type_), None, names)
 
     def _defined(self, kind: str, about: Mapping[str, Any], namespace: str) -> Type:
         if kind not in NAMED:
@@ -199,9 +199,9 @@ class Document:
                 name, inner = _name(schema, namespace)
                 if name in self._named:
                     raise ValueError(f"the schema is not a valid Avro schema: {name[:80]} is defined twice")
-                needed = _NEEDED[_KINDS.get(kind, kind)]
-                if not isinstance(schema[needed], _OF[needed]):
-                    raise TypeError(needed)
+                member = _NEEDED[_KINDS.get(kind, kind)]
+                if not isinstance(schema[member], _OF[member]):
+                    raise TypeError(member)
                 self._named[name] = (schema, namespace)
                 for field in schema.get("fields", ()):
                     self._define(field["type"], inner)

@@ -42,41 +42,42 @@ def changes(old: Struct, new: Struct) -> tuple[ColumnChange, ...]:
     """
     before, after = dict(old.fields), dict(new.fields)
     replaced, moved = _replaced(old, new), _moved(old, new)
-    changed = []
+    changes = []
     for name, type_ in new.fields:
         if name in replaced:
-            changed.append(
+            changes.append(
                 ColumnChange(
                     kind=ChangeKind.REPLACED, column=name, before=replaced[name], old=before[replaced[name]], new=type_
                 )
             )
         elif name not in before:
-            changed.append(ColumnChange(kind=ChangeKind.ADDED, column=name, new=type_))
+            changes.append(ColumnChange(kind=ChangeKind.ADDED, column=name, new=type_))
         elif before[name] != type_:
-            changed.append(ColumnChange(kind=ChangeKind.RETYPED, column=name, old=before[name], new=type_))
+            changes.append(ColumnChange(kind=ChangeKind.RETYPED, column=name, old=before[name], new=type_))
         if name in moved:
-            changed.append(ColumnChange(kind=ChangeKind.MOVED, column=name, old=before[name], new=type_))
+            changes.append(ColumnChange(kind=ChangeKind.MOVED, column=name, old=before[name], new=type_))
     replaced_names = set(replaced.values())
-    changed += [
+    changes += [
         ColumnChange(kind=ChangeKind.DROPPED, column=name, old=type_)
         for name, type_ in old.fields
         if name not in after and name not in replaced_names
     ]
-    return tuple(changed)
+    return tuple(changes)
 
 
-def restated(changed: Sequence[ColumnChange], filled: Collection[str]) -> tuple[str, ...]:
+def restated(changes: Sequence[ColumnChange], filled_columns: Collection[str]) -> tuple[str, ...]:
     """Returns the columns whose published values no longer equal the table's values, although no row was written.
 
-    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in `filled`.
-    `filled` names the columns that may have a value in rows older than the column, such as a column with a default.
+    These are replaced and moved columns, retyped columns whose text may differ, and added columns that are in
+    `filled_columns`, which names the columns that may have a value in rows older than the column, such as a column with
+    a default.
     """
     return tuple(
         change.column
-        for change in changed
+        for change in changes
         if change.kind in (ChangeKind.REPLACED, ChangeKind.MOVED)
         or (change.kind is ChangeKind.RETYPED and (change.old, change.new) not in _SAME_TEXT)
-        or (change.kind is ChangeKind.ADDED and change.column in filled)
+        or (change.kind is ChangeKind.ADDED and change.column in filled_columns)
     )
 
 

@@ -87,9 +87,9 @@ def meaning(type_: Type) -> str:
 class Resolution:
     """One walk over two schemas. It compares each pair of named types only once, so recursive types do not loop."""
 
-    def __init__(self, sides: SideNames, seen: set[tuple[str, str]] | None = None) -> None:
+    def __init__(self, sides: SideNames, compared_pairs: set[tuple[str, str]] | None = None) -> None:
         self._sides = sides
-        self._seen = seen or set()
+        self._compared_pairs = compared_pairs or set()
 
     def compare(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
         """Yields the findings in this pair of types and in the types inside them. The pair is at `path`."""
@@ -101,8 +101,8 @@ class Resolution:
         elif reader.kind != writer.kind:
             yield from self._promoted(reader, writer, path)
         elif reader.kind in NAMED:
-            if (reader.name, writer.name) not in self._seen:
-                self._seen.add((reader.name, writer.name))
+            if (reader.name, writer.name) not in self._compared_pairs:
+                self._compared_pairs.add((reader.name, writer.name))
                 yield from self._named(reader, writer, path)
         elif reader.kind == "array":
             yield from self.compare(reader.items(), writer.items(), f"{path}/items")
@@ -137,13 +137,13 @@ class Resolution:
                 for_writer=f"allow only [{branches}]; add a separate field for values that may be {writer}",
             )
             return
-        chosen = min(matching, key=lambda branch: _rank(branch, writer))
+        branch_to_read = min(matching, key=lambda branch: _rank(branch, writer))
         if writer.kind in NAMED and len(matching) > 1:
             readable = [branch for branch in matching if self._is_readable(branch, writer, path)]
             if readable and len(readable) < len(matching):
                 yield self._several_branches(writer, path)
-            chosen = next(iter(readable), chosen) if chosen not in readable else chosen
-        yield from self.compare(chosen, writer, branch_path(path, chosen, reader))
+            branch_to_read = next(iter(readable), branch_to_read) if branch_to_read not in readable else branch_to_read
+        yield from self.compare(branch_to_read, writer, branch_path(path, branch_to_read, reader))
 
     def _several_branches(self, writer: Type, path: str) -> Incompatibility:
         return Incompatibility(
@@ -156,7 +156,7 @@ class Resolution:
         )
 
     def _is_readable(self, reader: Type, writer: Type, path: str) -> bool:
-        trial = Resolution(self._sides, set(self._seen))
+        trial = Resolution(self._sides, set(self._compared_pairs))
         return all(finding.strict for finding in trial.compare(reader, writer, path))
 
     def _promoted(self, reader: Type, writer: Type, path: str) -> Iterator[Incompatibility]:
@@ -229,7 +229,7 @@ class Resolution:
         )
 
     def _several_fields(self, field: RecordField, fields: Sequence[RecordField], path: str) -> Incompatibility:
-        names = " and ".join(f'"{written.name}"' for written in fields)
+        names = " and ".join(f'"{writer_field.name}"' for writer_field in fields)
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
@@ -238,13 +238,13 @@ class Resolution:
             for_writer=f"keep only one of {names}",
         )
 
-    def _taken_twice(self, written: RecordField, path: str) -> Incompatibility:
+    def _taken_twice(self, writer_field: RecordField, path: str) -> Incompatibility:
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
-            text=f'several fields of {self._sides.reader} stand for "{written.name}" in {self._sides.writer}',
-            for_reader=f'let only one field have the name or the alias "{written.name}"',
-            for_writer=f'do not name a field "{written.name}"; another field had this name before',
+            text=f'several fields of {self._sides.reader} stand for "{writer_field.name}" in {self._sides.writer}',
+            for_reader=f'let only one field have the name or the alias "{writer_field.name}"',
+            for_writer=f'do not name a field "{writer_field.name}"; another field had this name before',
             strict=True,
         )
 
@@ -335,11 +335,11 @@ def _renamed(
     field: RecordField, paired: Sequence[tuple[RecordField, Sequence[RecordField]]], writer: Type
 ) -> list[str]:
     """The names of the writer's fields that have the type of `field`, and that match no field of the reader."""
-    matched = {written.name for _, fields in paired for written in fields}
+    matched = {writer_field.name for _, fields in paired for writer_field in fields}
     return [
-        written.name
-        for written in writer.fields()
-        if written.name not in matched and written.about["type"] == field.about["type"]
+        writer_field.name
+        for writer_field in writer.fields()
+        if writer_field.name not in matched and writer_field.about["type"] == field.about["type"]
     ]
 
 

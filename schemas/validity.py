@@ -93,16 +93,16 @@ class _Walk:
             yield location.fault(f"there is no type {_shown(name)}, or it is defined only further down")
 
     def _union(self, branches: Sequence[Any], location: _Location) -> Iterator[Fault]:
-        seen = set()
+        kinds = set()
         for branch in branches:
             if isinstance(branch, list):
                 yield location.fault("a union is nested directly in a union")
                 continue
             yield from self.type(branch, location)
             kind = _branch(branch, location.namespace)
-            if kind in seen:
+            if kind in kinds:
                 yield location.fault(f"a union has {_shown(kind)} twice")
-            seen.add(kind)
+            kinds.add(kind)
 
     def _complex(self, kind: str, schema: Mapping[str, Any], location: _Location) -> Iterator[Fault]:
         if _COMPLEX[kind] not in schema:
@@ -144,7 +144,7 @@ class _Walk:
         if not isinstance(fields, list):
             yield location.fault("the fields of a record are not a list")
             return
-        seen = set()
+        names = set()
         for number, field_ in enumerate(fields):
             if not isinstance(field_, dict) or not isinstance(field_.get("name"), str):
                 yield location.fault(f"field {number + 1} has no name")
@@ -153,9 +153,9 @@ class _Walk:
             below = location.below("fields", name, namespace=namespace)
             if not _NAME.fullmatch(name):
                 yield below.fault("is not a valid name: use A-Z, a-z, 0-9 and _, and do not begin with a digit")
-            if name in seen:
+            if name in names:
                 yield below.fault("appears twice")
-            seen.add(name)
+            names.add(name)
             for problem in _aliases(field_):
                 yield below.fault(problem)
             if "type" in field_:

@@ -1,4 +1,5 @@
-"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, in a folder per entity and day.
+"""`spark-submit spark_jobs/archive.py`: stores the changelog as sorted Parquet files, by entity and day, or by entity
+and ranges of keys.
 
 From a changelog on Kafka, the job archives all changes that were committed since the last run, in the folder
 `--archive`. From a file log, it archives closed days (those that ended at least an hour ago, in UTC), in the log's own
@@ -21,14 +22,15 @@ from typing import TYPE_CHECKING, NoReturn
 from changelog.connectors import failpoints
 from changelog.connectors.config import Config, FilesConfig, KafkaConfig
 from changelog.connectors.sinks.files.layout import sequences
-from changelog.connectors.wiring.sinks import extra_needed
+from changelog.connectors.wiring.sinks import kafka_needed
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs.archiving.retention import closed_sequences, open_day, to_drop, to_merge
+from changelog.spark_jobs.archiving.merging import to_level, to_merge, to_merge_newest
+from changelog.spark_jobs.archiving.retention import closed_sequences, first_kept, open_day, to_drop
 from changelog.spark_jobs.runner.arguments import path_or_uri, positive
 from changelog.spark_jobs.runner.job import DONE, Job, main
-from changelog.spark_jobs.storage.manifest import ARCHIVE, NOTHING, Manifest, newest
+from changelog.spark_jobs.storage.manifest import ARCHIVE, NOTHING, ArchiveFile, Manifest, newest
 from changelog.spark_jobs.storage.open_store import is_local, store_of
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from changelog.spark_jobs.archiving.write_files import ArchiveRun
     from changelog.spark_jobs.reading.kafka_offsets import Spans
 
-CLOSED, ALL = "closed", "all"
+CLOSED, ALL, MINOR, LEVELS = "closed", "all", "minor", "levels"
+"""The choices of --compact."""
 
 LOOK_EVERY_S = 60
 """How often --continuous looks for new topics, in seconds."""
@@ -63,7 +66,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="with --continuous, how often to archive what is new (%(default)s)",
     )
     parser.add_argument(
-        "--offsets", type=positive, default=2_000_000, metavar="N", help="the most offsets in one commit (%(default)s)"
+        "--offsets",
+        type=positive,
+        default=2_000_000,
+        metavar="N",
+        help="write a new manifest after at most this many Kafka offsets (%(default)s)",
     )
     parser.add_argument(
         "--skip", action="append", default=[], metavar="ENTITY", help="leave out this entity's topic; may be repeated"
@@ -75,9 +82,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--compact",
         nargs="?",
         const=CLOSED,
-        choices=(CLOSED, ALL),
-        help="after archiving, merge the files of each closed day, or of every day (all); for a file log, also archive "
-        "these days",
+        choices=(CLOSED, ALL, MINOR, LEVELS),
+        help="after archiving, merge the files of each closed day (closed), those of every day (all), the newest files "
+        "of every day (minor), or all closed days to files with disjoint ranges of keys (levels); for a file log, all "
+        "and minor also archive days that are not closed",
     )
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="at the end, drop all days except today and the N days before"
@@ -106,15 +114,15 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
     else:
         summary["log_files"] = len(closed_sequences(config.sink.path, manifest.log.last, _log_end(arguments)))
     if arguments.compact:
-        summary["compacts_files"] = sum(map(len, to_merge(manifest, _before(arguments, started_at))))
+        summary["compacts_files"] = sum(map(len, _to_compact(arguments, manifest, started_at)))
     if arguments.keep_days:
-        summary["drops_days"] = sorted(to_drop(manifest, started_at.date(), arguments.keep_days))
+        summary["drops_days"] = sorted(to_drop(manifest, first_kept(started_at, arguments.keep_days)))
     return summary
 
 
 def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -> Mapping[str, object]:
     """Archives the new changes, then compacts, drops and deletes as the arguments say."""
-    from changelog.spark_jobs.archiving import clear, files  # noqa: PLC0415, --help and a dry run need no Spark
+    from changelog.spark_jobs.archiving import clear, files, levels  # noqa: PLC0415, --help and a dry run need no Spark
     from changelog.spark_jobs.archiving.write_files import ArchiveRun  # noqa: PLC0415
 
     store = _store(arguments, config, spark)
@@ -130,9 +138,9 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     else:
         summary |= _merge_counts("archived", files.archive_log(run, config.sink.path, _log_end(arguments)))
     if arguments.compact:
-        summary |= _merge_counts("compacted", files.compact(run, before=_before(arguments, run.at)))
+        summary |= _merge_counts("compacted", _compact(run, arguments))
     if arguments.keep_days:
-        summary["dropped_days"] = clear.drop_days(run, keep_days=arguments.keep_days)
+        summary["dropped_days"] = levels.drop_days(run, keep_days=arguments.keep_days)
     if log is not None or arguments.compact or arguments.keep_days:
         summary["deleted_files"] = clear.clear(run, grace=timedelta(hours=arguments.grace_hours), log=log)
     return summary
@@ -147,17 +155,36 @@ def _merge_counts(what: str, merged: "Merged") -> dict[str, object]:
     }
 
 
+def _to_compact(arguments: argparse.Namespace, manifest: Manifest, at: datetime) -> list[list[ArchiveFile]]:
+    """Returns the files that a run at this time would compact, in groups."""
+    if arguments.compact == MINOR:
+        return to_merge_newest(manifest)
+    if arguments.compact == LEVELS:
+        return to_level(manifest, open_day(at))
+    return to_merge(manifest, _before(arguments, at))
+
+
+def _compact(run: "ArchiveRun", arguments: argparse.Namespace) -> "Merged":
+    from changelog.spark_jobs.archiving import files, levels  # noqa: PLC0415
+
+    if arguments.compact == MINOR:
+        return files.compact_newest(run)
+    if arguments.compact == LEVELS:
+        return levels.compact_levels(run, before=open_day(run.at))
+    return files.compact(run, before=_before(arguments, run.at))
+
+
 def _before(arguments: argparse.Namespace, at: datetime) -> date:
-    """Returns the first day that is not compacted."""
+    """Returns the first day whose files are not merged."""
     return date.max if arguments.compact == ALL else open_day(at)
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
     """Returns the first day of a file log that is not archived; None for the first day that is not closed."""
-    return date.max if arguments.compact == ALL else None
+    return date.max if arguments.compact in (ALL, MINOR) else None
 
 
-def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> Store | None:
+def _store(arguments: argparse.Namespace, config: Config, spark: "SparkSession | None" = None) -> FolderStore | None:
     """Returns the archive's store. Returns None if the store can be reached only with a session and `spark` is None."""
     if isinstance(config.sink, FilesConfig):
         for name in ("archive", "continuous", "skip", "accept_lost"):
@@ -190,7 +217,7 @@ def _origin(config: Config) -> str:
 
 def _unread(arguments: argparse.Namespace, config: Config, sink: KafkaConfig, manifest: Manifest) -> "Spans":
     """Returns the spans of committed messages after the manifest's offsets."""
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
         from changelog.spark_jobs.reading import kafka_offsets  # noqa: PLC0415
 
@@ -314,8 +341,8 @@ class MicroBatches:
         self._spans = {part: replace(span, first=span.end, after=span.end) for part, span in spans.items()}
 
     def _next_goal(self) -> "Goal | None":
-        """Returns the next goal, or None if rows up to the checkpoint cannot be read yet. The next micro-batch tries
-        again.
+        """Returns the next goal. Returns None if the changelog has no checkpoint, or if its rows up to its checkpoint
+        cannot be read yet; then the next micro-batch tries again.
         """
         try:
             return self._goals()

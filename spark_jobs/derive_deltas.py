@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from changelog.connectors import failpoints
 from changelog.connectors.config import Config, KafkaConfig
-from changelog.connectors.wiring.sinks import extra_needed
+from changelog.connectors.wiring.sinks import kafka_needed
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
 from changelog.spark_jobs.runner.arguments import path_or_uri, positive, seconds
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from changelog.spark_jobs.deltas.files import DeltaRuns
-    from changelog.spark_jobs.deltas.topics import Topics
+    from changelog.spark_jobs.deltas.topics import DeltaTopics
     from changelog.spark_jobs.reading.where import Archive, Files
 
 
@@ -95,7 +95,7 @@ def _plan(arguments: argparse.Namespace, config: Config) -> Mapping[str, object]
 
             plan["behind"] = newest(store_of(output)).last
         return plan
-    with extra_needed():
+    with kafka_needed():
         from changelog.spark_jobs.deltas.topics import committed  # noqa: PLC0415
 
         topics = _topics(arguments, config)
@@ -109,7 +109,7 @@ def _run(spark: "SparkSession", arguments: argparse.Namespace, config: Config) -
     _refuse_mixed(arguments, config)
     if _of_files(arguments, config):
         return _run_files(spark, arguments, config)
-    with extra_needed():
+    with kafka_needed():
         return _run_kafka(spark, arguments, config)
 
 
@@ -127,13 +127,13 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
     for_kafka = ["checkpoint", "continuous", "accept_lost"]
     names = {"first": "from", "last": "to", "accept_lost": "accept-lost"}
     of_files = _of_files(arguments, config)
-    wrong, needed = (for_kafka, "output") if of_files else (for_files, "checkpoint")
+    wrong, option = (for_kafka, "output") if of_files else (for_files, "checkpoint")
     where = "a file log or an archive" if of_files else "a changelog on Kafka"
     for name in wrong:
         if getattr(arguments, name):
             raise ChangelogError(Kind.USAGE, f"--{names.get(name, name)} is not for {where}", hint="see --help")
-    if not getattr(arguments, needed):
-        raise ChangelogError(Kind.USAGE, f"--{needed} is missing", hint=f"{where} needs it: --{needed} PATH")
+    if not getattr(arguments, option):
+        raise ChangelogError(Kind.USAGE, f"--{option} is missing", hint=f"{where} needs it: --{option} PATH")
     if arguments.first and arguments.last and arguments.first > arguments.last:
         raise ChangelogError(Kind.USAGE, "--from is after --to", hint="exchange them")
 
@@ -206,13 +206,13 @@ def _path(config: Config) -> Path:
 # Kafka
 
 
-def _topics(arguments: argparse.Namespace, config: Config) -> "Topics":
+def _topics(arguments: argparse.Namespace, config: Config) -> "DeltaTopics":
     from changelog.connectors.wiring import kafka  # noqa: PLC0415
-    from changelog.spark_jobs.deltas.topics import Topics  # noqa: PLC0415
+    from changelog.spark_jobs.deltas.topics import DeltaTopics  # noqa: PLC0415
 
     sink = config.sink
     assert isinstance(sink, KafkaConfig)
-    return Topics(
+    return DeltaTopics(
         client=kafka.client(sink),
         prefix=config.prefix,
         entities=arguments.entity,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from changelog.connectors.config import Config, FilesConfig, ViewConfig, secret_of
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-from changelog.spark_jobs.runner.arguments import folder, moment, path_or_uri
+from changelog.spark_jobs.runner.arguments import add_state_options, folder, path_or_uri
 from changelog.spark_jobs.runner.job import DONE, Job, main
 from changelog.spark_jobs.storage.open_store import store_of
 from changelog.spark_jobs.views import to_postgres
@@ -48,18 +48,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dsn", metavar="env:NAME|file:PATH", help="where to find the connection string for --output postgres"
     )
-    parser.add_argument(
-        "--as-of",
-        type=moment,
-        metavar="POSITION|TIME",
-        help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
-    )
-    parser.add_argument(
-        "--archive",
-        type=path_or_uri,
-        metavar="PATH",
-        help="read the archive at PATH instead of the configured changelog",
-    )
+    add_state_options(parser)
     parser.add_argument("--schemas", type=folder, metavar="DIR", help="take the columns from DIR/ENTITY.avsc")
     parser.add_argument("--where", metavar="SQL", help="only rows that match this condition on the view's columns")
     parser.add_argument("--raw", action="store_true", help="write all columns as text, exactly as published")
@@ -94,11 +83,11 @@ def _refuse_mixed(arguments: argparse.Namespace, config: Config) -> None:
             Kind.USAGE, "--where does not work with --view", hint=f"see `where` in [views.{arguments.view}]"
         )
     if arguments.view is not None and arguments.view not in config.views:
-        known = ", ".join(sorted(config.views)) or "none"
+        names = ", ".join(sorted(config.views)) or "none"
         raise ChangelogError(
             Kind.USAGE,
             f"the configuration has no view {arguments.view}",
-            hint=f"add [views.{arguments.view}]; the configuration has: {known}",
+            hint=f"add [views.{arguments.view}]; the configuration has: {names}",
         )
     _table(arguments)
 

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from changelog.connectors.servers.kafka import Broker, temporary_broker
-from changelog.connectors.servers.mysql import Server as MysqlServer
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.mysql import MysqlServer
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from tests.campaigns._forked import Nursery
 from tests.campaigns._service import LEAN, Service
 from tests.servers import SETTINGS, fetched, fresh_database, java_needed, kafka_lib, postgres_bin
@@ -25,6 +25,17 @@ from tests.servers.mysql import mysql_server as running_mysql_server
 from tests.servers.registry import Registry, temporary_registry
 
 SEED_VARIABLE = "CHANGELOG_TEST_SEED"
+
+TERMINAL_VARIABLES = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR_FORCE",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+)
+"""Variables that change what a program prints for people. Tests must not depend on who runs them."""
 
 SERVER_PROGRAMS = {"initdb", "java", "mariadbd", "mysqld", "node", "postgres", "spark-submit"}
 """Programs that start servers, Spark or browsers (Playwright's driver is a node)."""
@@ -39,14 +50,16 @@ workers may each start a broker.
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Fixes one seed for the run, also for Hypothesis. The workers of xdist inherit the seed."""
+    """Fixes one seed for the run, also for Hypothesis, and forgets the terminal. The workers of xdist inherit both."""
     seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
+    for variable in TERMINAL_VARIABLES:
+        os.environ.pop(variable, None)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = int(seed)
     set_hypothesis_home_dir(config.rootpath / ".cache" / "hypothesis")
     # These checks depend on how busy the machine is and on the random examples, so they would fail at random.
     luck = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    settings.register_profile("suite", deadline=None, suppress_health_check=luck)
+    settings.register_profile("suite", max_examples=50, deadline=None, suppress_health_check=luck)
     settings.load_profile("suite")
     config.pluginmanager.register(UnrequestedServers())
     Service.nursery = Nursery({**LEAN, "PYTHONUNBUFFERED": "1"})
@@ -132,7 +145,7 @@ def postgres(version: int) -> Any:
     """Returns a fixture: a PostgreSQL of this version, which runs until the session ends."""
 
     @pytest.fixture(scope="session")
-    def running(starts_servers: None) -> Iterator[Server]:
+    def running(starts_servers: None) -> Iterator[PostgresServer]:
         with temporary_server(postgres_bin(version), settings=SETTINGS) as server:
             yield server
 
@@ -159,21 +172,21 @@ def registry(starts_servers: None) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def database(server: Server) -> Iterator[str]:
+def database(server: PostgresServer) -> Iterator[str]:
     """The connection string of a fresh database of `server`."""
     with fresh_database(server) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def database_14(server_14: Server) -> Iterator[str]:
+def database_14(server_14: PostgresServer) -> Iterator[str]:
     """The connection string of a fresh database of `server_14`."""
     with fresh_database(server_14) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def database_15(server_15: Server) -> Iterator[str]:
+def database_15(server_15: PostgresServer) -> Iterator[str]:
     """The connection string of a fresh database of `server_15`."""
     with fresh_database(server_15) as dsn:
         yield dsn

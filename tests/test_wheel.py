@@ -21,7 +21,7 @@ import pytest
 
 from changelog.connectors.debezium.launch import OWN_JAR
 from changelog.connectors.servers.kafka import temporary_broker
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.envelope.columnar import batch
 from changelog.envelope.model import Op
@@ -38,6 +38,7 @@ CHECKOUT = Path(__file__).parents[1]
 JOBS = sorted(file.stem for file in (CHECKOUT / "spark_jobs").glob("*.py") if "\nJOB = Job(" in file.read_text("utf-8"))
 WORK = {
     "archive": ["--compact"],
+    "blame": ["--to", "blame"],
     "derive_deltas": ["--output", "deltas"],
 }
 """Each job's arguments for a run over a file log. The jobs that are missing here have tests of their own below."""
@@ -48,7 +49,7 @@ import json, sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import connectors, envelope, schemas, spark_jobs
+import changelog, connectors, envelope, schemas, spark_jobs
 from changelog.connectors.producer import ChangelogProducer, Event
 from changelog.connectors.sinks.files.log import read_log
 from changelog.envelope.model import Stamp
@@ -62,6 +63,7 @@ print(json.dumps({
     "owners": [package.OWNER for package in (connectors, envelope, schemas, spark_jobs)],
     "stamp": json.loads(content(Stamp(service_name="web", api_version="v3", identifier="req-1"))),
     "rows": sum(batch.num_rows for batch in read_log(Path(log))),
+    "changes": len(list(changelog.open(log).changes())),
 }))
 """
 """A program of an application: it makes a stamp, publishes an event and reads the changelog."""
@@ -163,6 +165,15 @@ def test_the_wheel_holds_our_part_of_debezium_and_no_jar_of_debezium(installed: 
     )
 
 
+def test_the_wheel_holds_the_pages_of_the_console(installed: Path) -> None:
+    (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".py")}
+    console = CHECKOUT / "connectors" / "console"
+    files = [file for folder in ("templates", "static") for file in (console / folder).iterdir()]
+    assert len(files) > 10
+    assert {f"changelog/{file.relative_to(CHECKOUT)}" for file in files} <= held
+
+
 def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
     run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", empty, cwd=CHECKOUT)
     (archive,) = empty.glob("changelog_publisher-*.tar.gz")
@@ -170,6 +181,18 @@ def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) ->
         paths = [Path(*Path(name).parts[1:]) for name in files.getnames()]
     assert {path.parts[0] for path in paths if len(path.parts) > 1} == {"changelog"}
     assert any(path.name == "Encoder.java" for path in paths)
+
+
+def test_the_wheel_of_stamps_works_without_any_other_package(empty: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", empty, cwd=CHECKOUT / "stamps")
+    (wheel,) = empty.glob("changelog_stamps-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"changelog_stamps"}
+    assert "changelog_stamps/py.typed" in names
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); from changelog_stamps import stamp, sqlcommenter, web; print('ok')"
+    )
+    assert run(sys.executable, "-I", "-S", "-W", "error", "-c", code, wheel, cwd=empty) == "ok\n"
 
 
 def test_the_command_prints_its_usage(installed: Path, empty: Path) -> None:
@@ -260,7 +283,7 @@ def test_a_job_runs_where_an_application_has_packages_with_our_names(
 
 
 def test_the_comparison_is_submitted_from_an_empty_folder(
-    installed: Path, server: Server, empty: Path, tmp_path_factory: pytest.TempPathFactory
+    installed: Path, server: PostgresServer, empty: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     java_needed()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -314,7 +337,7 @@ def test_an_application_whose_packages_have_our_names_stamps_publishes_and_reads
         assert ids(read(broker, "application.viewed")) == ["e-1"]
     stamp = {"serviceName": "web", "apiVersion": "v3", "identifier": "req-1"}
     owners = ["the application"] * len(OURS)
-    assert json.loads(output.splitlines()[-1]) == {"owners": owners, "stamp": stamp, "rows": 2}
+    assert json.loads(output.splitlines()[-1]) == {"owners": owners, "stamp": stamp, "rows": 2, "changes": 2}
 
 
 @pytest.mark.usefixtures("starts_servers")

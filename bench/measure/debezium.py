@@ -11,7 +11,7 @@ from bench.measure import binlog
 from bench.measure.publishers import START_S_MAX, Workspace, end, last_line, launch
 from bench.measure.topic import Topic
 from changelog.connectors.java import find_java
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from changelog.connectors.servers.unprivileged import free_port
 
 WORKER = {
@@ -119,7 +119,7 @@ class PostgresDebezium(_Debezium):
 class MysqlDebezium(_Debezium):
     """Debezium's connector for MySQL, or that for MariaDB."""
 
-    def __init__(self, workspace: Workspace, jars: Path, server: Server, *, heap: str = HEAP) -> None:
+    def __init__(self, workspace: Workspace, jars: Path, server: MysqlServer, *, heap: str = HEAP) -> None:
         self._server = server
         connector = {
             **MYSQL_CONNECTORS[server.flavour],

@@ -17,7 +17,7 @@ import pyarrow as pa
 from changelog.connectors.commands.run import COLLECT_EVERY
 from changelog.connectors.service.loop import Cadence, Observer, publish
 from changelog.connectors.sinks import Sink
-from changelog.connectors.sources import Recover, Source
+from changelog.connectors.sources import ChangeSource, Recover
 from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
@@ -106,7 +106,7 @@ class _StopAt(Observer):
 
 
 def drain(
-    open_source: Callable[[Recover], Source],
+    open_source: Callable[[Recover], ChangeSource],
     sink: Sink,
     reached: Callable[[Checkpoint, int], bool],
     state: BeforeImages | None = None,

@@ -6,9 +6,8 @@ from typing import Protocol
 
 import psycopg
 
-from changelog.connectors.servers.mysql import Flavour, temporary_server
-from changelog.connectors.servers.mysql import Server as MysqlServer
-from changelog.connectors.servers.postgres import Server as PostgresServer
+from changelog.connectors.servers.mysql import Flavour, MysqlServer, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.servers.postgres import temporary_server as temporary_postgres
 from changelog.connectors.sources.mysql.admin.server_log import end_coordinate
 from changelog.connectors.sources.mysql.settings import Settings

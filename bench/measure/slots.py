@@ -6,7 +6,7 @@ from typing import Final
 
 import psycopg
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn, through_text
 from changelog.envelope.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ def end_of_backlog(connection: psycopg.Connection) -> str:
 
 
 @contextmanager
-def slot_to_drain(server: Server) -> Iterator[None]:
+def slot_to_drain(server: PostgresServer) -> Iterator[None]:
     """Creates the slot `DRAINED`, and drops it at the end of the `with` block."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (BASE, DRAINED))

@@ -24,7 +24,7 @@ from changelog.connectors.capture.assembly.assembled import Assembled
 from changelog.connectors.capture.rows.row_records import Change
 from changelog.connectors.capture.tables.repairs import Reached, Repairs, obey, returned
 from changelog.connectors.capture.tables.table_progress import from_start, is_complete, restated
-from changelog.connectors.capture.throttled_warnings import Ignored
+from changelog.connectors.capture.throttled_warnings import IgnoredSignals
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
@@ -43,7 +43,7 @@ that belong to this epoch.
 
 
 def resumed(
-    stored: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     entities: Sequence[Entity],
     *,
     through: str,
@@ -51,25 +51,25 @@ def resumed(
     settings: Mapping[str, Any],
     source: Mapping[str, Any],
     joined: bool,
-    held: Callable[[], Collection[str]],
+    held_entities: Callable[[], Collection[str]],
 ) -> Checkpoint:
-    """Returns the checkpoint with which a source opens: `stored`, or that of a new changelog, brought up to date.
+    """Returns the checkpoint with which a source opens: `checkpoint`, or that of a new changelog, brought up to date.
 
     `through`, `epoch`, `settings` and `source` replace the stored members. The tables of entities without stored
     windows (the progress of table reads) will be read. `joined` says that the log continues the log from which the
-    changelog was made; if it does not, a table that is not complete is read from its start. `held` returns the entities
-    that have rows in the changelog, including entities that are no longer configured; `held` is called only if entities
-    were added. If an added entity has rows in the changelog, it was configured earlier, and its table may have lost
-    rows since then. So a sweep searches the changelog for keys that the table lacks.
+    changelog was made; if it does not, a table that is not complete is read from its start. `held_entities` returns the
+    entities that have rows in the changelog, including entities that are no longer configured; `held_entities` is
+    called only if entities were added. If an added entity has rows in the changelog, it was configured earlier, and its
+    table may have lost rows since then. So a sweep searches the changelog for keys that the table lacks.
     """
-    windows = {} if stored is None else stored.windows
+    windows = {} if checkpoint is None else checkpoint.windows
     if not joined:
         windows = {name: from_start(entry) for name, entry in windows.items()}
-    base = replace(stored or Checkpoint(position=None, through=through, epoch=epoch), through=through, epoch=epoch)
+    base = replace(checkpoint or Checkpoint(position=None, through=through, epoch=epoch), through=through, epoch=epoch)
     repairs = Repairs.parse(base.repairs).of(settings)
     added = [entity.name for entity in entities if entity.name not in windows]
-    if stored is not None and added:
-        repairs = returned(repairs, {*held()}.intersection(added), base.complete_before)
+    if checkpoint is not None and added:
+        repairs = returned(repairs, {*held_entities()}.intersection(added), base.complete_before)
     return replace(
         base,
         windows={entity.name: windows.get(entity.name, {"complete": False}) for entity in entities},
@@ -104,7 +104,7 @@ class Checkpointing:
         """The present checkpoint. A source replaces the members that only it understands."""
         self.replanned: set[str] = set()
         """The entities whose plan has changed since this opening."""
-        self.signals = Ignored()
+        self.signals = IgnoredSignals()
         self._repairs = Repairs.parse(checkpoint.repairs)
         self._opened = self._confirmed = self._repairs.revision
         self._interrupted = False
@@ -169,15 +169,15 @@ class Checkpointing:
         for content, change, number in assembled.signals:
             self.obey(content, change, number)
 
-    def progress(self, read: Mapping[str, Any], reached: Reached) -> None:
+    def progress(self, tables: Mapping[str, Any], reached: Reached) -> None:
         """Records the progress of table reads and repairs.
 
-        `read` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` has the progress
+        `tables` has the entries of the tables by entity, as `Windows.progress` returns them. `reached` has the progress
         of the repairs, without the entities in `replanned`.
         """
         windows = {
-            entity: stored if is_complete(stored) or entity in self.replanned else read.get(entity, stored)
-            for entity, stored in self.checkpoint.windows.items()
+            entity: entry if is_complete(entry) or entity in self.replanned else tables.get(entity, entry)
+            for entity, entry in self.checkpoint.windows.items()
         }
         self._repairs = self._repairs.progressed(windows, reached)
         self._put(windows)
@@ -199,13 +199,13 @@ class Checkpointing:
             self._restate(version)
 
     def _restate(self, version: Version) -> None:
-        read = version.entity not in self._asking
-        if read:
+        reads_table = version.entity not in self._asking
+        if reads_table:
             self._repairs = self._repairs.anew()
             self.replanned.add(version.entity)
         windows = self.checkpoint.windows
-        stored = restated(windows[version.entity], version.restated, read=read)
-        self._put({**windows, version.entity: stored})
+        progress = restated(windows[version.entity], version.restated, reads_table=reads_table)
+        self._put({**windows, version.entity: progress})
 
     def obey(self, content: bytes, change: Change, number: int) -> None:
         """Obeys a message if it is a valid signal to this service.

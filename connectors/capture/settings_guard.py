@@ -20,23 +20,23 @@ def shapes_of(entities: Sequence[Entity], *, codec: str, hmac_key: bytes) -> dic
     return {entity.name: {**entity.shape(), "mask_id": mask_id(entity.masks, hmac_key), **coded} for entity in entities}
 
 
-def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
+def check_settings(checkpoint: Checkpoint | None, shapes: Mapping[str, Mapping[str, object]], *, accept: bool) -> None:
     """Raises ChangelogError (SETTINGS) if `shapes` differs from the settings that the changelog was written with.
 
     New entities are allowed. With `accept`, changes are allowed too, unless the changelog ends inside a transaction.
     """
-    if stored is None:
+    if checkpoint is None:
         return
     changes = [
         f"entity {name} was removed"
         if name not in shapes
         else f"entity {name} has other settings: {_differences(stored_shape, shapes[name])}"
-        for name, stored_shape in stored.settings.items()
+        for name, stored_shape in checkpoint.settings.items()
         if shapes.get(name) != stored_shape
     ]
     if not changes:
         return
-    if stored.partial:
+    if checkpoint.partial:
         raise ChangelogError(
             Kind.SETTINGS,
             f"{'; '.join(changes)}, while a transaction is half published",
@@ -46,7 +46,7 @@ def check_settings(stored: Checkpoint | None, shapes: Mapping[str, Mapping[str, 
     if not accept:
         repartitioned = any(
             shapes.get(name) and _partitioning(stored_shape) != _partitioning(shapes[name])
-            for name, stored_shape in stored.settings.items()
+            for name, stored_shape in checkpoint.settings.items()
         )
         note = (
             ", and a key's rows may be in two partitions, where only their positions tell the order"

@@ -27,7 +27,7 @@ number of problems would have no limit.
 _log = structlog.get_logger("source")
 
 
-class Ignored:
+class IgnoredSignals:
     """Counts ignored signals: invalid ones, wrongly signed ones, and those for something that does not exist."""
 
     def __init__(self) -> None:

@@ -6,12 +6,12 @@ from contextlib import closing
 from dataclasses import replace
 
 from changelog.connectors import config
-from changelog.connectors.commands.status import probe
 from changelog.connectors.config import Config, FilesConfig
 from changelog.connectors.sinks.files.layout import find_recovery
 from changelog.connectors.terminal import say
 from changelog.connectors.wiring.sinks import open_log, open_sink
 from changelog.connectors.wiring.sources import database
+from changelog.connectors.wiring.status import probe
 from changelog.envelope.checkpoint import Checkpoint, Stop
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position

@@ -18,7 +18,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from changelog.connectors import config, show
-from changelog.connectors.commands.status import probe
 from changelog.connectors.config import Config, FilesConfig, KafkaConfig
 from changelog.connectors.extras import installation
 from changelog.connectors.findings import Finding, Status
@@ -26,8 +25,9 @@ from changelog.connectors.sources import Database, TableInfo
 from changelog.connectors.terminal import safe
 from changelog.connectors.wiring import entities
 from changelog.connectors.wiring.entities import table_text
-from changelog.connectors.wiring.sinks import extra_needed, open_log
+from changelog.connectors.wiring.sinks import kafka_needed, open_log
 from changelog.connectors.wiring.sources import database
+from changelog.connectors.wiring.status import probe
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError
@@ -77,18 +77,18 @@ def all_findings(source: Database, settings: Config) -> list[Finding]:
             Finding(name="entities", status="fail", message=line.strip(), hint=error.hint)
             for line in error.message.splitlines()
         ]
-    stored, stored_at = _stored(settings)
+    checkpoint, stored_at = _stored(settings)
     hold, answers = source.hold(), probe(settings)
     running = bool(answers) or (hold is not None and hold.reader is not None)
     lag_s = answers.get("lag_seconds", None if stored_at is None else time.time() - stored_at)
-    entity_names = () if stored is None else stored.settings.keys()
+    entity_names = () if checkpoint is None else checkpoint.settings.keys()
     sink = sink_findings(settings, resolved, running=running, begun_entities=entity_names, lag_s=lag_s)
-    stop_results = [] if stored is None or running else stop_findings(stored)
+    stop_results = [] if checkpoint is None or running else stop_findings(checkpoint)
     ahead_s = source.clock_ahead_s()
     clocks = [] if ahead_s is None else [clock_finding(ahead_s)]
     state = () if settings.state is None else state_findings(settings.state.path)
     other_findings = [tables_finding(resolved, tables), *clocks, *unresolved]
-    return [*source.check(resolved, stored), *other_findings, *sink, *state, *stop_results]
+    return [*source.check(resolved, checkpoint), *other_findings, *sink, *state, *stop_results]
 
 
 def tables_finding(resolved: Sequence[Entity], tables: Sequence[TableInfo]) -> Finding:
@@ -119,14 +119,14 @@ def clock_finding(ahead_s: float) -> Finding:
     )
 
 
-def stop_findings(stored: Checkpoint) -> Iterator[Finding]:
+def stop_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """If the service stopped at a change, yields one finding, which says whether it would stop there again."""
-    stop = stored.stop
+    stop = checkpoint.stop
     if stop is None:
         return
     at = f"the service stopped at {stop.position}"
-    decision = stored.decisions.at(stop.position)
-    if decision in stop.choices or stop.altered in stored.accepted:
+    decision = checkpoint.decisions.at(stop.position)
+    if decision in stop.choices or stop.altered in checkpoint.accepted:
         yield Finding(name="stop", status="ok", message=f"{at}; that change is now accepted")
     else:
         hint = f"{stop.hint}; if the cause has been removed since then, start the service"
@@ -144,10 +144,12 @@ def sink_findings(
     if isinstance(settings.sink, FilesConfig):
         yield from folder_findings(settings.sink.path, "sink")
         return
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
-        yield from kafka.findings(settings, settings.sink, resolved, running=running, begun=begun_entities, lag_s=lag_s)
+        yield from kafka.findings(
+            settings, settings.sink, resolved, running=running, begun_entities=begun_entities, lag_s=lag_s
+        )
         if settings.sink.registry is not None and resolved:
             yield from registry_findings(settings, settings.sink)
 

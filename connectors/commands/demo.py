@@ -2,12 +2,16 @@
 
 import argparse
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 from changelog.connectors import config, demo, show
+from changelog.connectors.commands import console
 from changelog.connectors.demo import postgres
 from changelog.connectors.demo.database import OpenDatabase
 from changelog.connectors.demo.stage import DemoStage, FileStage
+from changelog.connectors.terminal import say
 from changelog.connectors.wiring import sinks, sources
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -41,13 +45,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the demo. Nothing that it started is still running afterwards."""
-    tell(arguments)
+    file = tell(arguments)
+    if file is not None:
+        show_console(file)
     return 0
 
 
-def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> None:
-    """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs."""
-    demo.run(
+def show_console(file: Path) -> None:
+    """Opens the console of the demo's configuration file on a free port, and prints its address.
+
+    On a terminal, waits with it until Ctrl-C. Elsewhere, nobody could end it, so it is closed at once.
+    """
+    settings = config.load(file, os.environ)
+    free_port = settings.console.model_copy(update={"port": 0})
+    try:
+        with console.opened(settings.model_copy(update={"console": free_port}), logs_requests=False) as serving:
+            say(f"\nThe console shows what happened to a row, and who did it: {serving.address}")
+            if sys.stdout.isatty():
+                say("Ctrl-C ends it.")
+                with suppress(KeyboardInterrupt):
+                    serving.run()
+            else:
+                say("It is closed again, because this is no terminal on which Ctrl-C could end it.")
+    except ChangelogError as error:
+        if error.kind is not Kind.USAGE:
+            raise
+        say(f"\nThe console is missing here: {error}")
+
+
+def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> Path | None:
+    """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs.
+
+    Returns the demo's configuration file, None if its changelog can no longer be read.
+    """
+    return demo.run(
         show.console(),
         open_database=_opened(arguments),
         stage=_stage(arguments),
@@ -74,7 +105,7 @@ def _stage(arguments: argparse.Namespace) -> DemoStage:
         if arguments.bootstrap_servers is not None:
             raise ChangelogError(Kind.USAGE, "--bootstrap-servers needs --kafka", hint="give both")
         return FileStage()
-    with sinks.extra_needed():
+    with sinks.kafka_needed():
         from changelog.connectors.demo.kafka import KafkaStage  # noqa: PLC0415
 
         return KafkaStage(arguments.bootstrap_servers)

@@ -10,7 +10,7 @@ from changelog.connectors.commands.accept import refuse_running
 from changelog.connectors.config import Config, FilesConfig, KafkaConfig
 from changelog.connectors.sources import Database, Remnant
 from changelog.connectors.terminal import say
-from changelog.connectors.wiring.sinks import extra_needed, open_log
+from changelog.connectors.wiring.sinks import kafka_needed, open_log
 from changelog.connectors.wiring.sources import database, read_entities
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -108,7 +108,7 @@ def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
     try:
         checkpoint = open_log(settings).checkpoint()
         names |= set() if checkpoint is None else checkpoint.settings.keys()
-        with extra_needed():
+        with kafka_needed():
             from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
             topics = kafka.topics_left(settings, settings.sink, sorted(names))
@@ -120,7 +120,7 @@ def _read_kafka(settings: Config, source: Database) -> KafkaRemnants:
 def _drop_on_kafka(
     settings: Config, sink: KafkaConfig, on_kafka: KafkaRemnants, *, topics: bool, positions: bool
 ) -> None:
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         if topics and on_kafka.topics:

@@ -1,55 +1,108 @@
-"""`changelog history`: prints all changes of one key of an entity."""
+"""`changelog history`: prints all changes of one key of an entity, or the key's state at a moment."""
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from rich.text import Text
 
 from changelog.connectors import config, show
 from changelog.connectors.commands import choosing
-from changelog.connectors.commands.tail import message_line
+from changelog.connectors.history import as_json
+from changelog.connectors.history.key_blame import KeyState, key_state
+from changelog.connectors.history.key_history import key_history
+from changelog.connectors.history.refusals import moment_text
+from changelog.connectors.rendering.show_state import state
 from changelog.connectors.sinks import Log
-from changelog.connectors.terminal import safe
+from changelog.connectors.terminal import json_line, safe
 from changelog.connectors.wiring.sinks import open_log, read_gaps, refuse_other_envelope
-from changelog.envelope.columnar import batch
 from changelog.envelope.entity import GAPS, OF_CHANGELOG
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import key_text
 from changelog.envelope.model import Op, Record, position_of
 
+_DELETES: Final = frozenset({Op.DELETE, Op.TRUNCATE})
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `changelog history`."""
-    parser.add_argument("entity", metavar="ENTITY", help="the entity")
-    parser.add_argument("key", nargs="+", metavar="KEY", help="the key: one value for each column of the key")
+    choosing.add_key(parser)
+    parser.add_argument(
+        "--at",
+        type=choosing.when,
+        metavar="WHEN",
+        help=f"show the state as of WHEN, and the change that made it; WHEN is {choosing.MOMENT_FORM}",
+    )
     choosing.add_arguments(parser)
+    parser.add_argument("--patch", action="store_true", help="show each change as a JSON Patch (RFC 6902)")
     parser.add_argument("--json", action="store_true", help="print each message as one line of JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the changes of the key in their order, and the gaps between them in which changes may have been lost."""
+    choice = choosing.choice_of(arguments)
+    if arguments.at is not None and choice is not None:
+        raise ChangelogError(
+            Kind.USAGE,
+            "--at shows the state at one moment, and takes no filter of changes",
+            hint="leave out --at, or --since, --until, --service, --identifier and --column",
+        )
     settings = config.load(arguments.config, os.environ)
     if arguments.entity not in OF_CHANGELOG:
         refuse_other_envelope(settings, "`changelog history`")
     log = open_log(settings)
     entity, key = arguments.entity, key_text(arguments.key)
-    changes = [record for rows in log.read(entity=entity, key=key) for record in batch.records(rows)]
-    if not changes:
-        _refuse_part_of_a_key(log, entity, arguments.key)
-        raise ChangelogError(Kind.USAGE, f"{log.where} has no change of {entity} {safe(key)}")
-    gone = changes[-1].envelope.provenance.source.op is Op.DELETE  # even if the options leave this change out
-    changes = list(filter(choosing.choice_of(arguments), changes))
+    if arguments.at is not None:
+        _print_state(arguments, key, key_state(log, entity, key, at=arguments.at))
+        return 0
+    everything = key_history(log, entity, key)
+    is_gone = everything[-1].envelope.provenance.source.op in _DELETES  # even if the options leave this change out
+    changes = list(filter(choice, everything))
     records = _with_gaps(log, changes) if changes else []
+    form = _form(arguments)
     if arguments.json:
         for record in records:
-            print(message_line(record))
+            print(json_line(form.message(record)))
         return 0
     console = show.console()
-    console.print(_title(entity, key, changes, gone=gone))
-    for line in show.history(records):
+    console.print(_title(entity, key, changes, is_gone=is_gone))
+    for line in show.history(records, key=key, render=form.render):
         console.print(line)
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """The form in which changes are shown: to programs, and to people."""
+
+    message: Callable[[Record], bytes]
+    render: show.RenderChange
+
+
+def _form(arguments: argparse.Namespace) -> _Form:
+    if not arguments.patch:
+        return _Form(message=as_json.message, render=show.record)
+    from changelog.connectors.history.patch_json import patch_message  # noqa: PLC0415, only --patch needs them
+    from changelog.connectors.rendering.show_patch import patch  # noqa: PLC0415
+
+    return _Form(message=patch_message, render=patch)
+
+
+def _print_state(arguments: argparse.Namespace, key: str, row: KeyState) -> None:
+    """Prints the state of a key at a moment, and the change that made it."""
+    form = _form(arguments)
+    if arguments.json:
+        print(json_line(as_json.state(row, form.message(row.change))))
+        return
+    console = show.console()
+    title = Text(f"{arguments.entity} {safe(key)}", style="bold")
+    console.print(title.append(f"  as of {moment_text(arguments.at)}\n", style="not bold"))
+    for part in state(row.blame, width=console.width):
+        console.print(part)
+    console.print("\nmade by this change:", style="dim")
+    console.print(form.render(row.change, subject=False))
 
 
 def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
@@ -64,36 +117,16 @@ def _with_gaps(log: Log, changes: Sequence[Record]) -> list[Record]:
     return sorted([*changes, *gaps], key=position_of)
 
 
-def _refuse_part_of_a_key(log: Log, entity: str, values: Sequence[str]) -> None:
-    """Raises ChangelogError (USAGE) if there are fewer or more values than the key has columns."""
-    checkpoint = log.checkpoint()
-    columns = [] if checkpoint is None else checkpoint.settings.get(entity, {}).get("key", [])
-    if columns and len(columns) != len(values):
-        raise ChangelogError(
-            Kind.USAGE,
-            f"the key of {entity} has {_counted(len(columns), 'column')}, not {len(values)}",
-            hint=f"give the values of {', '.join(columns)}, in this order",
-        )
-
-
-def _title(entity: str, key: str, changes: Sequence[Record], *, gone: bool) -> Text:
+def _title(entity: str, key: str, changes: Sequence[Record], *, is_gone: bool) -> Text:
     title = Text(f"{entity} {safe(key)}", style="bold")
-    title.append(f"  {_counted(len(changes), 'change')}", style="not bold")
-    sources = [record.envelope.provenance.source for record in changes]
-    if sources:
-        stamps = [
-            change.envelope.provenance for change in changes if change.envelope.provenance.source.op is not Op.READ
-        ]
-        services = dict.fromkeys(provenance.stamp.service_name for provenance in stamps)
-        if services:
-            title.append(safe(f" by {', '.join(services)}"), style="not bold")
-        if len(sources) > 1:
-            span = sources[-1].committed_at - sources[0].committed_at
-            title.append(f" in {show.duration(span)}", style="not bold")
-        if gone:
-            title.append("; it is gone now", style="not bold red")
+    title.append(f"  {show.counted(len(changes), 'change')}", style="not bold")
+    provenances = [record.envelope.provenance for record in changes]
+    services = dict.fromkeys(item.stamp.service_name for item in provenances if item.source.op is not Op.READ)
+    if services:
+        title.append(safe(f" by {', '.join(services)}"), style="not bold")
+    if len(provenances) > 1:
+        span = provenances[-1].source.committed_at - provenances[0].source.committed_at
+        title.append(f" in {show.duration(span)}", style="not bold")
+    if provenances and is_gone:
+        title.append("; it is gone now", style="not bold red")
     return title.append("\n")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

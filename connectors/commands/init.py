@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from changelog.connectors import config, show
 from changelog.connectors.config import TopicsConfig
 from changelog.connectors.permissions import DATA_FILE, make_file
 from changelog.connectors.schema_files.generated import FOLDER, FileOutcome, generate
-from changelog.connectors.sources import TableInfo
+from changelog.connectors.sources import TableInfo, TableName
 from changelog.connectors.sources.candidates import Candidate
 from changelog.connectors.terminal import safe
 from changelog.connectors.wiring.entities import entity_name, matches, resolve, table_text
@@ -96,29 +96,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sink", choices=("files", "kafka"), default="files", help="where the changelog goes")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="with --sink kafka, the brokers")
     parser.add_argument("--force", action="store_true", help="overwrite an existing configuration")
-    parser.add_argument(
+    scripts = parser.add_mutually_exclusive_group()
+    scripts.add_argument(
         "--event-trigger",
         action="store_true",
         help="PostgreSQL: only print the SQL of an event trigger that tells the service of DDL",
     )
-    parser.add_argument(
+    scripts.add_argument(
         "--grants",
         action="store_true",
         help="only print SQL that creates the roles or accounts of the service and gives them rights on the "
         "configured tables, or on those that --tables names",
+    )
+    scripts.add_argument(
+        "--stamps",
+        action="store_true",
+        help="PostgreSQL: only print the SQL of triggers that stamp each change of the configured tables, or of those "
+        "that --tables names, with the name of its application",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Writes the configuration, and the schema files beside it, and shows which tables are published.
 
-    With `--event-trigger` or `--grants`, only prints SQL.
+    With `--event-trigger`, `--grants` or `--stamps`, only prints SQL.
     """
     if arguments.event_trigger:
         print(event_trigger_script(arguments.dsn or os.environ.get(DSN_VARIABLE)), end="")
         return 0
     path: Path = arguments.config
-    if path.exists() and not (arguments.force or arguments.grants):
+    if path.exists() and not (arguments.force or _script(arguments)):
         raise ChangelogError(Kind.USAGE, f"{path} already exists", hint="--force overwrites it")
     if (arguments.sink == "kafka") != (arguments.bootstrap_servers is not None):
         raise ChangelogError(Kind.USAGE, "--sink kafka and --bootstrap-servers go together", hint="give both")
@@ -132,9 +139,9 @@ def execute(arguments: argparse.Namespace) -> int:
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
         raise ChangelogError(Kind.USAGE, f"no table of {database} matches {' '.join(patterns)}", hint="see --tables")
-    if arguments.grants:
+    if script := _script(arguments):
         configured = tables if arguments.tables or not path.exists() else _configured(path, dsn, tables)
-        print(source.grants({(table.schema, table.name) for table in configured}))
+        print(script(source, {(table.schema, table.name) for table in configured}))
         return 0
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", database.lower())
     _write(path, config_text(name, source, tables, bootstrap_servers=arguments.bootstrap_servers))
@@ -144,6 +151,13 @@ def execute(arguments: argparse.Namespace) -> int:
         _show_schemas(path.parent / FOLDER, outcomes)
     show.console().print(Text(f"next: export {DSN_VARIABLE}=…, then `changelog check` and `changelog run`"))
     return 0
+
+
+def _script(arguments: argparse.Namespace) -> Callable[[Candidate, Collection[TableName]], str] | None:
+    """Returns what makes the SQL that the arguments request for chosen tables; None if they request none."""
+    if arguments.grants:
+        return lambda source, tables: source.grants(tables)
+    return (lambda source, tables: source.stamps(tables)) if arguments.stamps else None
 
 
 def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
@@ -162,8 +176,8 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
     tables = source.tables(partial(matches, patterns=patterns))
     if not tables:
         raise ChangelogError(Kind.USAGE, f"no table matches {' '.join(patterns)}", hint="see --tables")
-    if arguments.grants:
-        print(source.grants({(table.schema, table.name) for table in tables}))
+    if script := _script(arguments):
+        print(script(source, {(table.schema, table.name) for table in tables}))
         return 0
     section = DEBEZIUM.format(
         connector=_toml(source.connector),
@@ -173,7 +187,8 @@ def _from_topics(arguments: argparse.Namespace, path: Path) -> int:
     if topics.registry is not None:
         section += f"\nregistry = {_toml(topics.registry)}"
     name = arguments.name or re.sub(r"[^a-z0-9_-]+", "_", source.name().lower())
-    _write(path, _config_text(name, section, source.home, tables, arguments.bootstrap_servers))
+    entities = _entities(tables, source.home, source.types)
+    _write(path, _config_text(name, section, entities, arguments.bootstrap_servers))
     _show(path, tables)
     if any(table.usable_key() for table in tables):
         outcomes = generate(config.load(path, os.environ), (), path.parent / FOLDER)
@@ -197,17 +212,24 @@ def config_text(
     With this configuration, the service publishes to Kafka if `bootstrap_servers` are given, otherwise to files.
     """
     section = DSN.format(kind=_toml(source.kind), variable=DSN_VARIABLE)
-    return _config_text(name, section, source.home, tables, bootstrap_servers)
+    return _config_text(name, section, _entities(tables, source.home), bootstrap_servers)
 
 
-def _config_text(name: str, source: str, home: str, tables: Sequence[TableInfo], bootstrap_servers: str | None) -> str:
-    """Returns a configuration whose section `[source]` has the text `source`."""
+def _config_text(name: str, source: str, entities: Iterable[str], bootstrap_servers: str | None) -> str:
+    """Returns a configuration whose section `[source]` has the text `source`. `entities` are the other sections."""
     sink = FILES if bootstrap_servers is None else KAFKA.format(servers=_toml(bootstrap_servers))
     head = HEAD.format(name=_toml(name), source=source, sink=sink)
-    return "\n".join([head, *_entities(tables, home)])
+    return "\n".join([head, *entities])
 
 
-def _entities(tables: Sequence[TableInfo], home: str) -> Iterator[str]:
+def _no_types(_table: TableName) -> Mapping[str, str]:
+    return {}
+
+
+def _entities(
+    tables: Sequence[TableInfo], home: str, types: Callable[[TableName], Mapping[str, str]] = _no_types
+) -> Iterator[str]:
+    """Yields the section of each table. `types` returns the types of its columns that have to be declared."""
     used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
@@ -218,6 +240,7 @@ def _entities(tables: Sequence[TableInfo], home: str) -> Iterator[str]:
             f"table = {_toml(text)}",
             f"key = {_toml(list(key or ['COLUMN']))}",
             "partitions = 1",
+            *_types(types((table.schema, table.name))),
         ]
         if key is None:
             yield f"# {safe(text)} is left out, because it has no key: a unique index on NOT NULL columns, which is"
@@ -225,6 +248,14 @@ def _entities(tables: Sequence[TableInfo], home: str) -> Iterator[str]:
             yield "# lines:"
             lines = [f"# {line}" for line in lines]
         yield "\n".join(lines) + "\n"
+
+
+def _types(types: Mapping[str, str]) -> Iterator[str]:
+    if types:
+        yield "# These types are guessed, because the events carry no schema. Correct those of times, decimals and"
+        yield '# bytes, for example to "MicroTimestamp", "Date", "decimal(12,2)" or "bytes";'
+        yield "# docs/reference/debezium-events.md lists the types."
+        yield "types = { " + ", ".join(f"{_toml(name)} = {_toml(type_)}" for name, type_ in types.items()) + " }"
 
 
 def _free(name: str, used_names: set[str]) -> str:

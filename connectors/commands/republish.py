@@ -70,7 +70,11 @@ def report_keys(file: Path, entity: str) -> Iterator[str]:
     if file.suffix == ".json":
         report = _decoded(file, file.read_bytes(), _Report)
         if report.kind != "changelog-drift-report" or report.keys is None:
-            raise ChangelogError(Kind.USAGE, f"{file} is not a drift report with keys", hint=f"name its {KEYS_FILE}")
+            raise ChangelogError(
+                Kind.USAGE,
+                f"{file} is not a drift report that lists keys",
+                hint=f"name the report.json or the {KEYS_FILE} of a run of `detect_drift` that compared rows",
+            )
         file = file.parent / report.keys
     with file.open("rb") as lines:
         for line_number, line in enumerate(lines, start=1):

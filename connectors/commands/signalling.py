@@ -11,19 +11,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from rich.console import Console
 
 from changelog.connectors.capture.tables.repairs import Repairs, absent_of
-from changelog.connectors.capture.tables.table_progress import pages_read
 from changelog.connectors.config import Config
 from changelog.connectors.sinks import Log, unknown_entity
 from changelog.connectors.sources import Database
 from changelog.connectors.terminal import say
 from changelog.connectors.wiring.sinks import open_log
 from changelog.connectors.wiring.sources import database
+from changelog.connectors.wiring.status import repair_progress
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.signal import Do, Signal
@@ -140,24 +140,6 @@ def checkpoint_with(log: Log, entity: str | None) -> Checkpoint:
     return checkpoint
 
 
-def progress(checkpoint: Checkpoint, entity: str) -> str:
-    """Returns a text for people that says how far the repair of the entity is."""
-    repairs = Repairs.parse(checkpoint.repairs)
-    repair = repairs.open.get(entity)
-    if entity in repairs.paused:
-        return "paused"
-    match None if repair is None else repair.stage:
-        case "table":
-            pages_done, pages = pages_read(checkpoint.windows[entity])
-            return f"the table is read: {100 * pages_done // pages} %"
-        case "keys":
-            assert repair is not None
-            return f"{len(repair.keys):,} keys are looked up"
-        case "sweep":
-            return "the changelog is searched for keys that the table lacks"
-    return "done"
-
-
 def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
     """Waits for the outcome of the signal and returns it.
 
@@ -216,7 +198,7 @@ def _outcome(log: Log, entry: LoggedSignal, tell: Callable[[str], None]) -> Sign
         tell("the service has not read the signal yet")
         return None
     assert entry.signal.entity is not None
-    tell(f"{entry.signal.entity}: {progress(checkpoint, entry.signal.entity)}")
+    tell(f"{entry.signal.entity}: {repair_progress(checkpoint, entry.signal.entity)}")
     return None
 
 
@@ -252,29 +234,3 @@ def _say(text: str, *, quiet: bool) -> None:
 
 def _subject(signal: Signal) -> str:
     return f"{signal.do} {signal.entity or 'all'}"
-
-
-def as_json(checkpoint: Checkpoint | None) -> dict[str, Any]:
-    """Returns the repairs for `changelog status`.
-
-    `open` has an object for each entity that is being repaired: what remains to be done, and the ids of the signals
-    that asked for it. `paused` lists the entities whose tables are not read until `changelog signal resume`.
-    """
-    if checkpoint is None:
-        return {"open": {}, "paused": []}
-    repairs = Repairs.parse(checkpoint.repairs)
-    open_repairs = {}
-    for entity, repair in sorted(repairs.open.items()):
-        pages_done, pages = pages_read(checkpoint.windows[entity])
-        open_repairs[entity] = {
-            "stage": repair.stage,
-            "rebuild": repair.sweep,
-            "since": repair.start,
-            "pages_done": pages_done,
-            "pages": pages,
-            "keys_left": len(repair.keys),
-            "keys_absent": len(repair.absent),
-            "ids": list(repair.ids),
-            "progress": progress(checkpoint, entity),
-        }
-    return {"open": open_repairs, "paused": sorted(repairs.paused)}

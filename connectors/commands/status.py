@@ -1,17 +1,10 @@
 """`changelog status`: prints how far the changelog is, and what the service waits for."""
 
 import argparse
-import http.client
-import json
 import os
-import re
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,24 +14,17 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from changelog.connectors import config, show
-from changelog.connectors.capture.tables.table_progress import pages_read
-from changelog.connectors.commands import signalling
-from changelog.connectors.config import Config
+from changelog.connectors.history.stamp_shares import StampShare
+from changelog.connectors.rendering import show_stamps
 from changelog.connectors.sinks import MESSAGES
-from changelog.connectors.sources import Hold, SourceStatus
 from changelog.connectors.terminal import safe, say
-from changelog.connectors.wiring.sinks import open_log
-from changelog.connectors.wiring.sources import database
-from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.errors import OVER_GAP, ChangelogError
+from changelog.connectors.wiring.status import read_status
+from changelog.envelope.errors import OVER_GAP
 from changelog.envelope.model import Op
 
 FAILED = 3
 
-PROBE_TIMEOUT_S = 1.0
 BAR_WIDTH = 30
-
-_FIGURES = re.compile(r"^changelog_(lag_\w+|state_bytes|state_restored_rows_total) (\S+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,154 +58,8 @@ def _print(console: Console, state: Mapping[str, Any]) -> None:
         console.print(line)
     if state["entities"]:
         console.print(_counts(state["entities"]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Changelog:
-    """What the changelog's sink reports.
-
-    `counts` has, for each entity, the number of messages by op (see `Log.counts`). `stored_at` is the time of the last
-    commit, in seconds since 1970. If there is no commit yet, or the sink does not answer, all fields are empty or None.
-    """
-
-    checkpoint: Checkpoint | None = None
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    stored_at: float | None = None
-
-
-def read_status(settings: Config) -> dict[str, Any]:
-    """Returns the object that `--json` prints.
-
-    If the source or the sink does not answer, `problems` has a sentence about that, and the members that the answer
-    would fill are null or empty. `entities` has the number of messages of each entity, as `Log.counts` returns it.
-    `state` is there only if the configuration has a [state].
-
-    `lag` has three numbers, each null if it is unknown. `bytes`: how much of the server's log is not in the changelog
-    yet. `seconds`: the time since the last durable commit, 0 if `bytes` is 0. `xids`: the age, in transaction ids, of
-    the oldest state of the catalogue that the server keeps because of the slot.
-    """
-    problems: list[str] = []
-    changelog = _read_changelog(settings, problems)
-    source = _read_source(settings, changelog, problems)
-    answers = probe(settings)
-    checkpoint, hold = changelog.checkpoint, None if source is None else source.hold
-    return {
-        "name": settings.name,
-        "service": {
-            "running": bool(answers) or (hold is not None and hold.reader is not None),
-            "phase": answers.get("phase"),
-            "waits_for": answers.get("waits_for", []),
-            "waiting": answers.get("waiting"),
-        },
-        "problems": problems,
-        "position": str(checkpoint.position) if checkpoint and checkpoint.position else None,
-        "through_lsn": database(settings).spell(checkpoint.through) if checkpoint else None,
-        "lag": _lag(answers, changelog, source),
-        "slot": None if hold is None else _slot(hold),
-        "slot_lost": source is not None and _is_lost(hold, checkpoint),
-        "windows": dict(_progress(checkpoint)),
-        "repairs": signalling.as_json(checkpoint),
-        "entities": changelog.counts,
-        **({} if settings.state is None else {"state": _state(settings.state.path, answers)}),
-    }
-
-
-def _state(path: Path, answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns where the state is, how large it is, and how many rows the running service has read to restore it.
-
-    The figures are null if the service does not run.
-    """
-    return {
-        "path": str(path),
-        "bytes": int(answers["state_bytes"]) if "state_bytes" in answers else None,
-        "restored_rows": int(answers.get("state_restored_rows_total", 0)) if answers else None,
-    }
-
-
-def _read_changelog(settings: Config, problems: list[str]) -> _Changelog:
-    """Reads what the sink reports. If the sink does not answer, adds a problem to `problems` and returns no values."""
-    try:
-        log = open_log(settings)
-        return _Changelog(checkpoint=log.checkpoint(), counts=log.counts(), stored_at=log.stored_at())
-    except ChangelogError as error:
-        problems.append(str(error))
-        return _Changelog()
-
-
-def _read_source(settings: Config, changelog: _Changelog, problems: list[str]) -> SourceStatus | None:
-    """Reads what the database reports; None if it does not answer, which is then added to `problems`."""
-    stored = changelog.checkpoint
-    try:
-        return database(settings).status("" if stored is None else stored.through, stored)
-    except ChangelogError as error:
-        problems.append(str(error))
-        return None
-
-
-def _is_lost(hold: Hold | None, checkpoint: Checkpoint | None) -> bool:
-    """Returns whether the changelog cannot continue: its slot, or a part of the log that the slot needs, is gone."""
-    return checkpoint is not None and (hold is None or hold.is_lost)
-
-
-def probe(settings: Config) -> dict[str, Any]:
-    """Asks the running service for its state, over HTTP. Returns an empty mapping if it does not answer.
-
-    Another program may listen at the address, so an answer that is not from a service counts as no answer.
-
-    The mapping has the service's `phase`. It also has these members if the service reports them: `lag_bytes` and
-    `lag_seconds`; `state_bytes` and `state_restored_rows_total`; `waits_for`, with the ids of the transactions that
-    must end before a table can be read; and `waiting`, the reason why the database server sends nothing.
-    """
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(f"http://{settings.service.listen}/live", timeout=PROBE_TIMEOUT_S) as answer:
-            live = json.load(answer)
-        with direct.open(f"http://{settings.service.listen}/metrics", timeout=PROBE_TIMEOUT_S) as answer:
-            figures = dict(_FIGURES.findall(answer.read().decode()))
-    except (OSError, ValueError, http.client.HTTPException):
-        return {}
-    if not isinstance(live, dict) or live.get("name") != settings.name:
-        return {}
-    waits = {name: live[name] for name in ("waits_for", "waiting") if name in live}
-    return {"phase": live["phase"], **waits, **{name: float(value) for name, value in figures.items()}}
-
-
-def _lag(answers: Mapping[str, Any], changelog: _Changelog, source: SourceStatus | None) -> dict[str, Any]:
-    """Returns the lag, as `read_status` describes it.
-
-    If the service runs, it measures the bytes and seconds. Otherwise the bytes are the distance from the changelog's
-    checkpoint to the end of the server's log, and the seconds are the age of that checkpoint.
-    """
-    xids = None if source is None or source.hold is None else source.hold.xids
-    if "lag_bytes" in answers:
-        return {"bytes": int(answers["lag_bytes"]), "seconds": answers["lag_seconds"], "xids": xids}
-    if changelog.checkpoint is None or source is None:
-        return {"bytes": None, "seconds": None, "xids": xids}
-    seconds = None if changelog.stored_at is None else max(time.time() - changelog.stored_at, 0.0)
-    return {"bytes": source.lag_bytes, "seconds": seconds if source.lag_bytes else 0, "xids": xids}
-
-
-def _slot(hold: Hold) -> dict[str, Any]:
-    return {
-        "kind": hold.kind,
-        "name": hold.name,
-        "active_pid": hold.reader,
-        "status": hold.condition,
-        "retained_bytes": hold.nbytes,
-        "confirmed_lsn": hold.confirmed,
-    }
-
-
-def _progress(checkpoint: Checkpoint | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each entity with the progress of reading its table.
-
-    `complete` tells whether its table was read to the end. `pages_done` and `pages` are the numbers of published pages
-    and of all pages. `stale` names the columns whose values in older messages differ from the values in the table.
-    """
-    for name, progress in checkpoint.windows.items() if checkpoint else ():
-        pages_done, pages = pages_read(progress)
-        stale = list(progress.get("stale", ()))
-        yield name, {"complete": progress["complete"], "pages_done": pages_done, "pages": pages, "stale": stale}
+    if state["stamps"]:
+        console.print(show_stamps.stamps([StampShare(**share) for share in state["stamps"]]))
 
 
 def _summary(state: Mapping[str, Any]) -> Grid:

@@ -6,27 +6,20 @@ import select
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-
-import msgspec
-from msgspec import Raw
 
 from changelog.connectors import config, show
 from changelog.connectors.commands import choosing
-from changelog.connectors.terminal import safe
+from changelog.connectors.history import as_json
+from changelog.connectors.terminal import json_line
 from changelog.connectors.wiring.sinks import open_log, refuse_other_envelope
-from changelog.envelope.codec import json_codec
-from changelog.envelope.codec.json_codec import members
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import OF_CHANGELOG
-from changelog.envelope.model import Envelope, Place, Record
+from changelog.envelope.model import Record
 
 POLL_S = 0.2
 """Seconds between two searches for new changes."""
 
 DEFAULT_LAST = 10
-
-_BLANKS = str.maketrans("\t\n\r", "   ")  # in JSON, these characters occur only between tokens
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,47 +91,11 @@ def printer(*, as_json: bool) -> Callable[[Record], None]:
 
 
 def message_line(record: Record) -> str:
-    """Returns a record as one line of JSON: an object with `entity`, `key`, `partition`, `value`.
+    """Returns a record as one line of JSON: see `changelog.connectors.history.as_json.message`.
 
-    The object also has `movedTo` or `movedFrom` if the row moved to or from another key or partition. Characters that
-    act on a terminal are escaped, which does not change the meaning of the JSON; white space between tokens becomes
-    spaces.
+    Characters that act on a terminal are escaped, which does not change the meaning of the JSON.
     """
-    line: dict[str, object] = {"entity": record.entity, "key": record.place.key, "partition": record.place.partition}
-    for name, place in (("movedTo", record.moved_to), ("movedFrom", record.moved_from)):
-        if place is not None:
-            line[name] = _place(place)
-    line["value"] = Raw(json_codec.encode(_in_json(record.envelope)))
-    return safe(msgspec.json.encode(line).decode().translate(_BLANKS))
-
-
-def _in_json(envelope: Envelope) -> Envelope:
-    """Returns the envelope in a form that can be printed as JSON: `current` and `original` are objects or strings.
-
-    An older version of the service may have stored a state that is not a JSON object. The text of such a state becomes
-    a JSON string.
-    """
-    if isinstance(envelope.current, Raw) and not _is_object(envelope.current):
-        envelope = replace(envelope, current=_string(envelope.current))
-    if isinstance(envelope.original, Raw) and not _is_object(envelope.original):
-        envelope = replace(envelope, original=_string(envelope.original))
-    return envelope
-
-
-def _is_object(state: Raw) -> bool:
-    try:
-        members(bytes(state))
-    except ValueError:
-        return False
-    return True
-
-
-def _string(state: Raw) -> Raw:
-    return Raw(msgspec.json.encode(bytes(state).decode()))
-
-
-def _place(place: Place) -> dict[str, object]:
-    return {"key": place.key, "partition": place.partition}
+    return json_line(as_json.message(record))
 
 
 def _count(text: str) -> int:

@@ -5,6 +5,7 @@ once, at the start.
 no `repr` shows a secret.
 """
 
+from changelog.connectors.config.console import ConsoleConfig
 from changelog.connectors.config.debezium import DebeziumConfig, TopicsConfig
 from changelog.connectors.config.entities import (
     DriftConfig,
@@ -26,6 +27,7 @@ from changelog.connectors.config.views import NestedConfig, ViewConfig
 __all__ = [
     "OWN_ENVELOPE",
     "Config",
+    "ConsoleConfig",
     "DebeziumConfig",
     "DriftConfig",
     "EntityConfig",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from changelog.connectors.config.fields import Columns, Section, Text
 
@@ -33,6 +33,10 @@ IN_PROCESS = frozenset({"properties", "jars", "heap_mib"})
 
 FROM_TOPICS = frozenset({"unwrapped", "added_prefix", "tombstones_delete"})
 """Keys that apply only to topics."""
+
+
+_REPEATED = {"placeholder": "unavailable.value.placeholder", "binary_handling": "binary.handling.mode"}
+"""Keys that repeat a property of Debezium."""
 
 
 def _flat(value: Any) -> Any:
@@ -77,11 +81,12 @@ class DebeziumConfig(Section):
 
     `connector` is Debezium's connector. `unwrapped` says that messages are flat rows, as the transformation
     ExtractNewRecordState makes them; the fields that it adds have the prefix `added_prefix`. `tombstones_delete` says
-    that this transformation turns a delete into a message without a value. `placeholder` is Debezium's setting
-    `unavailable.value.placeholder`.
+    that this transformation turns a delete into a message without a value. `placeholder` and `binary_handling` are
+    Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
 
     Events come from `topics`, or from a Debezium that the service runs. Then `properties` are those of the connector,
-    `jars` is the folder with its jars, and Java has a heap of `heap_mib`.
+    `jars` is the folder with its jars, and Java has a heap of `heap_mib`. If `properties` name the two settings of
+    Debezium, `placeholder` and `binary_handling` need not be repeated.
     """
 
     kind: Literal["debezium"]
@@ -90,10 +95,20 @@ class DebeziumConfig(Section):
     added_prefix: str = "__"
     tombstones_delete: bool = False
     placeholder: Text = "__debezium_unavailable_value"
+    binary_handling: Literal["bytes", "base64", "base64-url-safe", "hex"] = "bytes"
     topics: TopicsConfig | None = None
     properties: Annotated[dict[str, str], BeforeValidator(_flat)] = Field(default={}, repr=False)
     jars: Path | None = None
     heap_mib: int = Field(default=512, ge=64, le=65_536)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _repeated(cls, data: Any) -> Any:
+        """Takes over from the properties what both Debezium and the service must know."""
+        properties = _flat(data.get("properties")) if isinstance(data, dict) else None
+        if not isinstance(properties, dict):
+            return data
+        return {key: properties[name] for key, name in _REPEATED.items() if name in properties} | data
 
     @property
     def home(self) -> str:

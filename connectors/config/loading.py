@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from changelog.connectors.config.console import console_problems
 from changelog.connectors.config.debezium import DebeziumConfig, source_problems
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
@@ -60,7 +61,8 @@ def _beside(folder: Path, config: Config) -> Config:
     if isinstance(source, DebeziumConfig) and source.jars is not None:
         source = source.model_copy(update={"jars": folder / source.jars})
     state = config.state and config.state.model_copy(update={"path": folder / config.state.path})
-    return config.model_copy(update={"source": source, "sink": sink, "state": state})
+    console = config.console.beside(folder)
+    return config.model_copy(update={"source": source, "sink": sink, "state": state, "console": console})
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
@@ -193,6 +195,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
+    yield from ((("console", key), text) for key, text in console_problems(config.console))
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
+from changelog.connectors.config.console import ConsoleConfig
 from changelog.connectors.config.debezium import DebeziumConfig
 from changelog.connectors.config.entities import (
     DriftConfig,
@@ -93,6 +94,7 @@ class Config(Section):
     state: StateConfig | None = None
     views: dict[Name, ViewConfig] = Field(default={})
     drift: DriftConfig = DriftConfig()
+    console: ConsoleConfig = ConsoleConfig()
 
     def drift_of(self, entity: str) -> DriftConfig:
         """Returns the settings of `[entities.X.drift]`. Settings that it lacks are taken from `[drift]`."""

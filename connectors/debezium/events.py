@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
-from changelog.connectors.debezium.frames import RecordBatch, Schema, Texts
+from changelog.connectors.debezium.frames import ByteStrings, RecordBatch, Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def events(batch: RecordBatch) -> list[ChangeEvent]:
     ]
 
 
-def _or_none(texts: Texts) -> list[bytes | None]:
+def _or_none(texts: ByteStrings) -> list[bytes | None]:
     data = bytes(texts.data)
     return [data[start:end] or None for start, end in pairwise(texts.ends.tolist())]
 

@@ -108,7 +108,7 @@ class HistoryRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class ByteStrings:
     """A column of byte strings: string i is `data[ends[i]:ends[i + 1]]`. An empty string stands for a missing value."""
 
     data: memoryview
@@ -139,10 +139,10 @@ class RecordBatch:
     partitions: NDArray[np.uint32]
     key_schemas: NDArray[np.uint32]
     value_schemas: NDArray[np.uint32]
-    offsets: Texts
-    keys: Texts
-    values: Texts
-    headers: Texts
+    offsets: ByteStrings
+    keys: ByteStrings
+    values: ByteStrings
+    headers: ByteStrings
     topic_names: Mapping[int, str]
     partition_texts: Mapping[int, bytes]
     schemas: Mapping[int, Schema | None]
@@ -252,7 +252,7 @@ class FrameDecoder:
         for positions in ends:
             if positions[0] != 0 or (np.diff(positions) < 0).any():
                 raise ValueError("positions")
-            columns.append(Texts(data=data[at : at + positions[-1]], ends=positions))
+            columns.append(ByteStrings(data=data[at : at + positions[-1]], ends=positions))
             at += int(positions[-1])
         if at != len(body):
             raise ValueError("length")

@@ -57,26 +57,26 @@ def default_folder(connector: Connector, environment: Mapping[str, str], version
     return Path(data, "changelog", "debezium", version or connector.version, connector.name)
 
 
-def find(java_class: str, chosen: Path | None, environment: Mapping[str, str]) -> Path:
-    """Returns the folder with the jars for a connector class: `chosen`, or the folder into which `install` put them.
+def find(java_class: str, path: Path | None, environment: Mapping[str, str]) -> Path:
+    """Returns the folder with the jars for a connector class: `path`, or the folder into which `install` put them.
 
     Raises ChangelogError (PRECONDITION) if a jar is missing.
     """
     connector = next((candidate for candidate in CONNECTORS.values() if candidate.java_class == java_class), None)
-    if chosen is None and connector is None:
+    if path is None and connector is None:
         raise ChangelogError(
             Kind.PRECONDITION,
             f"it is not known where the jars of {java_class} are",
             hint=f"pass their folder as jars; `changelog debezium install` knows {', '.join(CONNECTORS)}",
         )
     name = connector.name if connector else "CONNECTOR"
-    if chosen is not None:
-        folder = chosen
+    if path is not None:
+        folder = path
     else:
         assert connector
         folder = default_folder(connector, environment)
     if not any(folder.glob(EMBEDDED)):
-        to = f" --to {folder}" if chosen is not None else ""
+        to = f" --to {folder}" if path is not None else ""
         by_hand = f"`changelog debezium pom {name}` prints a pom.xml for `{_by_hand(folder)}`"
         raise ChangelogError(
             Kind.PRECONDITION,

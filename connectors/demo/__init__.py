@@ -2,7 +2,7 @@
 
 The database holds a hotel's bookings, and several sample applications write to it. The real service, `changelog run`,
 reads the tables while the applications write to them, and then streams the changes into files or to Kafka. At the end
-the demo compares the changelog with the tables, and shows the history of one order.
+the demo compares the changelog with the tables, and shows the history and the blame of one order.
 
 The *story* is a fixed sequence of changes to that order; each change is a *chapter*. The *stage* is what differs
 between a demo with files and a demo with Kafka, and `demo.database` has what differs between the databases. A *sequel*
@@ -30,8 +30,10 @@ from changelog.connectors.demo.screen import REFRESHES_PER_S, Screen
 from changelog.connectors.demo.service import ServiceProcess, serving
 from changelog.connectors.demo.stage import DemoStage
 from changelog.connectors.demo.stopwatch import Stopwatch
+from changelog.connectors.history.key_blame import key_state
+from changelog.connectors.history.key_history import key_history
+from changelog.connectors.rendering.show_blame import blame
 from changelog.connectors.sinks import Log
-from changelog.envelope.columnar import batch
 from changelog.envelope.errors import ChangelogError, Kind
 
 SNAPSHOT_TIMEOUT_S = 120.0
@@ -39,6 +41,14 @@ CATCH_UP_TIMEOUT_S = 60.0
 CONFIG_NAME = "changelog.toml"
 GUEST = 42
 """The id of the guest whose order the story is about."""
+
+_LOOK_AROUND = (
+    "history order {order}",
+    "blame order {order}",
+    "who --identifier pay-5510",
+    "tail --no-follow",
+    "console",
+)
 
 
 OpenLog = Callable[[Path], Log]
@@ -77,8 +87,10 @@ def run(
     seconds: float,
     seed: int,
     sequel: Sequel | None = None,
-) -> None:
+) -> Path | None:
     """Runs the demo on `console`, and leaves its files in `path`, by default a new temporary folder.
+
+    Returns the configuration file there; None if the changelog can no longer be read, because its store is stopped.
 
     After all tables were read, the sample applications write for about `seconds` more. However the demo ends, nothing
     that it started is left running. Raises ChangelogError if something fails. At SIGINT, SIGTERM and SIGHUP, deletes
@@ -93,7 +105,7 @@ def run(
             finally:
                 with interrupts.delayed():
                     started.close()
-            _end(stage, ending, files)
+            return ending.config if _end(stage, ending, files) else None
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         console.print("\nstopped: no process and no file is left")
@@ -200,7 +212,7 @@ def _summary(chapter: booking.Chapter, order: int | None) -> str:
 
 def _snapshot_is_complete(log: Log) -> bool:
     checkpoint = checkpoint_of(log)
-    return checkpoint is not None and all(stored["complete"] for stored in checkpoint.windows.values())
+    return checkpoint is not None and all(progress["complete"] for progress in checkpoint.windows.values())
 
 
 def _compare(watch: Stopwatch, database: DemoDatabase, reader: Reader) -> None:
@@ -217,13 +229,16 @@ def _compare(watch: Stopwatch, database: DemoDatabase, reader: Reader) -> None:
 
 
 def _history(console: Console, watch: Stopwatch, log: Log, order: int) -> None:
-    records = [record for rows in log.read(entity="order", key=str(order)) for record in batch.records(rows)]
     watch.say(f"The life of one order, as `changelog history order {order}` shows it:\n")
-    for line in show.history(records):
+    for line in show.history(key_history(log, "order", str(order)), key=str(order)):
         console.print(line)
+    watch.say(f"Who set each of its attributes, as `changelog blame order {order}` shows it:\n")
+    for part in blame("order", str(order), key_state(log, "order", str(order)), width=console.width):
+        console.print(part)
 
 
-def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> None:
+def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> bool:
+    """Prints what the demo leaves. Returns whether its changelog can still be read."""
     console, folder = ending.console, ending.folder
     console.print(f"\nEverything is stopped. The files are in {folder}:")
     console.print("   changelog.toml          the configuration")
@@ -232,10 +247,12 @@ def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> None:
     for path, description in files.items():
         console.print(f"   {path:<23} {description}", soft_wrap=True)
     if not readable:
-        return
+        return False
     console.print("\nLook around:")
-    for words in (f"history order {ending.order}", f"history guest {GUEST}", "tail --no-follow"):
-        console.print(f"   {_command()} {words} --config {folder / CONFIG_NAME}", soft_wrap=True)
+    for words in _LOOK_AROUND:
+        command = words.format(order=ending.order)
+        console.print(f"   {_command()} {command} --config {folder / CONFIG_NAME}", soft_wrap=True)
+    return True
 
 
 def _command() -> str:

@@ -49,6 +49,9 @@ immutable = true
 
 [service]
 listen = "127.0.0.1:0"
+
+[console]                         # `changelog console` shows the reports of drift, if there are any
+drift_reports = "drift"
 """
 
 COMPARED = {
@@ -63,7 +66,7 @@ Write = Callable[[Session, random.Random], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class SampleWriter:
     """A sample application that keeps writing. It calls `write` once in each transaction, and stamps every transaction.
 
     `pause_s` is the pause between two transactions, in seconds.
@@ -117,7 +120,7 @@ class Traffic:
         if self._failures:
             raise ChangelogError(Kind.CONNECTION, f"the sample applications could not write: {self._failures[0]}")
 
-    def _work(self, writer: Writer, chance: random.Random) -> None:
+    def _work(self, writer: SampleWriter, chance: random.Random) -> None:
         try:
             with self._database.session() as session:
                 count = 0
@@ -173,12 +176,12 @@ def _forget(session: Session, chance: random.Random) -> None:
 
 
 WRITERS = (
-    Writer(name="web-booking", version="v3", pause_s=0.004, write=_book),
-    Writer(name="payment-api", version="v2", pause_s=0.006, write=_pay),
-    Writer(name="session-tracker", version="v7", pause_s=0.003, write=_browse),
-    Writer(name="front-desk", version="v5", pause_s=0.02, write=_serve),
-    Writer(name="loyalty-batch", version="2026.11", pause_s=0.8, write=_reward),
-    Writer(name="session-cleanup", version="2026.11", pause_s=1.3, write=_forget),
+    SampleWriter(name="web-booking", version="v3", pause_s=0.004, write=_book),
+    SampleWriter(name="payment-api", version="v2", pause_s=0.006, write=_pay),
+    SampleWriter(name="session-tracker", version="v7", pause_s=0.003, write=_browse),
+    SampleWriter(name="front-desk", version="v5", pause_s=0.02, write=_serve),
+    SampleWriter(name="loyalty-batch", version="2026.11", pause_s=0.8, write=_reward),
+    SampleWriter(name="session-cleanup", version="2026.11", pause_s=1.3, write=_forget),
 )
 
 

@@ -11,7 +11,7 @@ from pymysql.cursors import Cursor
 
 from changelog.connectors.demo.booking import EVENTS, GUESTS, ORDERS, SESSIONS
 from changelog.connectors.demo.database import Parameters
-from changelog.connectors.servers.mysql import USER, Server, temporary_server
+from changelog.connectors.servers.mysql import USER, MysqlServer, temporary_server
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
 from changelog.envelope.stamp import content
@@ -91,7 +91,7 @@ class MysqlDemo:
 
     schema = DATABASE
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MysqlServer) -> None:
         self._server = server
         self.port = server.port
         self.source = SOURCE.format(user=USER, host=server.host, port=server.port, database=DATABASE)

@@ -8,7 +8,7 @@ import psycopg
 
 from changelog.connectors.demo.booking import EVENTS, GUESTS, ORDERS, SESSIONS
 from changelog.connectors.demo.database import Parameters
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
 from changelog.envelope.stamp import content
@@ -78,7 +78,7 @@ class PostgresDemo:
 
     schema = "public"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._dsn = server.dsn()
         self.port = server.port
         self.source = SOURCE.format(dsn=self._dsn)

@@ -84,21 +84,21 @@ _TABLE: Mapping[int, tuple[Kind, str]] = {
 Every other error becomes CONNECTION: the service recovers the sink and tries again."""
 
 
-def error_of(error: KafkaError, doing: str) -> ChangelogError:
-    """Translates an error to a ChangelogError. `doing` says what failed, as in "committing to Kafka"."""
+def error_of(error: KafkaError, action: str) -> ChangelogError:
+    """Translates an error to a ChangelogError. `action` says what failed, as in "committing to Kafka"."""
     kind, hint = _TABLE.get(error.code(), (Kind.CONNECTION, None))
     if error.code() == KafkaError._SSL and "certificate" not in error.str():
         kind, hint = Kind.CONNECTION, None  # for example if the connection broke during the handshake
-    return ChangelogError(kind, f"{doing}: {error.str()} ({error.name()})", hint=hint)
+    return ChangelogError(kind, f"{action}: {error.str()} ({error.name()})", hint=hint)
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Translates the client's exceptions in the `with` block to ChangelogError. `doing` is as in `error_of`."""
+def translated(action: str) -> Iterator[None]:
+    """Translates the client's exceptions in the `with` block to ChangelogError. `action` is as in `error_of`."""
     try:
         yield
     except KafkaException as error:
-        raise error_of(error.args[0], doing) from error
+        raise error_of(error.args[0], action) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,16 +185,32 @@ class Admin(AdminClient):
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._reported: deque[KafkaError] = deque(maxlen=64)
+        self._answered = False
         super().__init__(config | {"error_cb": self._reported.append})
 
     def topics(self) -> dict[str, TopicMetadata]:
         """Returns all topics by name. Raises ChangelogError, with ACCESS if the broker refuses the credentials."""
+        return self._topics("asking Kafka for its topics")
+
+    def await_answer(self, action: str) -> None:
+        """Returns after a broker has answered this client once. `action` is as in `error_of`.
+
+        The client asks for the leaders of partitions before it asks for their offsets. If it has no connection yet, it
+        does not send this question, and waits for 3 s before it tries again. It sends the question for the topics as
+        soon as it is connected. Raises the errors of `topics`.
+        """
+        if not self._answered:
+            self._topics(action)
+
+    def _topics(self, action: str) -> dict[str, TopicMetadata]:
         self._reported.clear()
         try:
-            return self.list_topics(timeout=TIMEOUT_S).topics
+            topics = self.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
             self.poll(0)
-            raise error_of(self._cause(error.args[0]), "asking Kafka for its topics") from error
+            raise error_of(self._cause(error.args[0]), action) from error
+        self._answered = True
+        return topics
 
     def _cause(self, error: KafkaError) -> KafkaError:
         specific = [reported for reported in self._reported if reported.code() != KafkaError._ALL_BROKERS_DOWN]

@@ -41,24 +41,25 @@ def since(admin: Admin, at_ms: Mapping[Part, int]) -> dict[Part, int | None]:
     return {part: None if offset < 0 else offset for part, offset in _list_offsets(admin, specs).items()}
 
 
-def written_ends(admin: Admin, parts: Collection[Part], doing: str = _ASKING) -> dict[Part, int]:
+def written_ends(admin: Admin, parts: Collection[Part], action: str = _ASKING) -> dict[Part, int]:
     """Returns the offset after the last message of each partition, even if the message is in an open transaction.
 
     This end is up to date, unlike the end that a reader receives together with its messages: a partition's leader
     answers this request only once it knows what its predecessor had committed (KIP-207).
     """
-    return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, doing)
+    return _list_offsets(admin, dict.fromkeys(parts, _LATEST), IsolationLevel.READ_UNCOMMITTED, action)
 
 
 def _list_offsets(
     admin: Admin,
     specs: Mapping[Part, OffsetSpec],
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    doing: str = _ASKING,
+    action: str = _ASKING,
 ) -> dict[Part, int]:
     """Repeats the request until Kafka answers, for at most `TIMEOUT_S`, because a new topic may have no leader yet."""
     if not specs:
         return {}
+    admin.await_answer(action)
     requests = {TopicPartition(*part): spec for part, spec in specs.items()}
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -66,7 +67,7 @@ def _list_offsets(
             answers = admin.list_offsets(requests, isolation_level=isolation, request_timeout=TIMEOUT_S)
             return {(part.topic, part.partition): future.result().offset for part, future in answers.items()}
         except KafkaException as error:
-            failure = error_of(error.args[0], doing)
+            failure = error_of(error.args[0], action)
             if failure.kind is not Kind.CONNECTION or time.monotonic() >= deadline:
                 raise failure from error
             time.sleep(_ASK_AGAIN_S)

@@ -133,8 +133,8 @@ class Registry:
         self._client.close()
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
-        where = f"{doing} at the registry {self.where}"
+    def _translated(self, action: str) -> Iterator[None]:
+        where = f"{action} at the registry {self.where}"
         try:
             yield
         except SchemaRegistryError as error:

@@ -16,11 +16,11 @@ def live_entities(settings: Config, names: Sequence[str]) -> list[tuple[Entity, 
     there is no entity with one of these names.
     """
     source = database(settings)
-    resolved = {entity.name: entity for entity in read_entities(settings, source)}
+    entity_by_name = {entity.name: entity for entity in read_entities(settings, source)}
     for name in names:
-        if name not in resolved:
+        if name not in entity_by_name:
             raise ChangelogError(
-                Kind.USAGE, f'there is no entity "{name}"', hint=f"there are: {', '.join(sorted(resolved))}"
+                Kind.USAGE, f'there is no entity "{name}"', hint=f"there are: {', '.join(sorted(entity_by_name))}"
             )
-    entities = [resolved[name] for name in names or resolved]
+    entities = [entity_by_name[name] for name in names or entity_by_name]
     return list(zip(entities, source.shapes(entities), strict=True))

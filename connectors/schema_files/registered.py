@@ -39,10 +39,10 @@ def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
 
 
 def _past(schema: avro.Schema, registered: Sequence[tuple[int, str]]) -> Past:
-    parsed = [(number, files.parse("", text.encode())) for number, text in registered]
+    documents = [(number, files.parse("", text.encode())) for number, text in registered]
     versions = tuple(
         SchemaVersion(label=f"v{number}", where=f"version {number} in the registry", schema=contract.schema)
-        for number, contract in parsed
+        for number, contract in documents
         if not contract.rule
     )
     is_last = bool(versions) and versions[-1].schema == schema

@@ -60,8 +60,8 @@ def verdicts(contracts: Sequence[Contract], earlier: Earlier, mode: Mode) -> lis
 
     `mode` applies to the files that choose no mode themselves.
     """
-    judged = [judge(contract, earlier.pasts.get(contract.file), mode) for contract in contracts]
-    return [*judged, *(removed(contract, mode) for contract in earlier.removed)]
+    verdicts = [judge(contract, earlier.pasts.get(contract.file), mode) for contract in contracts]
+    return [*verdicts, *(removed(contract, mode) for contract in earlier.removed)]
 
 
 def judge(contract: Contract, past: Past | None, mode: Mode) -> Verdict:
@@ -120,8 +120,8 @@ def removed(contract: Contract, mode: Mode) -> Verdict:
 
 
 def _mode(contract: Contract, mode: Mode) -> Mode:
-    chosen = contract.schema.get(COMPATIBILITY) if isinstance(contract.schema, dict) else None
-    return mode if chosen is None else Mode(chosen)
+    own_mode = contract.schema.get(COMPATIBILITY) if isinstance(contract.schema, dict) else None
+    return mode if own_mode is None else Mode(own_mode)
 
 
 def _invalid(contract: Contract, rule: str, path: str, trouble: str) -> Verdict:

@@ -65,14 +65,14 @@ def find_lib() -> Path:
 
     Raises ChangelogError (PRECONDITION) if the jars are not there.
     """
-    chosen = os.environ.get(LIB_VARIABLE)
+    path = os.environ.get(LIB_VARIABLE)
     checkout = Path(__file__).resolve().parents[2]
-    for lib in [Path(chosen)] if chosen else [Path(".cache/kafka/lib"), checkout / ".cache/kafka/lib"]:
+    for lib in [Path(path)] if path else [Path(".cache/kafka/lib"), checkout / ".cache/kafka/lib"]:
         if any(lib.glob("kafka_*.jar")):
             return lib.absolute()
     raise ChangelogError(
         Kind.PRECONDITION,
-        f"Kafka's jars are not in {chosen}" if chosen else "Kafka's jars were not found",
+        f"Kafka's jars are not in {path}" if path else "Kafka's jars were not found",
         hint=f"`make kafka` in a checkout fetches them; or set {LIB_VARIABLE} to the folder libs of a Kafka 4",
     )
 

@@ -83,19 +83,19 @@ def find_home(flavour: Flavour) -> Path:
     Raises ChangelogError (PRECONDITION) if the programs are not there.
     """
     variable, program = f"CHANGELOG_{flavour.upper()}_HOME", PROGRAMS[flavour]
-    chosen = os.environ.get(variable)
+    path = os.environ.get(variable)
     checkout = Path(__file__).resolve().parents[2]
-    for home in [Path(chosen)] if chosen else [Path(f".cache/{flavour}"), checkout / f".cache/{flavour}"]:
+    for home in [Path(path)] if path else [Path(f".cache/{flavour}"), checkout / f".cache/{flavour}"]:
         if (home / "bin" / program).exists():
             return home.absolute()
     raise ChangelogError(
         Kind.PRECONDITION,
-        f"there is no bin/{program} in {chosen}" if chosen else f"{NAMES[flavour]} was not found",
+        f"there is no bin/{program} in {path}" if path else f"{NAMES[flavour]} was not found",
         hint=f"`make .cache/{flavour}/.done` in a checkout fetches it; or set {variable}",
     )
 
 
-class Server(ServerProcess):
+class MysqlServer(ServerProcess):
     """One server with its data in `data_dir`, which is initialised if it is empty or absent.
 
     `home` has the programs in `bin`, and the messages and character sets in `share`. Libraries that only the server
@@ -258,14 +258,15 @@ def temporary_server(
     *,
     settings: Mapping[str, str] | None = None,
     templates: Path | None = None,
-) -> Iterator[Server]:
+) -> Iterator[MysqlServer]:
     """Runs a server in a temporary folder, and deletes the folder afterwards.
 
-    `home` is the folder of its programs, by default that of `find_home`. The other arguments are those of `Server`.
+    `home` is the folder of its programs, by default that of `find_home`. The other arguments are those of
+    `MysqlServer`.
     """
     with temporary_folder(f"changelog-{flavour}-") as folder:
         programs = reachable(home or find_home(flavour), folder)
-        with Server(flavour, programs, folder / "data", settings=settings, templates=templates) as server:
+        with MysqlServer(flavour, programs, folder / "data", settings=settings, templates=templates) as server:
             yield server
             server.kill()  # a shutdown would write to files that are deleted next
 

@@ -58,7 +58,7 @@ def find_bin() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
-class Server(ServerProcess):
+class PostgresServer(ServerProcess):
     """One PostgreSQL server with its data in `data_dir`, which is initialised if it is empty or absent.
 
     `settings` are added to DEFAULT_SETTINGS and go on the server's command line. The attribute `environment` has
@@ -160,14 +160,16 @@ class Server(ServerProcess):
 
 
 @contextlib.contextmanager
-def temporary_server(bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def temporary_server(
+    bin_dir: Path | None = None, *, settings: Mapping[str, str] | None = None
+) -> Iterator[PostgresServer]:
     """Runs a server in a temporary folder, and deletes the folder afterwards.
 
     `bin_dir` is the folder of PostgreSQL's programs, by default that of `find_bin`.
     """
     with temporary_folder("changelog-postgres-") as folder:
         programs = _reachable_bin(bin_dir or find_bin(), folder)
-        with Server(programs, folder / "data", settings=settings) as server:
+        with PostgresServer(programs, folder / "data", settings=settings) as server:
             yield server
 
 

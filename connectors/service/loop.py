@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sinks import Sink
-from changelog.connectors.sources import Piece, Recover, Source
+from changelog.connectors.sources import ChangeSource, Piece, Recover
 from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.checkpoint import Checkpoint, Stop
 from changelog.envelope.errors import RETRIED, ChangelogError, Kind
@@ -121,7 +121,7 @@ def _filled(piece: Piece, state: BeforeImages) -> Piece:
 
 
 def publish(
-    open_source: Callable[[Recover], Source],
+    open_source: Callable[[Recover], ChangeSource],
     sink: Sink,
     *,
     stop: Event,
@@ -170,9 +170,9 @@ class _Run:
     """The state of `publish` over all openings of the source.
 
     `progressed` says whether something was committed in this opening, and `streamed_s` how long the source streamed.
-    `_held` says that the sink was recovered, and that no later error has made the sink's state unknown. `_stored` is
-    the last checkpoint in the sink, as far as this process knows. `_took_s` is the duration of the last commit in
-    seconds.
+    `_holds_sink` says that the sink was recovered, and that no later error has made the sink's state unknown.
+    `_stored_checkpoint` is the last checkpoint in the sink, as far as this process knows. `_took_s` is the duration of
+    the last commit in seconds.
     """
 
     def __init__(
@@ -188,20 +188,20 @@ class _Run:
         self.streamed_s = 0.0
         self._sink, self._state, self._cadence = sink, state, cadence
         self._observer, self._reach, self._clock = observer, reach, clock
-        self._held = False
-        self._stored: Checkpoint | None = None
+        self._holds_sink = False
+        self._stored_checkpoint: Checkpoint | None = None
         self._stored_at = clock()
         self._took_s = 0.0
         self._has_backlog = False
         self._next = _Commit(clock())
 
-    def publish_from(self, open_source: Callable[[Recover], Source], stop: Event) -> None:
+    def publish_from(self, open_source: Callable[[Recover], ChangeSource], stop: Event) -> None:
         """Opens the source, and publishes from it until `stop` is set or an error is raised."""
         source = open_source(self._recover)
         try:
             self._stored_at = opened_at = self._clock()
             self._next = _Commit(self._stored_at)
-            self._observer.started(self._stored)
+            self._observer.started(self._stored_checkpoint)
             while not stop.is_set():
                 self._step(source)
                 self.streamed_s = self._clock() - opened_at
@@ -212,7 +212,7 @@ class _Run:
 
     def abandon(self) -> None:
         """Drops the uncommitted rows before a wait, during which they could block other users of the sink."""
-        if not self._held:
+        if not self._holds_sink:
             return
         try:
             with self._sinking():
@@ -223,23 +223,23 @@ class _Run:
 
     def _recover(self) -> Checkpoint | None:
         """Recovers the sink, to which another instance may have published, and returns its last checkpoint."""
-        self._held = False
-        self._stored = self._sink.recover()
-        self._held = True
+        self._holds_sink = False
+        self._stored_checkpoint = self._sink.recover()
+        self._holds_sink = True
         if self._state is not None:
-            self._state.recover(self._stored)
-        return self._stored
+            self._state.recover(self._stored_checkpoint)
+        return self._stored_checkpoint
 
     @contextmanager
     def _sinking(self, refusals: Collection[Kind] = ()) -> Iterator[None]:
-        """Clears `_held` if the sink raises an error whose kind is not in `refusals`."""
+        """Clears `_holds_sink` if the sink raises an error whose kind is not in `refusals`."""
         try:
             yield
         except ChangelogError as error:
-            self._held = error.kind in refusals
+            self._holds_sink = error.kind in refusals
             raise
 
-    def _drain(self, source: Source) -> None:
+    def _drain(self, source: ChangeSource) -> None:
         """Reads up to the present end of the source's log, for at most DRAIN_S_MAX."""
         deadline = self._clock() + DRAIN_S_MAX
         try:
@@ -247,29 +247,29 @@ class _Run:
             while self._read_to() < end and self._clock() < deadline:
                 self._step(source)
         except ChangelogError as error:
-            if not self._held or error.kind not in RETRIED:
+            if not self._holds_sink or error.kind not in RETRIED:
                 raise
 
     def _settled(self) -> str:
         """Returns the place in the log (`Checkpoint.through`) up to which everything that has to be published is
         durable.
         """
-        newest = self._stored if self._next.rows else self._next.checkpoint or self._stored
+        newest = self._stored_checkpoint if self._next.rows else self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 
     def _read_to(self) -> str:
         """Returns the place in the log (`Checkpoint.through`) up to which it was read."""
-        newest = self._next.checkpoint or self._stored
+        newest = self._next.checkpoint or self._stored_checkpoint
         return "" if newest is None else newest.through
 
-    def _step(self, source: Source) -> None:
+    def _step(self, source: ChangeSource) -> None:
         try:
             piece = source.read(self._timeout_s(), self._gather_read_s())  # 1
             self._reach("loop:read")
             if piece is not None:
                 self._take(piece)
         except ChangelogError as error:
-            if self._held and error.kind not in RETRIED:
+            if self._holds_sink and error.kind not in RETRIED:
                 self._commit(source, Stop.of(error))
             raise
         self._observer.turned(self._settled())
@@ -312,26 +312,26 @@ class _Run:
                 or next_.nbytes >= cadence.nbytes
                 or self._clock() - next_.opened_at >= self._gather_s()
             )
-        if self._stored is None or next_.urgent:
+        if self._stored_checkpoint is None or next_.urgent:
             return True
-        read, stored = next_.checkpoint, self._stored
-        if (read.windows, read.repairs) != (stored.windows, stored.repairs):
+        new, old = next_.checkpoint, self._stored_checkpoint
+        if (new.windows, new.repairs) != (old.windows, old.repairs):
             return self._clock() - self._stored_at >= cadence.seconds
         return next_.log_bytes >= cadence.idle_log_bytes or self._clock() - self._stored_at >= cadence.idle_seconds
 
-    def _commit(self, source: Source, stop: Stop | None = None) -> None:
+    def _commit(self, source: ChangeSource, stop: Stop | None = None) -> None:
         """Stores the rows that were read and, if a stop came after them, the stop."""
-        rows, newest = self._next.rows, self._next.checkpoint or self._stored
+        rows, newest = self._next.rows, self._next.checkpoint or self._stored_checkpoint
         checkpoint = None if newest is None else newest.stopping(stop)
         if checkpoint is not None and self._state is not None:
             checkpoint = self._state.mark(checkpoint)
-        if checkpoint is None or (not rows and checkpoint == self._stored):
+        if checkpoint is None or (not rows and checkpoint == self._stored_checkpoint):
             return
         started_at = self._clock()
         with self._sinking():
             self._sink.commit(checkpoint)  # 3
         self._reach("loop:published")
-        self._stored, self._stored_at, self.progressed = checkpoint, self._clock(), True
+        self._stored_checkpoint, self._stored_at, self.progressed = checkpoint, self._clock(), True
         self._took_s = self._stored_at - started_at
         self._next = _Commit(self._stored_at)
         if self._state is not None:

@@ -27,7 +27,7 @@ from changelog.connectors.service.state_metrics import StateMetrics
 from changelog.connectors.service.systemd import Manager
 from changelog.connectors.show import SnapshotBar, size
 from changelog.connectors.sinks import Sink
-from changelog.connectors.sources import Recover, Source
+from changelog.connectors.sources import ChangeSource, Recover
 from changelog.connectors.state.before_images import BeforeImages
 from changelog.connectors.wiring import sources
 from changelog.connectors.wiring.sinks import open_sink
@@ -107,12 +107,12 @@ class Service:
         """Asks `run` to store what it has read and to return."""
         self._stop.set()
 
-    def _open(self, sink: Sink, recover: Recover) -> Source:
+    def _open(self, sink: Sink, recover: Recover) -> ChangeSource:
         """Resolves the entities from the present tables, prepares the sink for them, and opens the source."""
-        resolved = read_entities(self._config, self._database)
-        sink.prepare(resolved)
+        entities = read_entities(self._config, self._database)
+        sink.prepare(entities)
         self._watch.source = self._database.open(
-            resolved,
+            entities,
             recover,
             StoredChangelog(self._config),
             accept_settings=self._accept_settings,
@@ -223,7 +223,7 @@ class _Watch(Observer):
         self._progress = SnapshotProgress(metrics, quiet=sys.stderr.isatty())
         self._logged_waiting: tuple[int, ...] = ()
         self._log_at, self._log_again_s = 0.0, LOG_AGAIN_S[0]
-        self.source: Source | None = None
+        self.source: ChangeSource | None = None
         self.through = ""
 
     def turned(self, through: str) -> None:
@@ -264,8 +264,8 @@ class _Watch(Observer):
         self._metrics.repairs_open.set(0 if checkpoint is None else len(checkpoint.repairs.get("open", ())))
 
     def _enter(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
-        reading = not windows or not all(is_complete(stored) for stored in windows.values())
-        self._state.enter("snapshot" if reading else "streaming", ready=True)
+        is_reading = not windows or not all(is_complete(progress) for progress in windows.values())
+        self._state.enter("snapshot" if is_reading else "streaming", ready=True)
 
     def interrupted(self, error: ChangelogError, wait_s: float) -> None:
         """See `Observer`."""

@@ -25,19 +25,19 @@ class SnapshotProgress:
 
     def update(self, windows: Mapping[str, Mapping[str, Any]]) -> None:
         """Sets the metrics, and from time to time logs the progress of each table that is not complete."""
-        for entity, stored in windows.items():
-            if self._reported.get(entity) != stored:
-                pages_done, pages = pages_read(stored)
+        for entity, progress in windows.items():
+            if self._reported.get(entity) != progress:
+                pages_done, pages = pages_read(progress)
                 self._metrics.snapshot_pages.labels(entity).set(pages)
                 self._metrics.snapshot_pages_read.labels(entity).set(pages_done)
         self._reported = windows
         if self._quiet or self._clock() < self._log_at:
             return
-        if percent := {entity: _percent(stored) for entity, stored in windows.items() if not stored["complete"]}:
+        if percent := {entity: _percent(progress) for entity, progress in windows.items() if not progress["complete"]}:
             self._log_at = self._clock() + LOG_AGAIN_S
             _log.info("tables are being read", percent=percent)
 
 
-def _percent(stored: Mapping[str, Any]) -> int:
-    pages_done, pages = pages_read(stored)
+def _percent(progress: Mapping[str, Any]) -> int:
+    pages_done, pages = pages_read(progress)
     return 100 * pages_done // pages

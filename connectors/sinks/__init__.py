@@ -77,19 +77,55 @@ class Log(Protocol):
         """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
 
     def read(
-        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+        self,
+        *,
+        entity: str | None = None,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the rows that are stored now; with `after`, only rows after that position."""
+        """Yields the rows that are stored now.
 
-    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of all these entities that are stored now, in any order. The store is read once."""
+        With `after`, yields only rows after that position; with `identifier`, only rows whose stamp has this
+        identifier.
+        """
+
+    def read_key(self, entity: str, key: str, /) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one key that are stored now, and the truncates of its entity, in any order.
+
+        A truncate has a row in each partition, under the key `changelog.envelope.entity.TRUNCATE_KEY`. If rows are
+        stored while they are read, a truncate may be left out, but not a row of the key from before a truncate.
+        """
+
+    def read_together(
+        self,
+        entities: Collection[str] | None = None,
+        /,
+        *,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of all these entities that are stored now, in any order. The store is read once.
+
+        `read` sorts an archive, which takes much longer. `after` and `identifier` are those of `read`. With a `key`,
+        this method searches every file, also one that cannot have the key according to the manifest, because a repair
+        must find rows that should not be there.
+        """
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the `last` rows that are stored now, by default all of them, and then new rows as they are stored.
 
-        The method calls `wait()` whenever it finds no more rows; the iteration ends if `wait()` returns False.
+        "Now" is the moment of the call, even if the iteration begins later. The method calls `wait()` whenever it finds
+        no more rows; the iteration ends if `wait()` returns False.
+        """
+
+    def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
+        """Yields about `count` of the newest rows of all entities, in any order, from what can be read fast.
+
+        Leaves out an archive. The number of rows may be lower, or as much higher as the parts of the store are large.
         """
 
     def counts(self) -> Mapping[str, Mapping[str, int]]:
@@ -109,8 +145,8 @@ class Log(Protocol):
         """Returns when something was last stored, in seconds since 1970; None if nothing was ever stored."""
 
 
-def unknown_entity(log: Log, entity: str, known: Iterable[str]) -> ChangelogError:
-    """Returns the error for an entity that the changelog does not have; its hint lists the `known` entities."""
+def unknown_entity(log: Log, entity: str, entities: Iterable[str]) -> ChangelogError:
+    """Returns the error for an entity that the changelog does not have; its hint lists the `entities` that it has."""
     return ChangelogError(
-        Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(known)) or 'none yet'}"
+        Kind.USAGE, f"{log.where} has no entity {entity}", hint=f"it has: {', '.join(sorted(entities)) or 'none yet'}"
     )

@@ -69,7 +69,7 @@ class Activity:
     ignored_signals: int = 0
 
 
-class Source(Protocol):
+class ChangeSource(Protocol):
     """A database that was opened: returns committed transactions, and learns which of them are stored.
 
     Only the thread of the publish loop calls its methods.
@@ -301,7 +301,7 @@ class Database(Protocol):
         accept_settings: bool = False,
         accept_cluster: bool = False,
         reach: Reach = nowhere,
-    ) -> Source:
+    ) -> ChangeSource:
         """Opens the log at the end of the changelog, and begins to read tables that are not yet published.
 
         First, it makes sure that no other process reads the log under its name; it raises IN_USE if one does. Second,
@@ -316,11 +316,11 @@ class Database(Protocol):
         `reach` is called with a name at each step where tests can crash the process. Raises ChangelogError.
         """
 
-    def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
+    def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
         """Returns the state of the database, for metrics. It is called every few seconds, from a thread of its own.
 
         `through` is the `Checkpoint.through` that the service has reached; it is empty before the first checkpoint.
-        `stored` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
+        `checkpoint` is the stored checkpoint, if the caller has it. Some databases need it to know whether log is lost
         (`Hold.is_lost`); without it, they say that no log is lost.
 
         Raises ChangelogError if the database cannot be reached.
@@ -339,12 +339,12 @@ class Database(Protocol):
         for the answer as long as the other methods do, and raises ChangelogError if the database cannot be reached.
         """
 
-    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+    def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """Returns a finding for each precondition of reading these entities.
 
         The preconditions concern the server, the things that the service keeps in it, each table, changes of tables
-        that the log does not show, and the roles that may send signals. `stored` is the changelog's checkpoint, None
-        before the changelog begins; if there is one, the log must reach back to it.
+        that the log does not show, and the roles that may send signals. `checkpoint` is the changelog's checkpoint,
+        None before the changelog begins; if there is one, the log must reach back to it.
 
         `open` raises an error for each finding with the status `fail`. A finding's `fix` holds statements that remove
         the cause without losing anything; the method `fix` runs them. `check` itself changes nothing, and may be called
@@ -384,17 +384,17 @@ class Database(Protocol):
     def spell(self, through: str) -> str:
         """Returns the log position `through` (a `Checkpoint.through`) as the database's own tools print it."""
 
-    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """Returns what a person should know about the log before `cross_gap`, as pairs of a heading and a text.
 
-        A heading is one word. If `stored` is not None, the first pair has an empty heading and says where that
+        A heading is one word. If `checkpoint` is not None, the first pair has an empty heading and says where that
         checkpoint is in the log. The others describe the database now. Raises ChangelogError if it cannot be reached.
         """
 
     def cross_gap(
         self,
         entities: Sequence[Entity],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,
@@ -405,7 +405,7 @@ class Database(Protocol):
         """Crosses a gap: continues a changelog at a later log position, because the log in between is lost.
 
         The changelog continues in a new epoch, above the highest epoch that it contains. The service then reads every
-        table again and publishes a delete for each key that the table lacks. `stored` is the checkpoint that readers of
+        table again and publishes a delete for each key that the table lacks. `checkpoint` is the one that readers of
         the changelog see; None if none can be read. `reason` is the error message with which a normal start fails.
 
         `take_over` is called once, before the block begins, when no other process can read the log under our name. It

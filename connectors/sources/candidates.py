@@ -36,3 +36,9 @@ class Candidate(Protocol):
         The script creates the roles that set up and run the service for these tables, with their rights. It sets no
         passwords. Raises ChangelogError.
         """
+
+    def stamps(self, tables: Collection[TableName]) -> str:
+        """Returns a script with which the database itself stamps the changes of these tables.
+
+        Raises ChangelogError: USAGE if this kind of database cannot do that.
+        """

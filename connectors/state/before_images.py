@@ -8,10 +8,10 @@ import pyarrow as pa
 import structlog
 
 from changelog.connectors.sinks import Log
-from changelog.connectors.state.changes import Changes, Store
+from changelog.connectors.state.changes import Changes, StateStore
 from changelog.connectors.state.fill_batches import fill_batch
 from changelog.connectors.state.pending import Pending
-from changelog.connectors.state.restore import Reading, restore
+from changelog.connectors.state.restore import ReadPlan, restore
 from changelog.envelope.checkpoint import Checkpoint
 
 _ID, _POSITION = "id", "position"
@@ -43,7 +43,7 @@ class BeforeImages:
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         open_log: Callable[[], Log],
         *,
         watcher: Watcher | None = None,
@@ -64,18 +64,18 @@ class BeforeImages:
         hold.
         """
         facts = self._store.facts()
-        stored = facts.get(_POSITION, b"").decode()
+        position = facts.get(_POSITION, b"").decode()
         end = "" if checkpoint is None or checkpoint.position is None else str(checkpoint.position)
         of_changelog = "" if checkpoint is None else str(checkpoint.state.get(_ID, ""))
         self._id = facts.get(_ID, b"").decode()
-        if not self._id or self._id != of_changelog or stored > end:
+        if not self._id or self._id != of_changelog or position > end:
             if facts:
-                _log.warning("the state does not fit the changelog, and is made again", at=stored, changelog=end)
+                _log.warning("the state does not fit the changelog, and is made again", at=position, changelog=end)
                 self._store.clear()
-            self._id, stored = of_changelog or self._new_id(), ""
-            self._restore(checkpoint, stored, end)
-        elif stored < end:
-            self._restore(checkpoint, stored, end)
+            self._id, position = of_changelog or self._new_id(), ""
+            self._restore(checkpoint, position, end)
+        elif position < end:
+            self._restore(checkpoint, position, end)
         self._pending.reset()
         self._watcher.folded(end, self._store.nbytes())
 
@@ -115,8 +115,8 @@ class BeforeImages:
                 for name, settings in checkpoint.settings.items()
                 if not settings.get("immutable")
             }
-            reading = Reading(masks=masks, after=after, progress=self._progress, stopping=self._stopping)
-            changes.facts.update(restore(self._store, self._open_log(), reading))
+            read_plan = ReadPlan(masks=masks, after=after, progress=self._progress, stopping=self._stopping)
+            changes.facts.update(restore(self._store, self._open_log(), read_plan))
             changes.facts.update({f"mask/{name}": mask.encode() for name, mask in masks.items()})
             _log.info("the state is restored", to=end)
         changes.facts.update({_ID: self._id.encode(), _POSITION: end.encode()})

@@ -34,7 +34,7 @@ class Changes:
         return bool(self.rows or self.forgotten or self.facts)
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Keeps rows and facts in this process or on disk. Every method raises ChangelogError (STORAGE) if it cannot.
 
     After a crash, the store has all changes of the writes up to some write, and none of the later ones.

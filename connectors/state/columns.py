@@ -15,7 +15,7 @@ UNKNOWN: Final = 0
 
 _FACT = "versions/"
 
-_placed = msgspec.json.Decoder(list[tuple[str, Raw]])
+_entries_decoder = msgspec.json.Decoder(list[tuple[str, Raw]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class PlacedVersion:
     version: Version
 
 
-class Columns:
+class ColumnVersions:
     """The versions of each entity's columns, oldest first."""
 
     def __init__(self) -> None:
@@ -35,31 +35,31 @@ class Columns:
         self._names: dict[str, tuple[str, ...]] = {}
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, bytes]) -> "Columns":
+    def from_facts(cls, facts: Mapping[str, bytes]) -> "ColumnVersions":
         """Returns the columns from the store's facts, to which `fact` has added them."""
         columns = cls()
         for name, fact in facts.items():
             if name.startswith(_FACT):
-                for position, state in _placed.decode(fact):
+                for position, state in _entries_decoder.decode(fact):
                     columns.add(PlacedVersion(position=position, version=Version.parse(state)))
         return columns
 
     def fact(self, entity: str) -> tuple[str, bytes]:
         """Returns the name and the value of the fact that has the entity's versions."""
-        versions = [(placed.position, Raw(placed.version.state)) for placed in self._versions[entity]]
+        versions = [(entry.position, Raw(entry.version.state)) for entry in self._versions[entity]]
         return _FACT + entity, msgspec.json.encode(versions)
 
-    def add(self, placed: PlacedVersion) -> bool:
+    def add(self, entry: PlacedVersion) -> bool:
         """Adds a version. Returns whether the entity's earlier rows can no longer be used.
 
         Earlier rows cannot be used if the entity's settings, such as its masks, have changed. Nor can they be used if
         the changelog was started again; then the versions begin with 1 again.
         """
-        version = placed.version
+        version = entry.version
         earlier = self._versions.get(version.entity, [])
         last = earlier[-1].version if earlier else None
         continues = last is not None and version.number > last.number and version.settings == last.settings
-        self._versions[version.entity] = [*earlier, placed] if continues else [placed]
+        self._versions[version.entity] = [*earlier, entry] if continues else [entry]
         self._names[version.entity] = tuple(name for name, _ in version.columns.fields)
         self._usable = {key: usable for key, usable in self._usable.items() if key[0] != version.entity}
         return last is not None and not continues
@@ -76,7 +76,7 @@ class Columns:
     def number_at(self, entity: str, position: str) -> int:
         """Returns the version of a row at this position, UNKNOWN if it is older than the oldest version."""
         versions = self._versions.get(entity, [])
-        index = bisect_right(versions, position, key=lambda placed: placed.position)
+        index = bisect_right(versions, position, key=lambda entry: entry.position)
         return versions[index - 1].version.number if index else UNKNOWN
 
     def usable(self, entity: str, number: int) -> frozenset[str]:
@@ -91,7 +91,7 @@ class Columns:
         return usable
 
     def _find_usable(self, entity: str, number: int) -> frozenset[str]:
-        versions = [placed.version for placed in self._versions.get(entity, []) if placed.version.number >= number]
+        versions = [entry.version for entry in self._versions.get(entity, []) if entry.version.number >= number]
         if number == UNKNOWN or not versions or versions[0].number != number:
             return frozenset()
         usable = dict(versions[0].columns.fields)

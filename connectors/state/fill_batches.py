@@ -45,19 +45,19 @@ def fill_batch(pending: Pending, rows: pa.RecordBatch) -> pa.RecordBatch:
     for code, entity in enumerate(names):
         if pending.tracks(entity):
             fast.fill(pending, entity, np.flatnonzero(codes == code))
-    return replaced(fast.result(), dict(sorted(fast.changed.items())))
+    return replaced(fast.result(), dict(sorted(fast.changed_rows.items())))
 
 
 class _Fast:
     """Fills one batch, entity by entity.
 
-    `changed` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original. A
-    number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows of
-    `_looked_up`, which come from the store. -1 means that the row takes no original.
+    `changed_rows` has the rows that `fill_rows` changed. `_takes` says, for each row, which state becomes its original.
+    A number below the count of rows names a row of the batch, whose `current` is taken. Larger numbers count the rows
+    of `_looked_up`, which come from the store. -1 means that the row takes no original.
     """
 
     def __init__(self, rows: pa.RecordBatch) -> None:
-        self.changed: dict[int, Row] = {}
+        self.changed_rows: dict[int, Row] = {}
         self._rows = rows
         deleted = pc.and_(pc.equal(rows.column("op"), Op.DELETE.value), pc.is_null(rows.column("original")))
         self._odd = may_lack(rows.column("provenance")) | _mask(pc.or_(pc.is_valid(rows.column("moved")), deleted))
@@ -92,7 +92,7 @@ class _Fast:
         for number in index[plain].tolist():
             row = fill_one(pending, self._rows, number)
             if row is not None:
-                self.changed[number] = row
+                self.changed_rows[number] = row
 
     def _look_up(self, pending: Pending, entity: str, numbers: Ints, keys: Sequence[bytes]) -> set[bytes]:
         """Takes originals from the store, for the rows that are the first ones of their keys.

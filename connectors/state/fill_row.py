@@ -37,12 +37,12 @@ class Filled:
     complete: bool
 
 
-def known(stored: StoredRow, usable: frozenset[str]) -> Known:
+def known(row: StoredRow, usable: frozenset[str]) -> Known:
     """Returns the values of a stored row whose columns are in `usable`."""
-    members = json_codec.members(stored.state)
+    members = json_codec.members(row.state)
     return Known(
         values={name: value for name, value in members.items() if name in usable},
-        json_null=usable.intersection(stored.json_null),
+        json_null=usable.intersection(row.json_null),
     )
 
 
@@ -84,15 +84,15 @@ def _merged(
 
     The second result has the columns that it still lacks, the third one the columns that have a JSON null.
     """
-    filled = {name: before.values[name] for name in lacking if name in before.values}
-    if not filled:
+    filled_values = {name: before.values[name] for name in lacking if name in before.values}
+    if not filled_values:
         return state, tuple(lacking), tuple(json_null)
-    values = {**json_codec.members(state), **filled}
+    values = {**json_codec.members(state), **filled_values}
     order = [*(name for name in columns if name in values), *(name for name in values if name not in columns)]
     text = b",".join(msgspec.json.encode(name) + b":" + values[name] for name in order)
-    nulls = {*json_null, *(name for name in filled if name in before.json_null)}
+    nulls = {*json_null, *(name for name in filled_values if name in before.json_null)}
     return (
         b"{" + text + b"}",
-        tuple(name for name in lacking if name not in filled),
+        tuple(name for name in lacking if name not in filled_values),
         tuple(name for name in order if name in nulls),
     )

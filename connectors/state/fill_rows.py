@@ -81,10 +81,10 @@ def _fill(pending: Pending, entity: str, key: bytes, position: str, row: Row, mo
     columns, number = pending.columns.names(entity), pending.columns.number(entity)
     values = None
     if before is not None:
-        stored = StoredRow.decode(before)
-        values = known(stored, pending.columns.usable(entity, stored.version))
-    filled = fill(row, values, columns)
-    state = filled.row.current
+        old_row = StoredRow.decode(before)
+        values = known(old_row, pending.columns.usable(entity, old_row.version))
+    filled_row = fill(row, values, columns)
+    state = filled_row.row.current
     pending.put(
         {
             key: None
@@ -93,12 +93,12 @@ def _fill(pending: Pending, entity: str, key: bytes, position: str, row: Row, mo
                 version=number,
                 position=position,
                 state=state,
-                json_null=filled.json_null,
-                complete=filled.complete,
+                json_null=filled_row.json_null,
+                complete=filled_row.complete,
             ).encode()
         }
     )
-    return filled.row if filled.row is not row and _is_affordable(pending, row, filled.row) else None
+    return filled_row.row if filled_row.row is not row and _is_affordable(pending, row, filled_row.row) else None
 
 
 def lacks(row: Row) -> bool:
@@ -116,11 +116,11 @@ def moves(entity: str, moved: str | None) -> tuple[bytes | None, bytes | None]:
     return to, from_
 
 
-def _is_affordable(pending: Pending, row: Row, filled: Row) -> bool:
+def _is_affordable(pending: Pending, row: Row, filled_row: Row) -> bool:
     """Returns whether the budget for the present rows allows the values that were filled in, and subtracts them."""
     growth = sum(
         len(after or b"") - len(before or b"")
-        for after, before in ((filled.current, row.current), (filled.original, row.original))
+        for after, before in ((filled_row.current, row.current), (filled_row.original, row.original))
     )
     if growth > pending.budget:
         return False
@@ -128,19 +128,19 @@ def _is_affordable(pending: Pending, row: Row, filled: Row) -> bool:
     return True
 
 
-def replaced(rows: pa.RecordBatch, changed: Mapping[int, Row]) -> pa.RecordBatch:
+def replaced(rows: pa.RecordBatch, changed_rows: Mapping[int, Row]) -> pa.RecordBatch:
     """Returns a batch in which the rows with these numbers, in ascending order, have other values.
 
     The metadata of its schema stays.
     """
-    if not changed:
+    if not changed_rows:
         return rows
     mask = np.zeros(rows.num_rows, bool)
-    mask[list(changed)] = True
+    mask[list(changed_rows)] = True
     values = {
-        "provenance": [row.provenance.encode() for row in changed.values()],
-        "current": [row.current for row in changed.values()],
-        "original": [row.original for row in changed.values()],
+        "provenance": [row.provenance.encode() for row in changed_rows.values()],
+        "current": [row.current for row in changed_rows.values()],
+        "original": [row.original for row in changed_rows.values()],
     }
     for name, column in values.items():
         new = pa.array(column, pa.binary()).cast(pa.utf8())

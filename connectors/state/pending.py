@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from changelog.connectors.state.changes import Changes, Store
-from changelog.connectors.state.columns import Columns, PlacedVersion
+from changelog.connectors.state.changes import Changes, StateStore
+from changelog.connectors.state.columns import ColumnVersions, PlacedVersion
 from changelog.connectors.state.recent import ABSENT, RecentRows
 
 FILLED_BYTES_MAX: Final = 256 << 20
@@ -31,14 +31,14 @@ class Pending:
     this piece.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StateStore) -> None:
         self._store = store
         self.reset()
 
     def reset(self) -> None:
         """Drops all changes that are not in the store."""
         facts = self._store.facts()
-        self.columns = Columns.from_facts(facts)
+        self.columns = ColumnVersions.from_facts(facts)
         self.moved: dict[bytes, bytes | None] = {}
         self.budget = FILLED_BYTES_MAX
         self._staged, self._added, self._committed = Changes(), Changes(), Changes()
@@ -96,8 +96,8 @@ class Pending:
             if entity in changes.forgotten:
                 return [None if value is _UNCHANGED else value for value in values]
         unchanged = [number for number, value in enumerate(values) if value is _UNCHANGED]
-        stored = self._stored([keys[number] for number in unchanged])
-        for number, value in zip(unchanged, stored, strict=True):
+        store_values = self._stored([keys[number] for number in unchanged])
+        for number, value in zip(unchanged, store_values, strict=True):
             values[number] = value
         return values
 
@@ -130,10 +130,10 @@ class Pending:
         """Stages the deletion of all rows of an entity."""
         self._staged.forget(entity)
 
-    def see_version(self, placed: PlacedVersion) -> None:
+    def see_version(self, entry: PlacedVersion) -> None:
         """Records a version of an entity's columns."""
-        entity = placed.version.entity
-        if self.columns.add(placed):
+        entity = entry.version.entity
+        if self.columns.add(entry):
             self.forget(entity)
         name, fact = self.columns.fact(entity)
         self._staged.facts[name] = fact

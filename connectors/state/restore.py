@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changelog.connectors.sinks import Log
-from changelog.connectors.state.changes import Changes, Store
-from changelog.connectors.state.columns import UNKNOWN, Columns, PlacedVersion
+from changelog.connectors.state.changes import Changes, StateStore
+from changelog.connectors.state.columns import UNKNOWN, ColumnVersions, PlacedVersion
 from changelog.connectors.state.fill_row import Row, fill, known
 from changelog.connectors.state.fill_rows import may_lack
 from changelog.connectors.state.stored_row import StoredRow, position_of, row_key, usual_prefix
@@ -30,7 +30,7 @@ _NOTHING = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadPlan:
     """What is to be read from the changelog.
 
     `masks` maps each entity whose rows are kept to the id of its masks. `after` is the position up to which the store
@@ -44,28 +44,28 @@ class Reading:
     stopping: Callable[[], bool]
 
 
-def restore(store: Store, log: Log, reading: Reading) -> dict[str, bytes]:
+def restore(store: StateStore, log: Log, read_plan: ReadPlan) -> dict[str, bytes]:
     """Brings the store to the end of the changelog. Returns the facts about the columns of entities.
 
     The caller writes these facts together with the store's new position. If the process ends before that, the next
     process may repeat the whole restore. Raises the ChangelogError of the reader or the store, or CONNECTION if the
     service is to stop.
     """
-    restoring = _Restoring(store, reading)
+    restoring = _Restoring(store, read_plan)
     restoring.learn(log)
-    for rows in _rows(log, reading, restoring.columns):
-        if reading.stopping():
+    for rows in _rows(log, read_plan, restoring.columns):
+        if read_plan.stopping():
             raise ChangelogError(Kind.CONNECTION, "the service stops while its state is being restored")
         restoring.take(rows)
-        reading.progress(rows.num_rows)
+        read_plan.progress(rows.num_rows)
     restoring.end()
-    return dict(restoring.columns.fact(entity) for entity in reading.masks if restoring.columns.number(entity))
+    return dict(restoring.columns.fact(entity) for entity in read_plan.masks if restoring.columns.number(entity))
 
 
-def _rows(log: Log, reading: Reading, columns: Columns) -> Iterator[pa.RecordBatch]:
-    if reading.after:
-        return log.read(after=Position.parse(reading.after))
-    entities = [entity for entity in reading.masks if columns.number(entity) != UNKNOWN]
+def _rows(log: Log, read_plan: ReadPlan, columns: ColumnVersions) -> Iterator[pa.RecordBatch]:
+    if read_plan.after:
+        return log.read(after=Position.parse(read_plan.after))
+    entities = [entity for entity in read_plan.masks if columns.number(entity) != UNKNOWN]
     return log.read_together(entities) if entities else iter(())
 
 
@@ -79,9 +79,9 @@ class _Restoring:
     move stays under its old key until the end.
     """
 
-    _store: Store
-    _reading: Reading
-    columns: Columns = field(default_factory=Columns)
+    _store: StateStore
+    _read_plan: ReadPlan
+    columns: ColumnVersions = field(default_factory=ColumnVersions)
     _floors: dict[str, str] = field(default_factory=dict)
     _newest: dict[str, str] = field(default_factory=dict)
     _changes: Changes = field(default_factory=Changes)
@@ -108,7 +108,7 @@ class _Restoring:
             for entity in Gap.parse(state.encode()).entities:
                 self._raise_floor(entity, position)
         for entity, floor in self._floors.items():
-            if floor > self._reading.after and entity in self._reading.masks:
+            if floor > self._read_plan.after and entity in self._read_plan.masks:
                 self._changes.forget(entity)
 
     def take(self, rows: pa.RecordBatch) -> None:
@@ -116,7 +116,7 @@ class _Restoring:
         entities = rows.column("entity").dictionary_encode()
         codes = entities.indices.to_numpy()
         for code, entity in enumerate(entities.dictionary.to_pylist()):
-            if entity in self._reading.masks:
+            if entity in self._read_plan.masks:
                 alone = len(entities.dictionary) == 1
                 self._take(entity, rows if alone else rows.take(pa.array(np.flatnonzero(codes == code))))
 
@@ -127,8 +127,8 @@ class _Restoring:
             return
         for key, value in self._store.scan():
             entity = key.partition(b"\0")[0].decode()
-            stored = StoredRow.decode(value)
-            if stored.state == _NOTHING or stored.position < self._floors.get(entity, ""):
+            row = StoredRow.decode(value)
+            if row.state == _NOTHING or row.position < self._floors.get(entity, ""):
                 self._changes.rows[key] = None
             if len(self._changes.rows) >= WRITE_ROWS:
                 self._write()
@@ -139,10 +139,10 @@ class _Restoring:
         lacking = may_lack(provenances).tolist()
         keys = [row_key(entity, key) for key in rows.column("key").to_pylist()]
         positions: list[str] = rows.column("position").to_pylist()
-        in_order = min(positions) > self._newest.get(entity, self._reading.after)
+        in_order = min(positions) > self._newest.get(entity, self._read_plan.after)
         self._newest[entity] = max(self._newest.get(entity, ""), *positions)
-        needed = {key for key, is_lacking in zip(keys, lacking, strict=True) if is_lacking or not in_order}
-        stored = self._stored(needed)
+        keys_to_fetch = {key for key, is_lacking in zip(keys, lacking, strict=True) if is_lacking or not in_order}
+        old_rows = self._stored(keys_to_fetch)
         states = rows.column("current").cast(pa.binary()).to_pylist()
         moved = rows.column("moved").to_pylist()
         own = self._masked_alike(entity, provenances)
@@ -152,7 +152,7 @@ class _Restoring:
                 self._raise_floor(entity, position)
                 self._untidy = True
                 continue
-            before = self._changes.rows.get(key, stored.get(key))
+            before = self._changes.rows.get(key, old_rows.get(key))
             is_newer = before is None or position_of(before).decode() < position
             if not is_newer or position < self._floors.get(entity, "") or not own[number]:
                 continue
@@ -178,18 +178,18 @@ class _Restoring:
             if earlier.state != _NOTHING:
                 values = known(earlier, self.columns.usable(entity, earlier.version))
         row = Row(op=Op.READ, provenance=provenance, current=state, original=None)
-        filled = fill(row, values, self.columns.names(entity))
+        filled_row = fill(row, values, self.columns.names(entity))
         return StoredRow(
             version=version,
             position=position,
-            state=filled.row.current or _NOTHING,
-            json_null=filled.json_null,
-            complete=filled.complete,
+            state=filled_row.row.current or _NOTHING,
+            json_null=filled_row.json_null,
+            complete=filled_row.complete,
         ).encode()
 
     def _masked_alike(self, entity: str, provenances: pa.StringArray) -> Sequence[bool]:
         """Returns which rows have the entity's present masks. Older rows may be masked with another secret."""
-        mask = self._reading.masks[entity]
+        mask = self._read_plan.masks[entity]
         if not mask:
             return [True] * len(provenances)
         alike: list[bool] = pc.ends_with(provenances, f',"mask":"{mask}"}}}}').to_pylist()

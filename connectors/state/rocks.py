@@ -50,7 +50,7 @@ class _Marker(msgspec.Struct, kw_only=True):
 
 
 class RocksStore:
-    """The store in the folder `path`, for the changelog of the service `name`. Implements `Store`.
+    """The store in the folder `path`, for the changelog of the service `name`. Implements `StateStore`.
 
     `changelog` says where the changelog is, such as `files /var/lib/changelog`. The folder is locked while the store is
     open. Raises ChangelogError: IN_USE if another process has the folder open, PRECONDITION if the folder belongs to
@@ -63,27 +63,27 @@ class RocksStore:
         self._db: Rdict | None = None
         self._unflushed = False
         with self._storing():
-            made = not path.exists()
+            is_new = not path.exists()
             try:
                 make_folder(path, DATA_FOLDER)
             except FileExistsError as error:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
             self._lock = self._take_lock()
             try:
-                self._claim(name, changelog, made=made)
+                self._claim(name, changelog, is_new=is_new)
                 self._db = Rdict(os.fspath(path / "rocksdb"), _options())
             except BaseException:
                 self.close()
                 raise
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `Store`."""
+        """See `StateStore`."""
         with self._storing():
             return cast(list[bytes | None], self._opened().get(list(keys)))
 
     def write(self, changes: Changes, *, bulk: bool = False) -> None:
-        """See `Store`. Without `bulk`, the changes survive a crash of the process. A crash of the machine may lose the
-        last changes; then the store catches up from the changelog.
+        """See `StateStore`. Without `bulk`, the changes survive a crash of the process. A crash of the machine may lose
+        the last changes; then the store catches up from the changelog.
         """
         batch = WriteBatch(raw_mode=True)
         for entity in changes.forgotten:
@@ -105,7 +105,7 @@ class RocksStore:
             self._unflushed |= bulk
 
     def facts(self) -> dict[str, bytes]:
-        """See `Store`."""
+        """See `StateStore`."""
         facts = {}
         with self._storing():
             for key, value in self._items(_FACT):
@@ -115,12 +115,12 @@ class RocksStore:
         return facts
 
     def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `Store`."""
+        """See `StateStore`."""
         with self._storing():
             yield from self._items(_AFTER_FACTS)
 
     def clear(self) -> None:
-        """See `Store`."""
+        """See `StateStore`."""
         with self._storing():
             self._opened().close()
             self._db = None
@@ -129,13 +129,13 @@ class RocksStore:
             self._unflushed = False
 
     def nbytes(self) -> int:
-        """See `Store`. Counts the bytes on disk and in RocksDB's buffers."""
+        """See `StateStore`. Counts the bytes on disk and in RocksDB's buffers."""
         database = self._opened()
         names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
         return sum(database.property_int_value(name) or 0 for name in names)
 
     def close(self) -> None:
-        """See `Store`."""
+        """See `StateStore`."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -151,7 +151,7 @@ class RocksStore:
             raise ChangelogError(Kind.STORAGE, f"the state in {self._path} is not open", hint="start the service again")
         return self._db
 
-    def _claim(self, name: str, changelog: str, *, made: bool) -> None:
+    def _claim(self, name: str, changelog: str, *, is_new: bool) -> None:
         """Checks that the folder belongs to this changelog, and deletes a store of another format."""
         file = self._path / "changelog.json"
         present = _Marker(format=FORMAT, name=name, changelog=changelog)
@@ -165,7 +165,7 @@ class RocksStore:
                 )
             if marker.format == FORMAT:
                 return
-        elif not made and any(entry.name != "lock" for entry in self._path.iterdir()):
+        elif not is_new and any(entry.name != "lock" for entry in self._path.iterdir()):
             raise ChangelogError(
                 Kind.PRECONDITION,
                 f"the folder {self._path} has files that are not a state",

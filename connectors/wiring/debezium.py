@@ -2,17 +2,17 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from changelog.connectors.config import Config, DebeziumConfig, EntityConfig, TopicsConfig
 from changelog.connectors.debezium.jars import CONNECTORS
-from changelog.connectors.extras import installation
+from changelog.connectors.extras import extra_needed
 from changelog.connectors.sources import Database, TableName
 from changelog.connectors.sources.debezium.candidate import DebeziumCandidate
 from changelog.connectors.sources.debezium.database import DebeziumDatabase, Settings
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
-from changelog.connectors.sources.debezium.inputs import Origin
+from changelog.connectors.sources.debezium.inputs import ConfiguredInput
 from changelog.connectors.sources.debezium.inputs.engine.origin import EngineOrigin
 from changelog.connectors.sources.debezium.inputs.engine.publication import NAME as PUBLICATION
 from changelog.connectors.sources.debezium.inputs.engine.publication import publication_of
@@ -25,7 +25,6 @@ from changelog.connectors.sources.debezium.inputs.engine.settings import (
 from changelog.connectors.sources.debezium.settings import Whole
 from changelog.connectors.sources.debezium.translation import translator
 from changelog.connectors.wiring.entities import parse_table
-from changelog.envelope.errors import ChangelogError, Kind
 
 
 def database(config: Config, source: DebeziumConfig) -> Database:
@@ -39,6 +38,7 @@ def database(config: Config, source: DebeziumConfig) -> Database:
             translator=lambda: translator(translation),
             hmac_key=config.hmac_key,
             codec=config.codec,
+            keeps_state=config.state is not None,
             declared={table: tuple(_columns(entity)) for table, entity in _tables(config, source) if entity.key},
             whole=_whole(source.topics),
             snapshots="" if source.topics is not None else snapshot_id(source.connector, _properties(config, source)),
@@ -61,7 +61,7 @@ def candidate(topics: TopicsConfig) -> DebeziumCandidate:
     return debezium_topics.candidate(topics)
 
 
-def _origin(config: Config, source: DebeziumConfig) -> Origin:
+def _origin(config: Config, source: DebeziumConfig) -> ConfiguredInput:
     if source.topics is not None:
         with kafka_needed():
             from changelog.connectors.wiring import debezium_topics  # noqa: PLC0415, it needs optional packages
@@ -89,7 +89,9 @@ def translation_settings(config: Config, source: DebeziumConfig) -> TranslationS
         unwrapped=source.unwrapped,
         added_prefix=source.added_prefix,
         tombstones_delete=source.tombstones_delete,
+        connector=source.connector,
         placeholder=source.placeholder,
+        binary=source.binary_handling,
     )
     topics = source.topics
     if topics is None or topics.registry is None:
@@ -100,17 +102,9 @@ def translation_settings(config: Config, source: DebeziumConfig) -> TranslationS
     return replace(settings, schema_of=schema_of, id_bytes=topics.registry_id_bytes)
 
 
-@contextmanager
-def kafka_needed() -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "changelog":
-            raise
-        message = f"[source.topics] needs {missing}, which is not installed"
-        raise ChangelogError(Kind.USAGE, message, hint=installation("kafka")) from error
+def kafka_needed() -> AbstractContextManager[None]:
+    """Returns a context that raises ChangelogError (USAGE) if a package of the extra `kafka` is not installed."""
+    return extra_needed("kafka", "[source.topics] needs {}, which is not installed")
 
 
 def _columns(entity: EntityConfig) -> Iterator[str]:

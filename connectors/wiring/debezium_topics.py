@@ -9,9 +9,9 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.registry import Registry
 from changelog.connectors.sources.debezium.candidate import DebeziumCandidate
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
+from changelog.connectors.sources.debezium.guesses import Guesses
 from changelog.connectors.sources.debezium.inputs.topics.origin import TopicsOrigin
 from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
-from changelog.connectors.sources.debezium.translation import translator
 
 SECTION = "[source.topics]"
 
@@ -35,7 +35,7 @@ def candidate(topics: TopicsConfig) -> DebeziumCandidate:
     if topics.registry is not None:
         settings = replace(settings, schema_of=schemas(topics.registry, topics.registry_client))
     where = f"topics that match {' '.join(topics.include)}"
-    return DebeziumCandidate(origin("changelog-init", topics), translator(settings), where)
+    return DebeziumCandidate(origin("changelog-init", topics), Guesses(settings), where)
 
 
 def schemas(registry: str, options: Mapping[str, Any]) -> Callable[[int], Any]:

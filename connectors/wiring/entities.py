@@ -6,9 +6,9 @@ An entity is one table as the changelog publishes it.
 import fnmatch
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from changelog.connectors.config import OWN_ENVELOPE, Config, EntityConfig, raise_problems
+from changelog.connectors.config import OWN_ENVELOPE, Config, EntityConfig, ProvenanceConfig, raise_problems
 from changelog.connectors.sources import TableInfo
 from changelog.envelope.entity import RESERVED, Entity, Evolution
 from changelog.envelope.model import Stamp
@@ -186,6 +186,20 @@ def _envelope_problems(config: Config, settings: EntityConfig, table: TableInfo)
             yield f'.on_truncate: {where} cannot publish truncates{where_to}; set on_truncate = "stop"'
 
 
+def default_stamps(config: Config, entities: Iterable[str]) -> dict[str, Stamp]:
+    """Returns the stamps that changes of these entities get if their applications write none."""
+    sections = {name: config.entities.get(name) for name in entities}
+    return {
+        name: default_stamp((section and section.provenance) or config.provenance) for name, section in sections.items()
+    }
+
+
+def default_stamp(settings: ProvenanceConfig) -> Stamp:
+    """Returns the stamp that changes get under these settings if their applications write none."""
+    default = settings.default
+    return Stamp(api_version=default.api_version, service_name=default.service_name, identifier=default.identifier)
+
+
 def _entity(name: str, settings: EntityConfig, table: TableInfo, config: Config) -> Entity:
     key = _key(settings, table)
     stamps = settings.provenance or config.provenance
@@ -205,11 +219,7 @@ def _entity(name: str, settings: EntityConfig, table: TableInfo, config: Config)
         on_truncate=settings.on_truncate,
         on_unlogged=settings.on_unlogged,
         missing_stamp=stamps.missing,
-        default_stamp=Stamp(
-            api_version=stamps.default.api_version,
-            service_name=stamps.default.service_name,
-            identifier=stamps.default.identifier,
-        ),
+        default_stamp=default_stamp(stamps),
         evolution=Evolution(
             mode=schemas.compatibility,
             on_incompatible=schemas.on_incompatible,

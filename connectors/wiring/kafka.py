@@ -16,7 +16,7 @@ from changelog.connectors.sinks.kafka.admin.names import delta_topic, positions_
 from changelog.connectors.sinks.kafka.admin.topics import TopicSettings
 from changelog.connectors.sinks.kafka.encoding.avro import AvroValues
 from changelog.connectors.sinks.kafka.encoding.connect import ConnectValues
-from changelog.connectors.sinks.kafka.encoding.messages import JSON, Values
+from changelog.connectors.sinks.kafka.encoding.messages import JSON, ValueCodec
 from changelog.connectors.sinks.kafka.reading.log import KafkaLog
 from changelog.connectors.sinks.kafka.reading.positions import refuse_shared
 from changelog.connectors.sinks.kafka.sink import KafkaSettings, KafkaSink
@@ -29,7 +29,7 @@ def client(sink: KafkaConfig) -> Client:
     return Client(bootstrap_servers=sink.bootstrap_servers, options=sink.client)
 
 
-def values(config: Config, sink: KafkaConfig) -> Values:
+def values(config: Config, sink: KafkaConfig) -> ValueCodec:
     """Returns the codec that writes messages in the configured envelope: in Avro if a registry is configured, else in
     JSON.
     """
@@ -85,24 +85,24 @@ def findings(
     entities: Sequence[Entity],
     *,
     running: bool,
-    begun: Iterable[str],
+    begun_entities: Iterable[str],
     lag_s: float | None,
 ) -> Iterator[Finding]:
     """Yields the findings of `check` about Kafka: whether the broker was reached, the topics, and the rights of our
     user.
 
     `running` says whether the service runs now. If it does, the right to begin transactions is not tested, because the
-    test would fence off the service's producer. `begun` has the entities that the changelog already has. `lag_s` is the
-    changelog's lag in seconds, None if it is unknown.
+    test would fence off the service's producer. `begun_entities` has the entities that the changelog already has.
+    `lag_s` is the changelog's lag in seconds, None if it is unknown.
     """
     settings = sink_settings(config, sink)
     required = topics.topics_of(config.prefix, entities, settings.entities)
-    names = {topic(config.prefix, entity) for entity in begun}
-    reached, *others = topic_check.findings(
+    names = {topic(config.prefix, entity) for entity in begun_entities}
+    reach_finding, *others = topic_check.findings(
         settings.client, required, create=sink.create_topics, started=names, lag_s=lag_s
     )
-    yield from (reached, *others)
-    if reached.status == "fail":
+    yield from (reach_finding, *others)
+    if reach_finding.status == "fail":
         return
     yield from topic_check.delta_findings(settings.client, config.prefix, [entity.name for entity in entities])
     existing = topics.read(settings.client.admin(), required)

@@ -1,14 +1,14 @@
 """Opens the store of the changelog that the configuration names, for writing or for reading."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from changelog.connectors import failpoints
 from changelog.connectors.config import OWN_ENVELOPE, Config, FilesConfig
-from changelog.connectors.extras import installation
+from changelog.connectors.extras import extra_needed
 from changelog.connectors.sinks import Log, Sink
-from changelog.connectors.sinks.files.log import FileLog
-from changelog.connectors.sinks.files.sink import FileSink
+from changelog.connectors.sinks.files.log import FileLog, is_changelog
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import GAPS, SCHEMAS
 from changelog.envelope.errors import ChangelogError, Kind
@@ -27,26 +27,38 @@ def open_sink(
 
     Once `stopping` returns True, the sink waits only a few seconds for its store. With `over_gap`, it does not refuse a
     store that has lost rows, because the caller records the gap in the next commit. `reach` is called with the name of
-    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `extra_needed` does.
+    each fail point, where tests can make the process crash. Raises ChangelogError (USAGE) as `kafka_needed` does.
     """
     if isinstance(config.sink, FilesConfig):
+        from changelog.connectors.sinks.files.sink import FileSink  # noqa: PLC0415, readers need not wait for it
+
         return FileSink(config.sink.path, over_gap=over_gap, reach=reach)
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         return kafka.open_sink(config, config.sink, over_gap=over_gap, reach=reach, stopping=stopping)
 
 
 def open_log(config: Config) -> Log:
-    """Returns a reader of the changelog that the configuration names. Raises ChangelogError (USAGE) as `extra_needed`
+    """Returns a reader of the changelog that the configuration names. Raises ChangelogError (USAGE) as `kafka_needed`
     does.
     """
     if isinstance(config.sink, FilesConfig):
         return FileLog(config.sink.path)
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415
 
         return kafka.open_log(config, config.sink)
+
+
+def open_folder(path: Path) -> Log:
+    """Returns a reader of the file log or the archive in a folder. Raises ChangelogError (PRECONDITION) if the folder
+    has neither.
+    """
+    if not is_changelog(path):
+        hint = "name the folder that [sink] path names, the folder of an archive, or the service's configuration"
+        raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {path}", hint=hint)
+    return FileLog(path)
 
 
 def refuse_other_envelope(config: Config, reader: str) -> None:
@@ -75,20 +87,9 @@ def read_gaps(log: Log) -> list[Record]:
     return [record for rows in log.read(entity=GAPS) for record in batch.records(rows)]
 
 
-@contextmanager
-def extra_needed() -> Iterator[None]:
-    """Raises ChangelogError (USAGE) if the block needs a package of the extra `kafka` that is not installed.
+def kafka_needed() -> AbstractContextManager[None]:
+    """Returns a context that raises ChangelogError (USAGE) if a package of the extra `kafka` is not installed.
 
-    The block imports `changelog.connectors.wiring.kafka`.
+    Its block imports `changelog.connectors.wiring.kafka`.
     """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == "changelog":
-            raise
-        raise ChangelogError(
-            Kind.USAGE,
-            f"[sink] kind is kafka, and {missing} is not installed",
-            hint=installation("kafka"),
-        ) from error
+    return extra_needed("kafka", "[sink] kind is kafka, and {} is not installed")

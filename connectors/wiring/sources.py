@@ -134,8 +134,4 @@ class StoredChangelog:
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
         """See `changelog.connectors.sources.Changelog`."""
-        log = open_log(self._config)
-        if key is None:
-            return log.read_together(entities)
-        [entity] = entities
-        return log.read(entity=entity, key=key)
+        return open_log(self._config).read_together(entities, key=key)

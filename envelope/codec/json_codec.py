@@ -77,12 +77,12 @@ def value(*, provenance: bytes, current: bytes | None, original: bytes | Missing
     return b'{"provenance":%b,"current":%b%b}' % (provenance, b"null" if current is None else current, before)
 
 
-def original_of(op: str, stored: str | None) -> Raw | Missing | None:
+def original_of(op: str, text: str | None) -> Raw | Missing | None:
     """Returns the `original` of an envelope from the column that stores it. Null in the column means None for a
     truncate, and MISSING for every other operation.
     """
-    if stored is not None:
-        return Raw(stored)
+    if text is not None:
+        return Raw(text)
     return None if op == Op.TRUNCATE else MISSING
 
 

@@ -87,8 +87,8 @@ class ColumnValues:
         """Encodes the values in these rows one by one. Equal values, which are common in arrays, are encoded once."""
         starts, ends, data = self.tokens.starts[rows].tolist(), self.tokens.ends[rows].tolist(), self.scan.data
         tokens = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-        known = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
-        return [known[token] for token in tokens]
+        encoded_by_token = {token: encoded(self._encode, self.step.name, token) for token in dict.fromkeys(tokens)}
+        return [encoded_by_token[token] for token in tokens]
 
     def one_by_one(self) -> list[Segment]:
         """Encodes all values of the column one by one, without a shortcut."""

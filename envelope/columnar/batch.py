@@ -125,6 +125,15 @@ def moved_json(*, to: Place | None = None, from_: Place | None = None) -> str | 
     return msgspec.json.encode(_Moved(moved_to=_wire_place(to), moved_from=_wire_place(from_))).decode()
 
 
+def moved_from(text: str | None) -> Place | None:
+    """Returns the place from which a record moved, from the value of its column `moved`; None if it did not move there
+    from another place.
+
+    Raises ChangelogError of kind *malformed* if `text` cannot be read.
+    """
+    return _place(_moves(text).moved_from)
+
+
 def with_shapes(batch: pa.RecordBatch, shapes: Mapping[str, Struct], *, relation: int | None = None) -> pa.RecordBatch:
     """Adds the shapes of entities to a batch. A shape lists the columns that `current` and `original` hold, in order.
 

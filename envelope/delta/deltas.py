@@ -21,6 +21,7 @@ from typing import Any
 from changelog.envelope.canonical import Value, text_of
 from changelog.envelope.delta.patch import Operation, apply, diff, invert, parse
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.json_pointer import unescaped
 from changelog.envelope.model import MISSING, Envelope, Missing, Op, Provenance
 from changelog.envelope.position import UNPLACED
 
@@ -141,18 +142,18 @@ def _fitted(patch: Sequence[Operation], state: Value) -> list[Operation]:
     """
     if not isinstance(state, dict):
         return list(patch)
-    known = set(state)
+    names = set(state)
     fitted: list[Operation] = []
     for operation in patch:
         if operation["path"] == "":
             fitted += _tests(operation, state) if operation["op"] == "test" else [operation]
             continue
         column, within = _column(operation["path"])
-        if within and column not in known:
+        if within and column not in names:
             continue
-        if operation["op"] == "test" and column not in known:
+        if operation["op"] == "test" and column not in names:
             operation = {**operation, "op": "add"}
-        known.add(column)
+        names.add(column)
         fitted.append(operation)
     return fitted
 
@@ -173,4 +174,4 @@ def _tests(test: Operation, state: Mapping[str, Value]) -> list[Operation]:
 def _column(path: str) -> tuple[str, bool]:
     """Returns the column of a path, and whether the path leads into the column's value."""
     first, slash, _ = path[1:].partition("/")
-    return first.replace("~1", "/").replace("~0", "~"), bool(slash)
+    return unescaped(first), bool(slash)

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from changelog.envelope.canonical import Value, dumps, parse, text_of
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.json_pointer import escaped, unescaped
 from changelog.envelope.model import MISSING
 
 __all__ = ["EDITS_MAX", "MISSING", "Operation", "apply", "diff", "dumps", "invert", "parse"]
@@ -124,9 +125,9 @@ def _of_objects(path: str, a: dict[str, Value], b: dict[str, Value]) -> list[Ope
         other = b.get(name, MISSING)
         if type(value) in _PLAIN and type(value) is type(other) and value == other:
             continue
-        member = f"{path}/{_escape(name)}"
+        member = f"{path}/{escaped(name)}"
         operations += _remove(member, value) if other is MISSING else _changes(member, value, other)
-    operations += [_add(f"{path}/{_escape(name)}", value) for name, value in b.items() if name not in a]
+    operations += [_add(f"{path}/{escaped(name)}", value) for name, value in b.items() if name not in a]
     return operations
 
 
@@ -255,14 +256,10 @@ def _copied(node: Value) -> Value:
     raise TypeError("a scalar has no members")
 
 
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
 def _tokens(path: str) -> list[str]:
     """Returns the steps of a JSON pointer (RFC 6901). The first is `""`, for the root. Raises ValueError if `path` is
     not a JSON pointer.
     """
     if not _POINTER.fullmatch(path):
         raise ValueError("not a JSON pointer")
-    return [token.replace("~1", "/").replace("~0", "~") for token in path.split("/")]
+    return [unescaped(token) for token in path.split("/")]

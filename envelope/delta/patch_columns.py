@@ -32,15 +32,15 @@ def changes(original: pa.StringArray, current: pa.StringArray) -> tuple[pa.Strin
     remaining = np.arange(len(original))
     patches: list[pa.StringArray] = []
     rows = [np.zeros(0, np.int64)]
-    tried: set[Form] = set()
+    tried_forms: set[Form] = set()
     for _ in range(FORMS_MAX):
         if not len(remaining):
             break
         form = Form.of(original[int(remaining[0])].as_py().encode())
-        if form is None or form in tried:
+        if form is None or form in tried_forms:
             remaining = remaining[1:]
             continue
-        tried.add(form)
+        tried_forms.add(form)
         of_form, fits = _of_form(form, *(_taken(states, remaining) for states in (original, current)))
         patches.append(of_form)
         rows.append(remaining[fits])

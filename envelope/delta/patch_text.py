@@ -16,6 +16,7 @@ from changelog.envelope.canonical import dumps, parse
 from changelog.envelope.codec.json_codec import members
 from changelog.envelope.delta.patch import diff
 from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.json_pointer import escaped
 from changelog.envelope.model import Op
 
 NONE = b"[]"
@@ -135,4 +136,4 @@ def _add(name: str, value: bytes) -> bytes:
 
 def pointer(name: str) -> bytes:
     """Returns the JSON pointer to a column, as a JSON string."""
-    return msgspec.json.encode("/" + name.replace("~", "~0").replace("/", "~1"))
+    return msgspec.json.encode("/" + escaped(name))

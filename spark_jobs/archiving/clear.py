@@ -1,35 +1,14 @@
-"""Drops days from an archive, and deletes the files that no reader needs any more."""
+"""Deletes the files of an archive that no reader needs any more."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 from changelog.connectors.sinks.files.layout import log_file, sequences
-from changelog.envelope.entity import OF_CHANGELOG
-from changelog.spark_jobs.archiving.retention import KEPT, to_drop
+from changelog.spark_jobs.archiving.retention import KEPT
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
-from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, Manifest, commit, number_of, path_of, read
-
-
-def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
-    """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the dropped days.
-
-    All rows of the entities `schemas` and `gaps` stay, because later rows may need them.
-    """
-    dropped_days = to_drop(run.manifest(), run.at.astimezone(UTC).date(), keep_days)
-    if dropped_days:
-
-        def without(manifest: Manifest) -> Manifest:
-            remaining_files = (
-                file for file in manifest.files if file.entity in OF_CHANGELOG or file.day not in dropped_days
-            )
-            return replace(manifest, files=tuple(remaining_files))
-
-        commit(run.store, without, at=run.at)
-        run.reach("archive:dropped")
-    return sorted(dropped_days)
+from changelog.spark_jobs.storage.manifest import ARCHIVE, FOLDER, number_of, path_of, read
 
 
 def clear(run: ArchiveRun, *, grace: timedelta, log: Path | None = None) -> int:

@@ -15,12 +15,13 @@ from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.sinks.kafka.admin.names import topic as topic_of
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.archiving.complete import Goal
-from changelog.spark_jobs.archiving.retention import closed_sequences, to_merge
+from changelog.spark_jobs.archiving.merging import rows_of, to_merge, to_merge_newest
+from changelog.spark_jobs.archiving.retention import closed_sequences
 from changelog.spark_jobs.archiving.write_files import ArchiveRun, WrittenFile, write_files
 from changelog.spark_jobs.reading.kafka_offsets import Offsets, Spans
 from changelog.spark_jobs.reading.read_files import ROWS
 from changelog.spark_jobs.storage.manifest import ArchiveFile, Manifest, Replaced, commit
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 FAIL_POINTS = ("archive:written", "archive:moved", "archive:committed", "archive:dropped", "archive:cleared")
 """The boundaries between steps at which tests make a run crash."""
@@ -73,9 +74,9 @@ def record_complete(run: ArchiveRun, goal: Goal | None, *, prefix: str) -> None:
 def _complete(manifest: Manifest, goal: Goal | None, prefix: str, offsets: Offsets) -> dict[str, str]:
     if goal is None:
         return dict(manifest.complete)
-    reached = goal.complete(prefix, offsets)
+    reached_positions = goal.complete(prefix, offsets)
     return dict(manifest.complete) | {  # the maximum, because another run may have recorded a later position
-        entity: max(position, manifest.complete.get(entity, "")) for entity, position in reached.items()
+        entity: max(position, manifest.complete.get(entity, "")) for entity, position in reached_positions.items()
     }
 
 
@@ -112,51 +113,74 @@ def compact(run: ArchiveRun, *, before: date) -> Merged:
     A repeat has the same entity, partition and position as another row. Raises ChangelogError (IN_USE) if another run
     replaced or dropped the same files at the same time.
     """
+    return _merge(run, to_merge(run.manifest(), before))
+
+
+def compact_newest(run: ArchiveRun) -> Merged:
+    """Merges the newest files of each entity and day, as `compact` does, so that a day has few files while it grows."""
+    return _merge(run, to_merge_newest(run.manifest()))
+
+
+def _merge(run: ArchiveRun, groups: Sequence[Sequence[ArchiveFile]]) -> Merged:
     merged = Merged()
-    groups = to_merge(run.manifest(), before)
     for begin in range(0, len(groups), DAYS_AT_ONCE):
-        merged += _merge(run, [file for files in groups[begin : begin + DAYS_AT_ONCE] for file in files])
+        old_files = [file for files in groups[begin : begin + DAYS_AT_ONCE] for file in files]
+        with write_files(run, read_archived(run, old_files)) as written_files:
+            merged += swap(run, old_files, written_files)
+        run.reach("archive:committed")
     return merged
 
 
-def _merge(run: ArchiveRun, old_files: Sequence[ArchiveFile]) -> Merged:
-    rows = _read(run, [f"{run.store.root}/{file.path}" for file in old_files])
-    with write_files(run, rows) as written_files:
-        new_files = [file.listed(_offsets(old_files, file)) for file in written_files]
-        merged = Merged(
-            files=len(old_files),
-            into=len(new_files),
-            rows=_rows(old_files),
-            repeats=_rows(old_files) - _rows(new_files),
+def swap(run: ArchiveRun, old_files: Sequence[ArchiveFile], written_files: Sequence[WrittenFile]) -> Merged:
+    """Commits a manifest in which new files replace old ones. The new files have the old files' rows without repeats.
+
+    Raises ChangelogError: MALFORMED if the new files have more rows than the old ones, IN_USE if another run replaced
+    the old files.
+    """
+    new_files = listed(old_files, written_files)
+    merged = Merged(
+        files=len(old_files),
+        into=len(new_files),
+        rows=rows_of(old_files),
+        repeats=rows_of(old_files) - rows_of(new_files),
+    )
+    if merged.repeats < 0:
+        raise ChangelogError(
+            Kind.MALFORMED,
+            f"files of {run.store.root} have more rows than their manifest says",
+            hint="restore the files that the manifest lists from a copy",
         )
-        if merged.repeats < 0:
-            raise ChangelogError(
-                Kind.MALFORMED,
-                f"files of {run.store.root} have more rows than their manifest says",
-                hint="restore the files that the manifest lists from a copy",
-            )
 
-        def swap(manifest: Manifest) -> Manifest:
-            old_paths = frozenset(file.path for file in old_files)
-            other_files = tuple(file for file in manifest.files if file.path not in old_paths)
-            if len(other_files) + len(old_files) != len(manifest.files):
-                raise _in_use(run.store, "the files that this run merged were replaced")
-            return replace(manifest, files=(*other_files, *new_files))
+    def swapped(manifest: Manifest) -> Manifest:
+        rest = without(run.store, manifest, old_files)
+        return replace(rest, files=(*rest.files, *new_files))
 
-        commit(run.store, swap, at=run.at)
-    run.reach("archive:committed")
+    commit(run.store, swapped, at=run.at)
     return merged
 
 
-def _rows(files: Iterable[ArchiveFile]) -> int:
-    return sum(file.rows for file in files)
+def without(store: FolderStore, manifest: Manifest, files: Sequence[ArchiveFile]) -> Manifest:
+    """Returns the manifest without these files. Raises ChangelogError (IN_USE) if it does not list all of them."""
+    paths = frozenset(file.path for file in files)
+    other_files = tuple(file for file in manifest.files if file.path not in paths)
+    if len(other_files) + len(files) != len(manifest.files):
+        raise _in_use(store, "the files that this run merged were replaced")
+    return replace(manifest, files=other_files)
 
 
-def _offsets(old: Iterable[ArchiveFile], new: "WrittenFile") -> dict[str, tuple[int, int]]:
-    """Returns, by partition, the lowest and the highest offset of the old files that the new file replaces."""
+def listed(old_files: Sequence[ArchiveFile], written_files: Iterable[WrittenFile]) -> list[ArchiveFile]:
+    """Returns the manifest's entries of files that replace old ones.
+
+    An entry has, for each partition, the lowest and the highest offset of those old files that share days with the new
+    file.
+    """
+    return [file.listed(_offsets(old_files, file.listed({}))) for file in written_files]
+
+
+def _offsets(old: Iterable[ArchiveFile], new: ArchiveFile) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for file in old:
-        if (file.entity, file.day) == (new.entity, new.day):
+        if file.entity == new.entity and file.first_day <= new.day and new.first_day <= file.day:
             for partition, (first, end) in file.offsets.items():
                 low, high = spans.get(partition, (first, end))
                 spans[partition] = min(low, first), max(high, end)
@@ -183,7 +207,12 @@ def archive_log(run: ArchiveRun, path: Path, before: date | None = None) -> Merg
 
         commit(run.store, add, at=run.at)
     run.reach("archive:committed")
-    return Merged(files=len(log_files), into=len(new_files), rows=_rows(new_files))
+    return Merged(files=len(log_files), into=len(new_files), rows=rows_of(new_files))
+
+
+def read_archived(run: ArchiveRun, files: Sequence[ArchiveFile]) -> DataFrame:
+    """Returns the rows of these files of the archive."""
+    return _read(run, [f"{run.store.root}/{file.path}" for file in files])
 
 
 def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
@@ -191,5 +220,5 @@ def _read(run: ArchiveRun, files: Sequence[str]) -> DataFrame:
     return reader.option("parquet.page.verify-checksum.enabled", "true").parquet(*files)
 
 
-def _in_use(store: Store, event: str) -> ChangelogError:
+def _in_use(store: FolderStore, event: str) -> ChangelogError:
     return ChangelogError(Kind.IN_USE, f"{event} by another run in {store.root}", hint="start only one run at a time")

@@ -1,10 +1,9 @@
-"""Decides which days of a changelog are closed, which of their files are merged, and which days are dropped.
+"""Decides which days of a changelog are closed, and which are dropped.
 
 A row's day is the day of its commit time, in UTC. A day is closed when the changelog has reached a time one hour after
 the day's end. Changes that arrive even later go into another file of the day.
 """
 
-from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -28,24 +27,28 @@ def open_day(at: datetime) -> date:
     return (at.astimezone(UTC) - CLOSES_AFTER).date()
 
 
-def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
-    """Returns the files to merge, in groups.
+def first_kept(at: datetime, keep_days: int) -> str:
+    """Returns the first day that is not dropped: `keep_days` days before the day of `at`, as text."""
+    return (at.astimezone(UTC).date() - timedelta(days=keep_days)).isoformat()
 
-    A group has the files of one entity and of one day before the date `before`. It has at least `files_min` files.
+
+def to_drop(manifest: Manifest, first: str) -> set[str]:
+    """Returns the days with which files or levels begin, if they are before the day `first`.
+
+    Ignores files of `OF_CHANGELOG`.
     """
-    days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
-    for file in manifest.files:
-        if file.day < before.isoformat():
-            days[file.entity, file.day].append(file)
-    return [files for _, files in sorted(days.items()) if len(files) >= files_min]
+    return {file.first_day for file in _droppable(manifest) if file.first_day < first}
 
 
-def to_drop(manifest: Manifest, today: date, keep_days: int) -> set[str]:
-    """Returns the days to drop: all except today and the `keep_days` days before it. Files of `OF_CHANGELOG` are
+def to_cut(manifest: Manifest, first: str) -> list[ArchiveFile]:
+    """Returns the files of levels that have days before the day `first`, and later days. Files of `OF_CHANGELOG` are
     ignored.
     """
-    first_kept = (today - timedelta(days=keep_days)).isoformat()
-    return {file.day for file in manifest.files if file.entity not in OF_CHANGELOG and file.day < first_kept}
+    return [file for file in _droppable(manifest) if file.first_day < first <= file.day]
+
+
+def _droppable(manifest: Manifest) -> list[ArchiveFile]:
+    return [file for file in manifest.files if file.entity not in OF_CHANGELOG]
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:

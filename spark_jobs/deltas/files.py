@@ -19,7 +19,7 @@ from changelog.spark_jobs.deltas.derive import KINDS, deltas_of
 from changelog.spark_jobs.storage.manifest import numbers
 from changelog.spark_jobs.storage.open_store import store_of
 from changelog.spark_jobs.storage.records import add_record, newest_record, outrun, run_name
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 FORMAT: Final = 1
 DELTAS: Final = "deltas"
@@ -75,7 +75,7 @@ class DeltaRuns:
         return max((run.last for run in self.runs), default=None)
 
 
-def newest(store: Store) -> DeltaRuns:
+def newest(store: FolderStore) -> DeltaRuns:
     """Returns the content that the newest complete manifest lists; it is empty if there is no manifest.
 
     Raises ChangelogError (MALFORMED) if there are manifests, but none is complete.
@@ -91,7 +91,7 @@ def newest(store: Store) -> DeltaRuns:
 
 
 def write(
-    store: Store,
+    store: FolderStore,
     old_record: DeltaRuns,
     changes: DataFrame,
     *,
@@ -179,7 +179,7 @@ def _line() -> Column:
     return F.concat(F.regexp_replace(head, "}$", ","), F.expr("substr(delta, 2)"))
 
 
-def _clear(store: Store, runs: DeltaRuns, at: datetime) -> None:
+def _clear(store: FolderStore, runs: DeltaRuns, at: datetime) -> None:
     folders_in_use = {run.path for run in runs.runs}
     expired_before_s = (at - GRACE).timestamp()
     expired_folders = {

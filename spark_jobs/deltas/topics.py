@@ -27,7 +27,7 @@ from changelog.spark_jobs.reading import kafka_offsets
 from changelog.spark_jobs.reading.read import stream_changelog
 from changelog.spark_jobs.reading.read_kafka import kafka_options
 from changelog.spark_jobs.reading.where import Kafka, where_of
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ _POLL_S: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topics:
+class DeltaTopics:
     """The topics of the changelog that are read, and the topics of their deltas.
 
     If `entities` is None, all are read. With `lost`, the job continues even if Kafka has lost messages. With `create`,
@@ -91,7 +91,7 @@ class Topics:
         kafka_offsets.unread(self.client, self.prefix, committed, skip={*skip, *OF_CHANGELOG}, lost=self.lost)
 
 
-def committed(checkpoint: Store) -> kafka_offsets.Offsets:
+def committed(checkpoint: FolderStore) -> kafka_offsets.Offsets:
     """Returns the offsets at which the next micro-batch begins, from Spark's checkpoint. A new checkpoint has no
     offsets.
 
@@ -116,9 +116,9 @@ def committed(checkpoint: Store) -> kafka_offsets.Offsets:
 def stream(
     spark: "SparkSession",
     config: Config,
-    topics: Topics,
+    topics: DeltaTopics,
     *,
-    checkpoint: Store,
+    checkpoint: FolderStore,
     offsets_max: int,
     every_s: float | None,
     stopping: Callable[[], bool],
@@ -157,7 +157,7 @@ class _Batches:
     error.
     """
 
-    def __init__(self, spark: "SparkSession", config: Config, topics: Topics, where: Kafka, reach: Reach) -> None:
+    def __init__(self, spark: "SparkSession", config: Config, topics: DeltaTopics, where: Kafka, reach: Reach) -> None:
         assert isinstance(config.sink, KafkaConfig)
         self._sink, self._topics, self._where, self._reach = config.sink, topics, where, reach
         self._counts = spark.sparkContext.accumulator({}, _kinds())

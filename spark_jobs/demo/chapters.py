@@ -209,7 +209,7 @@ def _patches(deltas: Sequence[Delta], room: int) -> Table:
         for operation in delta.patch:
             value = canonical.dumps(operation["value"]).decode() if "value" in operation else ""
             style = "dim" if operation["op"] == "test" else "default"
-            shown = Text(safe(value if len(value) <= room else f"{value[:room]}…"))
-            table.add_row(service, operation["op"], operation["path"] or "(all)", shown, style=style)
+            shown_text = Text(safe(value if len(value) <= room else f"{value[:room]}…"))
+            table.add_row(service, operation["op"], operation["path"] or "(all)", shown_text, style=style)
             service = Text("")
     return table

@@ -124,7 +124,7 @@ def _samples(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
-    shown = columns(
+    table = columns(
         "   order", "", "column", ("in the table", "right"), ("in the changelog", "right"), "last written by"
     )
     for sample in samples:
@@ -139,8 +139,8 @@ def _show(scene: Scene, samples: Sequence[Mapping[str, Any]]) -> None:
             case _:
                 values["source"] = "-"
         kind = Text(sample["kind"], style="red")
-        shown.add_row(f"   {sample['key']}", kind, name, values["source"], values["changelog"], by)
-    scene.story.console.print(shown)
+        table.add_row(f"   {sample['key']}", kind, name, values["source"], values["changelog"], by)
+    scene.story.console.print(table)
 
 
 def _republish(scene: Scene, report: Path) -> None:

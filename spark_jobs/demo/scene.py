@@ -49,8 +49,8 @@ class Scene:
 
     def show(self, program: str, *options: str) -> None:
         """Shows a command line as a user would type it in the demo's folder."""
-        shown = shlex.join(option.replace(f"{self.story.folder}{os.sep}", "") for option in options)
-        self.story.console.print(Text(f"   $ {program} {shown}\n", style="dim"))
+        command_line = shlex.join(option.replace(f"{self.story.folder}{os.sep}", "") for option in options)
+        self.story.console.print(Text(f"   $ {program} {command_line}\n", style="dim"))
 
 
 Chapter = Callable[[Scene], Mapping[str, str]]

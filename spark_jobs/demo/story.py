@@ -102,9 +102,11 @@ class _Demo:
         why = (
             "the jobs read files, but this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
         )
-        command.tell(arguments, None if why else sequel)
+        file = command.tell(arguments, None if why else sequel)
         if why:
             show.console().print(f"\nThe story goes on with Spark (archive, deltas, views, drift), but not here: {why}")
+        if file is not None:
+            command.show_console(file)
         return 0
 
 

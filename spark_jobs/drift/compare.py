@@ -28,7 +28,7 @@ from changelog.spark_jobs.drift import key_states
 from changelog.spark_jobs.drift.fenced.scan_tasks import source_rows, tasks_for
 from changelog.spark_jobs.drift.judge_task import JUDGED, Fetch, fetcher, judge
 from changelog.spark_jobs.drift.key_ranges import Bounds, KeyRange, bounds
-from changelog.spark_jobs.drift.key_states import Cut
+from changelog.spark_jobs.drift.key_states import ChangelogCut
 from changelog.spark_jobs.drift.row_diff import CHANGED, EXTRA, GONE, SAME, ColumnHistory, steps_of
 from changelog.spark_jobs.reading.read import read_changelog
 from changelog.spark_jobs.reading.where import Kafka, Where
@@ -112,7 +112,7 @@ class Sides:
 
     source: DataFrame
     changelog: DataFrame
-    cut: Cut | None
+    cut: ChangelogCut | None
     shapes: Mapping[str, ColumnHistory]
     json: bool
     cached: bool
@@ -143,7 +143,7 @@ def under_fence(
     sides = Sides(
         source=restricted(source, only),
         changelog=restricted(changelog, only, truncates=True),
-        cut=Cut(shown=fence.shown, epoch=checkpoint.epoch),
+        cut=ChangelogCut(shown=fence.shown, epoch=checkpoint.epoch),
         shapes={
             entity: shape_of(table.binding.shape, versions[entity], checkpoint.windows.get(entity) or {})
             for entity, table in fence.tables.items()

@@ -70,7 +70,7 @@ def judge(
             yield pa.RecordBatch.from_pylist(verdicts, schema=JUDGED)
 
 
-def fetcher(reading: Scan) -> Fetch:
+def fetcher(source: Scan) -> Fetch:
     """Returns a function that reads rows under the fence by their locators (their places in the table)."""
 
     def fetch(rows: Sequence[Mapping[str, Any]]) -> Texts:
@@ -81,7 +81,7 @@ def fetcher(reading: Scan) -> Fetch:
         if not locators:
             return {}
         texts: dict[tuple[str, str], tuple[str, str | None]] = {}
-        for batch in reading.rows_at(locators):
+        for batch in source.rows_at(locators):
             texts |= _texts(batch)
         return texts
 

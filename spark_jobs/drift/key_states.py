@@ -41,7 +41,7 @@ the row does not end with null columns, the pattern fails after a few characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class ChangelogCut:
     """The rows of the changelog that a fence shows: in `epoch`, the rows of the transactions in `shown`; in earlier
     epochs, all rows, because none of their transactions was still open at the fence.
     """
@@ -53,14 +53,14 @@ class Cut:
         """Returns the condition that a row is visible at the fence."""
         if self.shown.ids == "commits":
             id_, end, hidden = _commit(), commit_text(self.shown.end), [*map(commit_text, self.shown.hidden)]
-            seen = (id_ < F.lit(end)) & ~id_.isin(*hidden)
+            is_shown = (id_ < F.lit(end)) & ~id_.isin(*hidden)
         else:
             id_ = F.col("transaction").cast("long")
-            seen = (id_ < F.lit(self.shown.end)) & ~id_.isin(*self.shown.hidden)
-        return (F.col("position") < F.lit(f"{self.epoch:08X}/")) | seen
+            is_shown = (id_ < F.lit(self.shown.end)) & ~id_.isin(*self.shown.hidden)
+        return (F.col("position") < F.lit(f"{self.epoch:08X}/")) | is_shown
 
 
-EVERYTHING: Final[Cut | None] = None
+EVERYTHING: Final[ChangelogCut | None] = None
 """The cut of a comparison without a fence: all rows of the changelog are visible."""
 
 
@@ -97,7 +97,7 @@ def of_source(rows: DataFrame, grown: Sequence[str] = ()) -> DataFrame:
     )
 
 
-def of_changelog(rows: DataFrame, cut: Cut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
+def of_changelog(rows: DataFrame, cut: ChangelogCut | None, *, json: bool, grown: Sequence[str] = ()) -> DataFrame:
     """Returns the narrow form of the changelog's rows.
 
     Ranks order the rows of a key: among its visible rows, the last has the highest rank; among its invisible rows, the

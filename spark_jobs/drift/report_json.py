@@ -80,7 +80,7 @@ def _version() -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class RunProgress:
     """The results of a run so far. The report shows them even if the run cannot compare."""
 
     fence: Fence | None = None
@@ -117,7 +117,7 @@ def report_json(request: Request, start: RunStart, entities: Mapping[str, JSON],
     }
 
 
-def fence_json(progress: Progress) -> JSON | None:
+def fence_json(progress: RunProgress) -> JSON | None:
     """Returns the report's member `fence`, as far as the run got; None if the run took no fence."""
     fence, caught_up = progress.fence, progress.caught_up
     if fence is None:

@@ -41,13 +41,13 @@ class Step:
     change affects all rows.
 
     For these rows, the table has null in the `added` columns, and now has other values in the `restated` columns. The
-    `gone` columns no longer exist.
+    columns in `dropped` no longer exist.
     """
 
     position: str | None
     added: frozenset[str]
     restated: frozenset[str]
-    gone: frozenset[str]
+    dropped: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,8 @@ def compared(
     steps = list(shape.after(position))
     for name in shape.columns:
         _column(name, source, changelog, steps, shape, differences)
-    gone = frozenset[str]().union(*(step.gone for step in steps))
-    differences.columns += [name for name in changelog.values if name not in source.values and name not in gone]
+    dropped = frozenset[str]().union(*(step.dropped for step in steps))
+    differences.columns += [name for name in changelog.values if name not in source.values and name not in dropped]
     return Compared(
         kind=CHANGED if differences.columns else None,
         columns=tuple(differences.columns),
@@ -200,7 +200,7 @@ def _step(position: str, version: Version) -> Step:
         position=position,
         added=frozenset(change["column"] for change in changes if change["kind"] == ChangeKind.ADDED),
         restated=frozenset(version.restated),
-        gone=frozenset(change["column"] for change in changes if change["kind"] == ChangeKind.DROPPED)
+        dropped=frozenset(change["column"] for change in changes if change["kind"] == ChangeKind.DROPPED)
         | {change["before"] for change in changes if change["kind"] == ChangeKind.REPLACED},
     )
 
@@ -215,6 +215,6 @@ def _unannounced(changes: Sequence[evolution.ColumnChange]) -> Step:
         position=None,
         added=added,
         restated=frozenset(evolution.restated(changes, added)),
-        gone=frozenset(change.column for change in changes if change.kind is ChangeKind.DROPPED)
+        dropped=frozenset(change.column for change in changes if change.kind is ChangeKind.DROPPED)
         | {change.before for change in changes if change.kind is ChangeKind.REPLACED and change.before is not None},
     )

@@ -18,7 +18,7 @@ from changelog.connectors.permissions import DATA_FILE, DATA_FOLDER, make_file, 
 from changelog.connectors.sinks import Log
 from changelog.connectors.sources import Database
 from changelog.connectors.sources.fences import Fence
-from changelog.connectors.wiring.sinks import extra_needed, open_log, read_gaps
+from changelog.connectors.wiring.sinks import kafka_needed, open_log, read_gaps
 from changelog.connectors.wiring.sources import database
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -31,8 +31,8 @@ from changelog.spark_jobs.drift.report_json import (
     KEYS_NAME,
     NOTHING,
     SKIPPED,
-    Progress,
     Request,
+    RunProgress,
     RunStart,
     about,
     entity_json,
@@ -61,7 +61,7 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
     Returns the report, to which no policy has been applied yet. If nothing can be compared now, the report says why.
     Raises ChangelogError.
     """
-    progress, entities, failure = Progress(), {}, {}
+    progress, entities, failure = RunProgress(), {}, {}
     try:
         entities = _compared(spark, request, start, progress)
     except NotComparedError as error:
@@ -79,7 +79,7 @@ def detect(spark: SparkSession, request: Request, start: RunStart) -> JSON:
     return {**report, "changelog": changelog, "fence": fence_json(progress), **failure}
 
 
-def _compared(spark: SparkSession, request: Request, start: RunStart, progress: Progress) -> dict[str, JSON]:
+def _compared(spark: SparkSession, request: Request, start: RunStart, progress: RunProgress) -> dict[str, JSON]:
     """Returns the report's entities, and writes the file of drifted keys.
 
     1. Waits until the service has read all tables completely. 2. Takes the fence, a snapshot of the database. 3. Waits
@@ -131,7 +131,7 @@ class _Compare:
     entities: Sequence[Entity]
     log: Log
 
-    def first(self, fences: ExitStack, progress: Progress) -> Comparison:
+    def first(self, fences: ExitStack, progress: RunProgress) -> Comparison:
         request, names = self.request, [entity.name for entity in self.entities]
         deadline = time.monotonic() + request.wait_s
         shapes = shapes_of(self.entities, codec=request.config.codec, hmac_key=request.config.hmac_key)
@@ -150,11 +150,11 @@ class _Compare:
     def again(self, fences: ExitStack, comparison: Comparison, undecided: DataFrame) -> Comparison:
         names = {name for name, item in comparison.counts.items() if item.undecided}
         entities = [entity for entity in self.entities if entity.name in names]
-        fence, caught_up = self._fence(fences, entities, time.monotonic() + self.request.wait_s, Progress())
+        fence, caught_up = self._fence(fences, entities, time.monotonic() + self.request.wait_s, RunProgress())
         return self._under(fence, caught_up, undecided)
 
     def _fence(
-        self, fences: ExitStack, entities: Sequence[Entity], deadline: float, progress: Progress
+        self, fences: ExitStack, entities: Sequence[Entity], deadline: float, progress: RunProgress
     ) -> tuple[Fence, CaughtUp]:
         fence = progress.fence = fences.enter_context(catch_up.held(self.source, entities, deadline=deadline))
         say(f"waiting until the changelog reaches {fence.place}")
@@ -178,7 +178,7 @@ def _until_archived(
     sink = request.config.sink
     if not isinstance(sink, KafkaConfig):
         raise ChangelogError(Kind.USAGE, "a file log and its archive are read together", hint="leave out --archive")
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.wiring import kafka  # noqa: PLC0415, comparing files needs no Kafka client
 
         end_offsets = kafka.open_log(request.config, sink).complete_ends(names)

@@ -91,7 +91,7 @@ def _fetched_from(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
     parts = urlsplit(url)
     login = registry.login or parts.netloc.rpartition("@")[0]
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    asking = f"asking for schema {id_} at the registry {where}"
+    action = f"asking for schema {id_} at the registry {where}"
     request = urllib.request.Request(f"{where}/schemas/ids/{id_}")
     if login:
         request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
@@ -102,13 +102,13 @@ def _fetched_from(registry: ExecutorRegistry, url: str, id_: int) -> Schema:
             return json.loads(json.load(answer)["schema"])
     except urllib.error.HTTPError as error:
         error.close()
-        raise _refused(error.code, id_, where, asking) from None
+        raise _refused(error.code, id_, where, action) from None
     except OSError as error:
-        raise ChangelogError(Kind.CONNECTION, f"{asking}: {type(error).__name__}") from None
+        raise ChangelogError(Kind.CONNECTION, f"{action}: {type(error).__name__}") from None
     except (ValueError, KeyError, TypeError):
         raise ChangelogError(
             Kind.PRECONDITION,
-            f"{asking}: the server did not answer as a schema registry does",
+            f"{action}: the server did not answer as a schema registry does",
             hint="correct [sink] registry",
         ) from None
 
@@ -122,7 +122,7 @@ def _context(registry: ExecutorRegistry, parts: Any) -> ssl.SSLContext | None:
     return context
 
 
-def _refused(status: int, id_: int, where: str, asking: str) -> ChangelogError:
+def _refused(status: int, id_: int, where: str, action: str) -> ChangelogError:
     match status:
         case 404:
             return ChangelogError(
@@ -132,6 +132,6 @@ def _refused(status: int, id_: int, where: str, asking: str) -> ChangelogError:
             )
         case 401 | 403:
             return ChangelogError(
-                Kind.ACCESS, f"{asking}: HTTP {status}", hint="give other credentials in [sink] registry_client"
+                Kind.ACCESS, f"{action}: HTTP {status}", hint="give other credentials in [sink] registry_client"
             )
-    return ChangelogError(Kind.CONNECTION, f"{asking}: HTTP {status}")
+    return ChangelogError(Kind.CONNECTION, f"{action}: HTTP {status}")

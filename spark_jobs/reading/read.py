@@ -141,10 +141,5 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
 
 
 def reached(checkpoint: Checkpoint | None) -> Position | None:
-    """Returns the last position that the changelog has reached. The changelog has every transaction that committed
-    before it.
-    """
-    if checkpoint is None:
-        return None
-    complete_before = checkpoint.complete_before
-    return complete_before if checkpoint.position is None else max(checkpoint.position, complete_before)
+    """Returns the last position that the changelog has reached; None if there is no checkpoint."""
+    return None if checkpoint is None else checkpoint.reached

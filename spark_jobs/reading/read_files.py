@@ -44,9 +44,9 @@ def paths_of_log(where: Files, entities: Sequence[str] | None, after: Position |
     if recovery.checkpoint is None and manifest is None:
         hint = "`changelog run` creates it; check [sink] path"
         raise ChangelogError(Kind.PRECONDITION, f"there is no changelog in {where.path}", hint=hint)
-    known = {*(recovery.checkpoint.settings if recovery.checkpoint else ()), *_entities(manifest)}
-    if entities is not None and not known.issuperset(entities):
-        refuse_unknown(where, entities, {*known, *counts(where.path)})
+    entities_of_log = {*(recovery.checkpoint.settings if recovery.checkpoint else ()), *_entities(manifest)}
+    if entities is not None and not entities_of_log.issuperset(entities):
+        refuse_unknown(where, entities, {*entities_of_log, *counts(where.path)})
     sequences = range((manifest.log.last if manifest else 0) + 1, recovery.sequence + 1)
     if after is not None:
         sequences = sequences[bisect_right(sequences, after, key=lambda sequence: _last(where.path, sequence)) :]
@@ -91,11 +91,11 @@ def _listed(manifest: Manifest | None, entities: Sequence[str] | None, after: Po
     ]
 
 
-def refuse_unknown(where: Where, entities: Iterable[str], known: Iterable[str]) -> None:
-    """Raises ChangelogError (USAGE) for an entity that is neither in `known` nor reserved."""
-    unknown_names = sorted(set(entities) - {*known, *ASIDE})
+def refuse_unknown(where: Where, entities: Iterable[str], published_entities: Iterable[str]) -> None:
+    """Raises ChangelogError (USAGE) for an entity that is neither in `published_entities` nor reserved."""
+    unknown_names = sorted(set(entities) - {*published_entities, *ASIDE})
     if unknown_names:
-        hint = f"it has: {', '.join(sorted(set(known) - {*ASIDE})) or 'none yet'}"
+        hint = f"it has: {', '.join(sorted(set(published_entities) - {*ASIDE})) or 'none yet'}"
         raise ChangelogError(Kind.USAGE, f"{name_of(where)} has no entity {unknown_names[0]}", hint=hint)
 
 

@@ -54,9 +54,9 @@ def read_topics(spark: SparkSession, where: Kafka, entities: Sequence[str] | Non
 
     The result includes all rows up to the checkpoint that is visible now.
     """
-    known = _topics(where)
-    refuse_unknown(where, entities or (), known)
-    names = [name for name in (known if entities is None else entities) if name in known]
+    topics = _topics(where)
+    refuse_unknown(where, entities or (), topics)
+    names = [name for name in (topics if entities is None else entities) if name in topics]
     if not names:  # Only reserved entities are named, and they have no topic yet.
         return spark.createDataFrame([], ROWS)
     # This waits until the topics' ends cover the checkpoint. Spark asks for the ends later, and they never go back.

@@ -1,4 +1,4 @@
-"""Parsers of command-line arguments that several jobs share. Each raises ArgumentTypeError for an invalid argument."""
+"""Options that several jobs share, and parsers of their values, which raise ArgumentTypeError for an invalid one."""
 
 import argparse
 import re
@@ -54,3 +54,19 @@ def path_or_uri(text: str) -> str:
 def folder(text: str) -> Path:
     """Parses a path on this machine. An empty string is refused, as by `path_or_uri`."""
     return Path(path_or_uri(text))
+
+
+def add_state_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of jobs that write the state of the changelog at one moment."""
+    parser.add_argument(
+        "--as-of",
+        type=moment,
+        metavar="POSITION|TIME",
+        help="a position, or a time such as 2026-11-21T03:10:00Z (now)",
+    )
+    parser.add_argument(
+        "--archive",
+        type=path_or_uri,
+        metavar="PATH",
+        help="read the archive at PATH instead of the configured changelog",
+    )

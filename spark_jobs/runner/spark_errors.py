@@ -190,8 +190,8 @@ def known(text: str, where: str = "") -> ChangelogError | None:
     for pattern, kind, message, hint in _TABLE:
         match = pattern.search(text)
         if match:
-            named = match.groupdict()
-            what = unquote(named["uri"]) if "uri" in named else named.get("what", "")
+            groups = match.groupdict()
+            what = unquote(groups["uri"]) if "uri" in groups else groups.get("what", "")
             text_of_error = message.format(what=re.sub("^file:/+", "/", what))
             hint = hint.format(package=PACKAGES.get(what, ""))
             return ChangelogError(kind, f"{where}: {text_of_error}" if where and not what else text_of_error, hint=hint)

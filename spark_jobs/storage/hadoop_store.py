@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.runner import spark_errors
 from changelog.spark_jobs.storage.local_store import TEMPORARY
-from changelog.spark_jobs.storage.store import Store, StoredFile
+from changelog.spark_jobs.storage.store import FolderStore, StoredFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ _RENAMING = ("hdfs", "webhdfs", "viewfs", "abfs", "abfss")
 """File systems whose rename is atomic and never overwrites, but where a new file is visible before it is complete."""
 
 
-def hadoop(spark: "SparkSession", root: str) -> Store:
+def hadoop(spark: "SparkSession", root: str) -> FolderStore:
     """Returns the store at a URI of any file system that Spark supports."""
     return _HadoopStore(spark, root.rstrip("/"))
 

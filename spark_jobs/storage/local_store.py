@@ -11,13 +11,13 @@ from pathlib import Path
 from changelog.connectors.permissions import PUBLIC_FILE, PUBLIC_FOLDER, make_file
 from changelog.connectors.sinks.files.fsync import make_folder, sync
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs.storage.store import Store, StoredFile
+from changelog.spark_jobs.storage.store import FolderStore, StoredFile
 
 TEMPORARY = ".changelog-"
 """The prefix of the names of temporary files."""
 
 
-def local(folder: Path) -> Store:
+def local(folder: Path) -> FolderStore:
     """Returns the store in a folder on this machine."""
     return _LocalStore(folder.absolute())
 

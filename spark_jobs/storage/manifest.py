@@ -19,7 +19,7 @@ from changelog.connectors.sinks.files.manifest import (
     parse_manifest,
 )
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 __all__ = ["ArchiveFile", "Manifest", "Replaced"]  # re-exported from the file sink
 
@@ -33,17 +33,17 @@ NOTHING = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=
 """The manifest of a store without manifests."""
 
 
-def newest(store: Store) -> Manifest | None:
+def newest(store: FolderStore) -> Manifest | None:
     """Returns the newest complete manifest; None if the store has none. Raises ChangelogError if it cannot be read."""
     return newest_manifest(numbers(store), store.read)
 
 
-def read(store: Store, path: str) -> Manifest | None:
+def read(store: FolderStore, path: str) -> Manifest | None:
     """Returns the manifest at a path; None if it is incomplete."""
     return parse_manifest(store.read(path), path)
 
 
-def numbers(store: Store) -> dict[int, str]:
+def numbers(store: FolderStore) -> dict[int, str]:
     """Returns the path of each manifest by the manifest's number. Incomplete manifests are included."""
     numbered = ((number_of(file.path), file.path) for file in store.files(FOLDER))
     return {number: path for number, path in numbered if number is not None}
@@ -59,7 +59,7 @@ def path_of(number: int) -> str:
     return f"{FOLDER}/{number}.json"
 
 
-def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime) -> Manifest:
+def commit(store: FolderStore, change: Callable[[Manifest], Manifest], *, at: datetime) -> Manifest:
     """Applies `change` to the newest manifest, commits the result and returns it.
 
     1. The newest complete manifest is read and changed.
@@ -77,8 +77,8 @@ def commit(store: Store, change: Callable[[Manifest], Manifest], *, at: datetime
         path = path_of(max(present, default=0) + 1)
         if not store.create(path, after.to_json()):  # 2
             continue
-        stored = read(store, path)  # 3
-        if stored is not None and stored.writer == writer:
+        winner = read(store, path)  # 3
+        if winner is not None and winner.writer == writer:
             return after
         break
     raise ChangelogError(

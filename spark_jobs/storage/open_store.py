@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.hadoop_store import hadoop
 from changelog.spark_jobs.storage.local_store import local
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def is_local(where: str | Path) -> bool:
     return scheme is None or scheme[1] == "file"
 
 
-def store_of(where: str | Path, spark: "SparkSession | None" = None) -> Store:
+def store_of(where: str | Path, spark: "SparkSession | None" = None) -> FolderStore:
     """Returns the store at a path or URI. `spark` is needed if the store is not on this machine."""
     if isinstance(where, Path):
         return local(where)

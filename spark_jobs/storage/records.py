@@ -8,7 +8,7 @@ import msgspec
 
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.spark_jobs.storage.manifest import numbers, path_of
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 
 class StoredRecord(Protocol):
@@ -22,7 +22,7 @@ class StoredRecord(Protocol):
 RecordT = TypeVar("RecordT", bound=StoredRecord)
 
 
-def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | None:
+def newest_record(store: FolderStore, kind: type[RecordT], format_: int) -> RecordT | None:
     """Returns the newest complete record; None if there is none.
 
     Raises ChangelogError (PRECONDITION) if the record has a newer format than `format_`.
@@ -43,13 +43,13 @@ def newest_record(store: Store, kind: type[RecordT], format_: int) -> RecordT | 
     return None
 
 
-def add_record(store: Store, number: int, record: StoredRecord) -> None:
+def add_record(store: FolderStore, number: int, record: StoredRecord) -> None:
     """Creates the record with this number. Raises ChangelogError (IN_USE) if another run created it first."""
     if not store.create(path_of(number), msgspec.json.encode(record)):
         raise outrun(store)
 
 
-def outrun(store: Store) -> ChangelogError:
+def outrun(store: FolderStore) -> ChangelogError:
     """Returns the error to raise if another run has written to the store first."""
     return ChangelogError(
         Kind.IN_USE, f"another run wrote to {store.root} at the same time", hint="start only one run at a time"

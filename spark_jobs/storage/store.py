@@ -13,7 +13,7 @@ class StoredFile:
     modified_s: float
 
 
-class Store(Protocol):
+class FolderStore(Protocol):
     """A folder. Every `path` is relative to its root, with slashes."""
 
     @property

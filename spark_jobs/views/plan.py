@@ -14,6 +14,7 @@ from changelog.connectors.config import NestedConfig, ViewConfig
 from changelog.envelope.entity import SCHEMAS
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
+from changelog.envelope.states import fold
 from changelog.envelope.versions import Version
 from changelog.schemas.avro import Column
 from changelog.schemas.spark import struct
@@ -22,7 +23,6 @@ from changelog.spark_jobs.reading import spark_types
 from changelog.spark_jobs.reading.read import read_changelog, refuse_dropped
 from changelog.spark_jobs.reading.spark_types import quoted
 from changelog.spark_jobs.reading.where import Kafka, Where, name_of
-from changelog.spark_jobs.views import fold
 from changelog.spark_jobs.views.copy_rows import ViewColumns
 from changelog.spark_jobs.views.to_parquet import View
 from changelog.spark_jobs.views.transforms import EVERYTHING, Chosen, chosen, followed, latest, live, nested, until

@@ -1,5 +1,5 @@
-"""Sessions with the PostgreSQL server that a view is written to. The server may differ from the source's, so errors
-have hints of their own.
+"""Sessions with the PostgreSQL server that a view is written to. It need not be the server that the service reads, so
+its errors have other hints.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ _REMEDIES: Final = libpq.Remedies(
 
 
 @contextlib.contextmanager
-def connected(dsn: str, doing: str) -> Iterator[Connection]:
+def connected(dsn: str, action: str) -> Iterator[Connection]:
     """Yields a session in autocommit mode, and closes it at the end of the block.
 
-    `doing` names the action for which the session is used, such as "writing orders"; later errors begin with it. Raises
-    ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION if the
-    server cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
+    `action` names the action for which the session is used, such as "writing orders"; later errors begin with it.
+    Raises ChangelogError: USAGE if `dsn` is not a connection string, ACCESS if the server refuses the user, CONNECTION
+    if the server cannot be reached. An error of psycopg within the block becomes a ChangelogError, too.
     """
     try:
         connection: Connection = psycopg.connect(**libpq.parameters(dsn, _REMEDIES))
@@ -58,4 +58,4 @@ def connected(dsn: str, doing: str) -> Iterator[Connection]:
             yield connection
         except psycopg.Error as error:
             message = error.diag.message_primary or str(error)
-            raise libpq.explain(error.sqlstate, message, doing, _REMEDIES) from error
+            raise libpq.explain(error.sqlstate, message, action, _REMEDIES) from error

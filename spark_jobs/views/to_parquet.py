@@ -5,24 +5,21 @@ goes. The newest complete record is valid. On a file system of this machine, the
 the folder.
 """
 
-import os
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.errors import ChangelogError
 from changelog.spark_jobs.storage.manifest import numbers
+from changelog.spark_jobs.storage.outputs import clear, lead
 from changelog.spark_jobs.storage.records import add_record, newest_record, run_name
-from changelog.spark_jobs.storage.store import Store
+from changelog.spark_jobs.storage.store import FolderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = 1
-CURRENT: Final = "current"
 _VIEWS: Final = "views"
 
 
@@ -45,7 +42,7 @@ class View:
     unavailable: int = 0
 
 
-def newest(store: Store) -> View | None:
+def newest(store: FolderStore) -> View | None:
     """Returns the view of the newest complete record; None if there is none.
 
     Raises ChangelogError (PRECONDITION) if a newer program wrote it.
@@ -53,12 +50,12 @@ def newest(store: Store) -> View | None:
     return newest_record(store, View, FORMAT)
 
 
-def read(spark: "SparkSession", store: Store, view: View) -> "DataFrame":
+def read(spark: "SparkSession", store: FolderStore, view: View) -> "DataFrame":
     """Returns the view's rows."""
     return spark.read.parquet(f"{store.root}/{view.path}")
 
 
-def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
+def write(store: FolderStore, rows: "DataFrame", view: View, *, at: datetime) -> View:
     """Makes `rows` the view, and returns its record.
 
     1. The files are written into a new folder, which nobody reads yet.
@@ -80,8 +77,8 @@ def write(store: Store, rows: "DataFrame", view: View, *, at: datetime) -> View:
     except ChangelogError:
         store.delete(path)
         raise
-    _lead(store, path)  # 3
-    _clear(store, [new_view.path, new_view.before])
+    lead(store, path)  # 3
+    clear(store, _VIEWS, [new_view.path, new_view.before])
     return new_view
 
 
@@ -92,24 +89,3 @@ def counted(rows: "DataFrame", view: View) -> View:
     sums = [F.coalesce(F.sum(F.size(name)), F.lit(0)) for name in ("_out_of_range", "_unavailable")]
     count, out_of_range, unavailable = rows.agg(F.count("*"), *sums).collect()[0]
     return replace(view, rows=count, out_of_range=out_of_range, unavailable=unavailable)
-
-
-def _lead(store: Store, path: str) -> None:
-    """Points the link `current` at the view atomically, on a file system of this machine."""
-    if not store.root.startswith("file:"):
-        return
-    folder = Path(store.root.removeprefix("file:"))
-    temporary_link = folder / f".{CURRENT}-{secrets.token_hex(4)}"
-    try:
-        temporary_link.symlink_to(path)
-        temporary_link.replace(folder / CURRENT)
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise ChangelogError(
-            Kind.STORAGE, f"{folder / CURRENT}: {reason}", hint="it should be the link that this job creates"
-        ) from error
-
-
-def _clear(store: Store, paths_in_use: Sequence[str]) -> None:
-    for path in {"/".join(file.path.split("/")[:2]) for file in store.files(_VIEWS)}.difference(paths_in_use):
-        store.delete(path)

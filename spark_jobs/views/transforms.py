@@ -2,7 +2,7 @@
 
 Every function here maps DataFrames to DataFrames; no function reads, writes or counts rows. DataFrames of changes have
 the columns of `changelog.envelope.columnar.batch.SCHEMA`. DataFrames of states have the entity's columns, then those of
-`changelog.spark_jobs.views.fold.ABOUT`.
+`changelog.envelope.states.fold.ABOUT`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,11 @@ from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op
 from changelog.envelope.position import Position
+from changelog.envelope.states import fold
+from changelog.envelope.states.newest_changes import COMMITTED_AT, TAIL_BYTES
 from changelog.schemas.avro import Column
 from changelog.spark_jobs.reading.provenance import source_text
 from changelog.spark_jobs.reading.spark_types import of_columns, quoted
-from changelog.spark_jobs.views import fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,6 @@ EVERYTHING = Chosen()
 
 _UNAVAILABLE: Final = '"unavailable":'
 _JSON_NULL: Final = '"jsonNull":'
-_COMMITTED_AT: Final = b'"committedAt":"'
-_TAIL_BYTES: Final = len(_COMMITTED_AT) + len('2026-11-21T03:10:02.886044Z"}}')
 _UNCHANGED: Final = tuple(name for name in fold.CHANGES if name not in ("gaps", fold.WHOLE))
 
 
@@ -172,9 +171,9 @@ def _gaps(provenance: Expression) -> Expression:
     A provenance that ends with the commit time names no such values. Nearly all provenances end so. Therefore the last
     bytes are compared first, and only the other provenances are searched.
     """
-    tail = F.substring(provenance.cast("binary"), -_TAIL_BYTES, len(_COMMITTED_AT))
+    tail = F.substring(provenance.cast("binary"), -TAIL_BYTES, len(COMMITTED_AT))
     has_gaps = source_text().contains(_UNAVAILABLE) | source_text().contains(_JSON_NULL)
-    return F.when(tail == F.lit(_COMMITTED_AT), None).when(has_gaps, provenance)
+    return F.when(tail == F.lit(COMMITTED_AT), None).when(has_gaps, provenance)
 
 
 def _merged(name: str) -> Expression:

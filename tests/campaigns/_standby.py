@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 
 STANDBY = "held"
 """The name of the standby, for `synchronous_standby_names`."""
@@ -38,7 +38,7 @@ class Standby:
 
 
 @contextlib.contextmanager
-def standby_of(server: Server, folder: Path) -> Iterator[Standby]:
+def standby_of(server: PostgresServer, folder: Path) -> Iterator[Standby]:
     """Runs `pg_receivewal` as the standby, because a commit only waits until the standby has received the log."""
     received = folder / "received"
     received.mkdir()

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from changelog.connectors.servers.kafka import Broker, find_lib
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
@@ -118,7 +118,7 @@ class KafkaBlock(Block):
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresServer,
         link: Proxy,
         folder: Path,
         seed: int,

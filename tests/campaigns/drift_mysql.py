@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.campaigns._detected import Drifted, detected
 from tests.campaigns._mysql.accounts import TABLE, writing
 from tests.campaigns._pieces import Campaign, Figures, Piece
@@ -83,7 +83,7 @@ def _site(rounds: int) -> Iterator[Callable[[Piece], Figures]]:
 
 
 class _Block:
-    def __init__(self, server: Server, database: str, folder: Path, rng: random.Random) -> None:
+    def __init__(self, server: MysqlServer, database: str, folder: Path, rng: random.Random) -> None:
         self._server, self._database, self._folder, self._rng = server, database, folder, rng
         self._config, self._log = folder / "changelog.toml", folder / "changelog"
         dsn = json.dumps(f"mysql://root@{server.host}:{server.port}/{database}")

@@ -19,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from changelog.connectors.servers.kafka import Broker, find_lib
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.servers.unprivileged import reachable, temporary_folder
 from changelog.connectors.sinks.kafka.sink import FAIL_POINTS as SINK_FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
@@ -109,7 +109,7 @@ def _running(folder: Path, seed: int) -> Iterator["_Block"]:
 
 class _Block:
     def __init__(
-        self, folder: Path, server: Server, broker: Broker, to_server: Proxy, to_broker: Proxy, seed: int
+        self, folder: Path, server: PostgresServer, broker: Broker, to_server: Proxy, to_broker: Proxy, seed: int
     ) -> None:
         self._folder, self._server, self._broker = folder, server, broker
         self._to_server, self._to_broker = to_server, to_broker

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.source import MysqlSource
 from changelog.envelope.entity import Entity
@@ -42,7 +42,7 @@ class Setup:
         """Whether commits become visible in the order of the log."""
         return self.order != "OFF"
 
-    def running(self) -> contextlib.AbstractContextManager[Server]:
+    def running(self) -> contextlib.AbstractContextManager[MysqlServer]:
         """Runs the server. Each commit is flushed to the disk, so that commits are made in groups."""
         settings = {"sync_binlog": "1", **({} if self.order is None else {"binlog_order_commits": self.order})}
         return mysql_server(self.flavour, settings)
@@ -87,7 +87,7 @@ def _site() -> Iterator[Callable[[Piece], Figures]]:
         yield run_piece
 
 
-def read_once(server: Server, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
+def read_once(server: MysqlServer, seed: int, *, fails_marks: bool = False) -> tuple[HotJudge, int]:
     """Reads the table once while it is updated.
 
     With `fails_marks`, the updates go on until a chunk that was read by marks is wrong. Returns the judge of the
@@ -98,7 +98,7 @@ def read_once(server: Server, seed: int, *, fails_marks: bool = False) -> tuple[
         return _read(server, database, seed, fails_marks=fails_marks)
 
 
-def _read(server: Server, database: str, seed: int, *, fails_marks: bool) -> tuple[HotJudge, int]:
+def _read(server: MysqlServer, database: str, seed: int, *, fails_marks: bool) -> tuple[HotJudge, int]:
     reached, judge = Counter[str](), HotJudge()
 
     def reach(name: str) -> None:
@@ -138,7 +138,7 @@ class _Taking:
                 self.through = piece.checkpoint.through
 
 
-def _settings(server: Server, database: str) -> Settings:
+def _settings(server: MysqlServer, database: str) -> Settings:
     dsn = f"mysql://root@{server.host}:{server.port}/{database}"
     return Settings(name=database, dsn=dsn, hmac_key=b"", chunk_rows=CHUNK_ROWS)
 

@@ -12,7 +12,7 @@ import time
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._hang import HANG_S, TIMEOUTS, hanging
 from tests.campaigns._judge import judge
@@ -55,7 +55,7 @@ def campaign(seconds: float = 15.0) -> Campaign:
 
 
 class _Soak:
-    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, seed: int) -> None:
         self._server, self._folder, self._rng = server, folder, random.Random(seed)
         self._dsn = server.dsn()
         config = folder / "changelog.toml"

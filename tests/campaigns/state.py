@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sinks.files.log import read_log
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._load import Load, Scale, last_write, prepare
@@ -120,7 +120,7 @@ def _twin(table: str, key: tuple[str, ...], columns: list[str]) -> Iterator[str]
 
 
 class _Soak:
-    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+    def __init__(self, server: PostgresServer, folder: Path, seed: int) -> None:
         self._folder, self._rng = folder, random.Random(seed)
         self._dsn = server.dsn()
         config = folder / "changelog.toml"

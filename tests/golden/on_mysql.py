@@ -12,8 +12,8 @@ from typing import Any
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 
 from changelog.connectors.config import Config, MysqlConfig
-from changelog.connectors.servers.mysql import Server
-from changelog.connectors.sources import Source
+from changelog.connectors.servers.mysql import MysqlServer
+from changelog.connectors.sources import ChangeSource
 from changelog.connectors.sources.mysql.database import MysqlDatabase, Settings
 from changelog.connectors.sources.mysql.source import MysqlSource
 from changelog.connectors.wiring import entities
@@ -34,7 +34,7 @@ _IDENTITY = re.compile(r"\bALTER TABLE \w+ REPLICA IDENTITY FULL;\s*$")
 class GoldenMysql:
     """A fresh database of a server, with the session of one script; see `tests.golden.run.GoldenDatabase`."""
 
-    def __init__(self, server: Server, database: str) -> None:
+    def __init__(self, server: MysqlServer, database: str) -> None:
         self.schema = database
         dsn = f"mysql://root@{server.host}:{server.port}/{database}"
         self.source: Mapping[str, Any] = {"kind": "mysql", "dsn": dsn}
@@ -54,7 +54,7 @@ class GoldenMysql:
         insert = f"INSERT INTO changelog_stamp (id, content) VALUES ({next(self._stamp_ids)}, "
         self._session.query(_STAMP.sub(lambda match: f"{insert}{match[1]});", sql))
 
-    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> Source:
+    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> ChangeSource:
         settings = _settings(config)
         return MysqlSource(settings, entities.resolve(config, MysqlDatabase(settings).tables()), recover)
 

@@ -7,7 +7,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from changelog.connectors.config import Config
-from changelog.connectors.sources import Source
+from changelog.connectors.sources import ChangeSource
 from changelog.connectors.sources.postgres.admin.catalog import read_tables
 from changelog.connectors.sources.postgres.session.connection import connect
 from changelog.connectors.sources.postgres.settings import Settings
@@ -26,6 +26,7 @@ class GoldenPostgres:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session = psycopg.connect(dsn, autocommit=True)
+        self._writer = psycopg.connect(dsn, autocommit=True)  # the script's session may be inside a transaction
         self.source: Mapping[str, Any] = {"kind": "postgres", "dsn": dsn}
 
     @property
@@ -35,7 +36,7 @@ class GoldenPostgres:
     def execute(self, statement: str) -> None:
         self._session.execute(statement.encode())
 
-    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> Source:
+    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> ChangeSource:
         with connect(self._dsn, settings=SETTINGS) as connection:
             bound: Sequence[Any] = entities.resolve(config, read_tables(connection))
         settings = Settings(
@@ -51,9 +52,8 @@ class GoldenPostgres:
 
     def end_of_log(self) -> int:
         """Commits a message that the source ignores, and returns the end of the server's log after it."""
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_logical_emit_message(true, 'golden', '')")
-            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        self._writer.execute("SELECT pg_logical_emit_message(true, 'golden', '')")
+        row = self._writer.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         return parse_lsn(row[0])
 
@@ -62,3 +62,4 @@ class GoldenPostgres:
 
     def close(self) -> None:
         self._session.close()
+        self._writer.close()

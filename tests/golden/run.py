@@ -10,7 +10,7 @@ import structlog
 from msgspec import Raw
 
 from changelog.connectors.config import Config
-from changelog.connectors.sources import Source
+from changelog.connectors.sources import ChangeSource
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.codec import json_codec
 from changelog.envelope.columnar import batch
@@ -45,7 +45,7 @@ class GoldenDatabase(Protocol):
     def execute(self, statement: str) -> None:
         """Runs a statement of the script."""
 
-    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> Source:
+    def open(self, config: Config, recover: Callable[[], Checkpoint | None]) -> ChangeSource:
         """Opens the source. The source continues at the checkpoint that `recover` returns."""
 
     def end_of_log(self) -> int:
@@ -93,7 +93,7 @@ class _Changelog:
         )
         self._database = database
         self._ordinals = config.get("ordinals", True)
-        self._source: Source | None = None
+        self._source: ChangeSource | None = None
         self._checkpoint: Checkpoint | None = None
         self._stop: ChangelogError | None = None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.golden.on_mysql import GoldenMysql
 from tests.golden.on_postgres import GoldenPostgres
 from tests.golden.run import run_golden
@@ -34,7 +34,7 @@ def test_golden(file: Path, version: int, request: pytest.FixtureRequest) -> Non
 
 
 @pytest.mark.parametrize("file", PORTABLE, ids=lambda file: file.stem)
-def test_golden_on_mysql(file: Path, mysql_server: Server, mysql_database: str) -> None:
+def test_golden_on_mysql(file: Path, mysql_server: MysqlServer, mysql_database: str) -> None:
     """The messages are the same as on PostgreSQL. Only the ordinals may differ, because they count the records of the
     server's log.
     """

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors.servers.kafka import LIB_VARIABLE, Broker
+from changelog.connectors.sinks.files.log import FileLog
 from changelog.spark_jobs.demo.story import lacking
+from tests.integration.blame_check import check_blame
 from tests.patience import PROGRAM_S
 from tests.servers import HASTY_JAVA, fetched, java_needed, kafka_lib
 
@@ -99,6 +101,9 @@ def test_the_demo_tells_its_story(temporary: Path, database: list[str]) -> None:
     assert process.returncode == 0, output
     for text in ("created  by web-booking v3", "changed  by unknown", "room 312", "equals the tables", str(folder)):
         assert text in output
+    assert "was set by 3 services: web-booking, mobile-app, front-desk; 1 of 8" in re.sub(r"\s+", " ", output)
+    assert check_blame(FileLog(folder / "data" / "changelog")) > 0
+    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again, because this is no terminal", output)
     if lacking():
         assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in output
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from changelog.connectors.servers.postgres import Server, find_bin, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, find_bin, temporary_server
 from changelog.envelope.errors import ChangelogError, Kind
 
 
@@ -50,7 +50,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
     assert raised.value.kind is Kind.PRECONDITION
 
 
-def test_a_program_that_fails_says_why(server: Server) -> None:
+def test_a_program_that_fails_says_why(server: PostgresServer) -> None:
     with pytest.raises(ChangelogError, match=r"pg_basebackup failed: .*"):
         server.run("pg_basebackup", "--nonsense")
 

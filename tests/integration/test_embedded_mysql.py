@@ -8,7 +8,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from changelog.connectors.servers.mysql import PROGRAMS, Flavour, Server, find_home, temporary_server
+from changelog.connectors.servers.mysql import PROGRAMS, Flavour, MysqlServer, find_home, temporary_server
 from changelog.connectors.servers.unprivileged import identity
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.servers import fetched
@@ -17,7 +17,7 @@ from tests.servers.mysql import FLAVOURS, mysql_server
 EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 
 
-def value(server: Server, expression: str, database: str | None = None) -> object:
+def value(server: MysqlServer, expression: str, database: str | None = None) -> object:
     """Asks the server for one value."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {expression}")
@@ -26,7 +26,7 @@ def value(server: Server, expression: str, database: str | None = None) -> objec
     return row[0]
 
 
-def test_a_server_writes_the_log_that_a_changelog_needs(mysql_server: Server, mysql_database: str) -> None:
+def test_a_server_writes_the_log_that_a_changelog_needs(mysql_server: MysqlServer, mysql_database: str) -> None:
     assert value(mysql_server, "DATABASE()", mysql_database) == mysql_database
     for name in ("binlog_format", "binlog_row_image", "binlog_row_metadata"):
         assert value(mysql_server, f"@@global.{name}") == mysql_server.settings[name]
@@ -39,12 +39,12 @@ def test_a_server_writes_the_log_that_a_changelog_needs(mysql_server: Server, my
         assert value(mysql_server, "@@global.gtid_strict_mode") == 1
 
 
-def test_a_server_runs_without_the_rights_of_root(mysql_server: Server) -> None:
+def test_a_server_runs_without_the_rights_of_root(mysql_server: MysqlServer) -> None:
     user, _ = identity()
     assert Path(f"/proc/{mysql_server.pid}").stat().st_uid == (os.geteuid() if user is None else user)
 
 
-def test_clients_can_verify_the_server(mysql_server: Server) -> None:
+def test_clients_can_verify_the_server(mysql_server: MysqlServer) -> None:
     context = ssl.create_default_context(cafile=mysql_server.ca)
     session = pymysql.connect(host="localhost", port=mysql_server.port, user="root", ssl=context)
     with session as connection, connection.cursor() as cursor:
@@ -125,7 +125,7 @@ def test_the_programs_work_from_a_private_folder(tmp_path: Path) -> None:
     shutil.copytree(fetched("mariadb"), home, copy_function=os.link)
     tmp_path.chmod(0o700)
     with pytest.raises(ChangelogError, match="cannot read") as raised:
-        Server("mariadb", home, tmp_path / "data").start()
+        MysqlServer("mariadb", home, tmp_path / "data").start()
     assert raised.value.kind is Kind.ACCESS
     with temporary_server("mariadb", home) as server:
         assert not server.home.is_relative_to(tmp_path)

@@ -245,7 +245,7 @@ def test_accept_refuses_what_it_cannot_accept(site: Site) -> None:
         service.until(lambda: is_read(site))
         assert "stop that service" in site.refused("schemas", "accept", "item", "--read-again")
     position = str(site.checkpoint.position)
-    assert site.refused("schemas", "accept", "item", code=2).startswith("nothing is accepted")
+    assert site.refused("schemas", "accept", "item", code=2).startswith("the command does not say what")
     assert site.refused("schemas", "accept", "thing", "--read-again", code=2).startswith("the changelog has no entity")
     assert site.refused("schemas", "accept", "item", position, code=2).startswith("the changelog is past this position")
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sinks.files.layout import Resume, log_file, resume_file, sequences
 from changelog.connectors.sinks.files.log import read_checkpoint
 from changelog.connectors.sinks.files.sink import FAIL_POINTS as SINK_FAIL_POINTS
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def own_server(starts_servers: None) -> Iterator[Server]:
+def own_server(starts_servers: None) -> Iterator[PostgresServer]:
     """A server of this module's own. On a shared server, the service's snapshots would wait for other tests'
     transactions.
     """
@@ -97,7 +97,7 @@ class Site:
 
 
 @pytest.fixture
-def site(own_server: Server, tmp_path: Path, seed: int) -> Iterator[Site]:
+def site(own_server: PostgresServer, tmp_path: Path, seed: int) -> Iterator[Site]:
     with fresh_database(own_server) as dsn:
         new_site = Site(dsn, tmp_path, seed)
         yield new_site

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.envelope.codec import floats
 
 POWERS = [2.0**power for power in range(-1074, 1024)] + [float(f"1e{power}") for power in range(-323, 309)]
@@ -22,7 +22,7 @@ DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-def check(server: Server, values: list[float], *, single: bool) -> None:
+def check(server: PostgresServer, values: list[float], *, single: bool) -> None:
     name = "float4" if single else "float8"
     with psycopg.connect(server.dsn()) as connection:
         rows = connection.execute(
@@ -31,7 +31,7 @@ def check(server: Server, values: list[float], *, single: bool) -> None:
     assert [floats.token(value, single=single).decode() for value in values] == [text for (text,) in rows]
 
 
-def test_floats_at_powers_are_printed_as_by_the_server(server: Server) -> None:
+def test_floats_at_powers_are_printed_as_by_the_server(server: PostgresServer) -> None:
     check(server, POWERS + [math.nextafter(power, 0) for power in POWERS], single=False)
     singles = [float(np.float32(power)) for power in POWERS if 1e-45 < power < 3e38]
     check(server, singles + [float(np.nextafter(np.float32(single), np.float32(0))) for single in singles], single=True)
@@ -39,7 +39,9 @@ def test_floats_at_powers_are_printed_as_by_the_server(server: Server) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(DOUBLES, min_size=50, max_size=50), st.lists(SINGLES, min_size=50, max_size=50))
-def test_random_floats_are_printed_as_by_the_server(server: Server, doubles: list[float], singles: list[float]) -> None:
+def test_random_floats_are_printed_as_by_the_server(
+    server: PostgresServer, doubles: list[float], singles: list[float]
+) -> None:
     check(server, doubles, single=False)
     check(server, singles, single=True)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.servers.unprivileged import give_away
 from changelog.connectors.sinks.files.layout import log_file, sequences
 from changelog.connectors.sinks.files.log import FileLog, read_checkpoint, read_log
@@ -276,12 +276,12 @@ def test_a_slot_that_moved_loses_only_the_changes_that_it_skipped(
 
 
 @pytest.fixture
-def other_server(starts_servers: None) -> Iterator[Server]:
+def other_server(starts_servers: None) -> Iterator[PostgresServer]:
     with temporary_server(settings=SETTINGS) as running:
         yield running
 
 
-def test_another_cluster(world: World, other_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_cluster(world: World, other_server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
     with fresh_database(other_server) as dsn:
         world.writer, original_dsn = Writer(dsn, 5), world.site.dsn
         world.site.dsn = dsn
@@ -294,7 +294,9 @@ def test_another_cluster(world: World, other_server: Server, capsys: pytest.Capt
         world.site.dsn = original_dsn
 
 
-def test_a_server_that_was_restored(other_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_was_restored(
+    other_server: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The restore also restores the slot, at a position before the last published change."""
     with fresh_database(other_server) as dsn:
         world = World(dsn, tmp_path, 7)

@@ -21,7 +21,7 @@ from changelog.connectors.capture.tables import sweeper
 from changelog.connectors.capture.tables.repairs import Repairs
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.patience import Patience
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.service import service
 from changelog.connectors.service.service import Service
 from changelog.connectors.sources.postgres.admin.signals import send
@@ -89,7 +89,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(starts_servers: None) -> Iterator[Server]:
+def server(starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this module uses. Its walsenders soon end a silent connection, and it allows prepared
     transactions.
     """
@@ -99,7 +99,7 @@ def server(starts_servers: None) -> Iterator[Server]:
 
 
 @pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator["HungSite"]:
+def site(server: PostgresServer, tmp_path: Path) -> Iterator["HungSite"]:
     with fresh_database(server) as dsn:
         yield HungSite(dsn, tmp_path)
 
@@ -284,7 +284,7 @@ def test_the_service_drops_a_hung_walsender_and_waits_for_its_slot(site: HungSit
 
 @pytest.mark.parametrize("how", ["mute", "hang", "stop"])
 @pytest.mark.parametrize("limit", [1, 600], ids=["goes on", "stops at once"])
-def test_an_unreachable_server(site: HungSite, server: Server, how: str, limit: float) -> None:
+def test_an_unreachable_server(site: HungSite, server: PostgresServer, how: str, limit: float) -> None:
     with Proxy("127.0.0.1", server.port) as proxy:
         site.write_config(dsn=make_conninfo(site.dsn, port=proxy.port, connect_timeout=600), limit=limit)
         with site.running() as running:

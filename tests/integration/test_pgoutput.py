@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from changelog.connectors.servers.postgres import Server, find_bin, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, find_bin, temporary_server
 from changelog.connectors.sources.postgres.decode.messages import Decoded, StreamStart, StreamStop
 from changelog.connectors.sources.postgres.decode.pgoutput import decode
 from tests.servers import SETTINGS, postgres_bin
@@ -53,13 +53,15 @@ KINDS = set("BCORYIUDTMSEcAbPKrp")
 
 
 @pytest.fixture(scope="module", params=["18", "15"])
-def prepared_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
+def prepared_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     bin_dir = find_bin() if request.param == "18" else postgres_bin(15)
     with temporary_server(bin_dir, settings=TWO_PHASE) as running:
         yield running
 
 
-def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_bytes(prepared_server: Server) -> None:
+def test_each_message_that_a_server_sends_is_decoded_and_encoded_to_the_same_bytes(
+    prepared_server: PostgresServer,
+) -> None:
     version = work(prepared_server.dsn())
     kinds = set()
     for streaming in ("off", "on" if version < 16 else "parallel"):

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._judge import judge, rows
 from tests.campaigns._load import ENTITIES, Load, Scale, last_write, prepare
@@ -43,14 +43,14 @@ listen = "127.0.0.1:0"
 class Pair:
     """A primary, and a standby with copies of the primary's slots."""
 
-    def __init__(self, primary: Server, *, careful: bool) -> None:
+    def __init__(self, primary: PostgresServer, *, careful: bool) -> None:
         """With `careful`, the primary's logical slots send only changes that the standby already has."""
         self.primary = primary
         folder = primary.data_dir.parent / "standby"
         source = make_conninfo(primary.dsn(), application_name="standby")
         primary.run("pg_basebackup", "-D", str(folder), "-d", source, "-C", "-S", "standby", "-c", "fast")
         (folder / "standby.signal").touch()
-        self.standby = Server(
+        self.standby = PostgresServer(
             primary.bin_dir,
             folder,
             settings={
@@ -97,7 +97,7 @@ class Pair:
         execute(self.standby, "SELECT pg_promote()")
 
 
-def execute(server: Server, *statements: str) -> list[tuple[object, ...]]:
+def execute(server: PostgresServer, *statements: str) -> list[tuple[object, ...]]:
     """Runs the statements. Returns the rows of the last one."""
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         rows_of_last: list[tuple[object, ...]] = []

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from changelog.connectors.capture.table_reads import FAIL_POINTS
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sinks.files.log import read_log
 from changelog.envelope.signal import Do, Signal
 from tests.campaigns._repaired import Pair, written_to
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture(scope="module")
-def own_server(starts_servers: None) -> Iterator[Server]:
+def own_server(starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this module uses. On a shared server, the service's snapshots would wait for other tests'
     transactions.
     """
@@ -56,7 +56,7 @@ def own_server(starts_servers: None) -> Iterator[Server]:
 
 
 @pytest.fixture
-def pair(own_server: Server, tmp_path: Path) -> Iterator[Pair]:
+def pair(own_server: PostgresServer, tmp_path: Path) -> Iterator[Pair]:
     """A stopped service whose changelog holds the whole table."""
     with fresh_database(own_server) as dsn:
         stopped_pair = Pair("places", dsn, tmp_path, ROWS, pages=2, workers=1)

@@ -9,7 +9,7 @@ import pytest
 
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.chunk_rows import KeyedRows
-from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.capture.tables.repairs import Repair, Repairs
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources.postgres.admin.signals import send
@@ -126,7 +126,7 @@ def test_keys_of_any_form_and_length_are_looked_up_in_every_type(kinds: dict[str
     with connect(database, settings=SETTINGS) as connection:
         for name, kind in kinds.items():
             table = read_table({name: make_entity(name, name)}, b"", connection, name)
-            rows = read_keys(connection, origin, table, f"public.{name}", Keys(keys=(*HOSTILE, *HUGE)), read_at=0)
+            rows = read_keys(connection, origin, table, f"public.{name}", LookupKeys(keys=(*HOSTILE, *HUGE)), read_at=0)
             assert isinstance(rows, KeyedRows)
             assert rows.gone.to_pylist() == [*HOSTILE, *HUGE], kind
 

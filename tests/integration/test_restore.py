@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from changelog.connectors import config, failpoints, gaps
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.servers.unprivileged import give_away
 from changelog.connectors.sources.postgres import source
 from changelog.connectors.sources.postgres.values.lsn import lsn_text, through_lsn
@@ -32,14 +32,14 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
+def restorable(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     """A server of the version that the test requests, by default 18."""
     with temporary_server(postgres_bin(getattr(request, "param", 18)), settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
-def site(restorable: Server, tmp_path: Path, own_name: str) -> Site:
+def site(restorable: PostgresServer, tmp_path: Path, own_name: str) -> Site:
     """A service that has read its table and is stopped."""
     Site(restorable.dsn(), tmp_path).sql(f"CREATE DATABASE {own_name}")
     new_site = Site(restorable.dsn(own_name), tmp_path)
@@ -60,7 +60,7 @@ def publish(site: Site, key: str) -> None:
         running.until(lambda: key in site.state("orders"))
 
 
-def copy_data(server: Server) -> Path:
+def copy_data(server: PostgresServer) -> Path:
     """Copies the server's whole data folder, like a snapshot of its volume. Returns the copy."""
     server.stop()
     copy = server.data_dir.with_name("copy")
@@ -69,7 +69,7 @@ def copy_data(server: Server) -> Path:
     return copy
 
 
-def restore(server: Server, copy: Path) -> None:
+def restore(server: PostgresServer, copy: Path) -> None:
     server.stop()
     shutil.rmtree(server.data_dir)
     copy.rename(server.data_dir)
@@ -103,7 +103,7 @@ ELSEWHERE = "INSERT INTO other SELECT generate_series(1, 100)"
     indirect=["restorable"],
 )
 def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterwards(
-    restorable: Server, site: Site, statement: str
+    restorable: PostgresServer, site: Site, statement: str
 ) -> None:
     copy = copy_data(restorable)
     site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
@@ -124,7 +124,9 @@ def test_a_restore_on_the_same_timeline_is_refused_whatever_is_written_afterward
         running.until(lambda: site.state("orders").keys() == keys)
 
 
-def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(restorable: Server, site: Site) -> None:
+def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(
+    restorable: PostgresServer, site: Site
+) -> None:
     copy = copy_data(restorable)
     with site.running() as running:
         site.sql("INSERT INTO orders VALUES (10, 'lost with the restore')")
@@ -135,7 +137,7 @@ def test_a_restore_while_the_service_runs_is_noticed_when_it_connects_again(rest
         assert running.ended().kind is Kind.DIVERGED
 
 
-def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: Server, site: Site) -> None:
+def test_the_service_continues_after_a_restore_that_lost_nothing(restorable: PostgresServer, site: Site) -> None:
     site.sql("INSERT INTO orders VALUES (2, 'kept')")
     publish(site, "2")
     restore(restorable, copy_data(restorable))

@@ -40,7 +40,7 @@ def test_a_leaf_that_disappeared_asks_for_a_new_plan(database: str, schema: str)
     """
     with psycopg.connect(database) as connection:
         connection.execute("CREATE TABLE place (id int PRIMARY KEY)")
-    leaf = LeafProgress(filenode=1, pages=1, left=[(0, None)])
+    leaf = LeafProgress(filenode=1, pages=1, ranges_left=[(0, None)])
     table = TableProgress(entity="place", signature="", leaves={f'"{schema}"."place_2025"': leaf})
     windows = Windows({"place": table}, horizon=0, nonces=nonce)
     reader = ChunkReader(

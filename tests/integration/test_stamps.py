@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sources.postgres.candidate import PostgresCandidate
 from tests.integration.site import Site
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS
 
@@ -28,6 +29,7 @@ def by_sql(connection: psycopg.Connection[Any]) -> None:
 
 
 def by_psycopg(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(PostgresCandidate(connection.info.dsn).stamps({("public", "orders")}).encode())
     names: dict[str, Any] = {}
     exec(blocks("python")[0], names)  # this is the code that the page shows
     names["pay"](connection, 42, "req-8f1c", "u-17")

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from changelog.connectors.patience import Patience
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.service import service
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.connectors.sources.postgres.session.connection import connect
@@ -38,14 +38,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=[pytest.param(17, marks=pytest.mark.xdist_group("postgres-17")), 18])
-def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this test uses, because it holds back changes from every reader."""
     with temporary_server(postgres_bin(request.param), settings=SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
-def site(server: Server, tmp_path: Path) -> Site:
+def site(server: PostgresServer, tmp_path: Path) -> Site:
     """A service over one row, whose slot is enabled for failover. The standby also has a slot, but no standby reads
     it.
     """
@@ -102,7 +102,7 @@ def reports(running: Running, reason: str) -> Callable[[], bool]:
     return reached
 
 
-def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: Server) -> None:
+def test_the_service_waits_for_a_standby_that_is_away(site: Site, server: PostgresServer) -> None:
     with site.running() as running:
         running.until(lambda: site.is_read() and running.phase == "streaming")
         hold_back_for(site, AWAY)

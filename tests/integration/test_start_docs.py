@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from tests.integration.site import Site
 from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
@@ -67,7 +67,7 @@ class Newcomer:
 
 
 @pytest.fixture
-def newcomer(server: Server, tmp_path: Path) -> Iterator[Newcomer]:
+def newcomer(server: PostgresServer, tmp_path: Path) -> Iterator[Newcomer]:
     with fresh_database(server) as dsn:
         yield Newcomer(dsn, tmp_path)
 

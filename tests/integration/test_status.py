@@ -71,3 +71,22 @@ def test_status_of_a_missing_slot_says_how_to_continue(stopped_site: Site, capsy
     code, text, state = status(stopped_site.config, capsys)
     assert (code, state["slot"], state["slot_lost"]) == (0, None, True)
     assert "slot is gone, so the changelog cannot continue; `changelog run --over-gap`" in " ".join(text.split())
+
+
+def test_status_shows_who_stamped_the_newest_changes(stopped_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    stamp = """{"serviceName": "shop"}"""
+    session = """{"serviceName": "psql", "context": {"session": {"user": "u", "application": "psql"}}}"""
+    with stopped_site.running() as running:
+        for number, content in enumerate((stamp, stamp, session, None), 2):
+            emit = "" if content is None else f"SELECT pg_logical_emit_message(true, 'provenance', '{content}');"
+            stopped_site.sql(f"BEGIN; {emit} INSERT INTO guest VALUES ({number}); COMMIT")
+        running.until(lambda: len(stopped_site.state("guest")) == 5)
+    code, text, state = status(stopped_site.config, capsys)
+    assert code == 0
+    assert state["stamps"] == [
+        {"entity": "guest", "service": "shop", "application": 2, "session": 0, "none": 0},
+        {"entity": "guest", "service": "psql", "application": 0, "session": 1, "none": 0},
+        {"entity": "guest", "service": "unknown", "application": 0, "session": 0, "none": 1},
+    ]
+    assert "stamps of the newest 4 changes" in text
+    assert ["guest", "shop", "2", "100", "%", "·", "·"] in [line.split() for line in text.splitlines()]

@@ -17,7 +17,7 @@ from psycopg import sql
 from changelog.connectors.debezium.launch import OWN_JAR
 from changelog.connectors.java import find_java
 from changelog.connectors.servers.kafka import BRIEF
-from changelog.connectors.servers.postgres import Server, find_bin
+from changelog.connectors.servers.postgres import PostgresServer, find_bin
 from changelog.envelope.errors import ChangelogError
 from tests.patience import PATIENCE_S, until
 from tests.servers.fetch import PACKAGES
@@ -156,7 +156,7 @@ def missing(what: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def fresh_database(server: Server) -> Iterator[str]:
+def fresh_database(server: PostgresServer) -> Iterator[str]:
     """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import COMMAND
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 
 MAGIC = b"\xfebin"
 """The first bytes of each file of the log."""
@@ -30,7 +30,7 @@ def packets(file: bytes) -> Iterator[bytes]:
         begin = end
 
 
-def logged(server: Server, database: str, run: Callable[[Cursor], object]) -> Sequence[bytes]:
+def logged(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Sequence[bytes]:
     """Calls `run` with a session in `database`, and returns the events of the complete files that were written.
 
     The first event is a format description, and the last one the rotation to the next file.
@@ -60,7 +60,7 @@ def _last_file(cursor: Cursor) -> str:
 
 
 @contextlib.contextmanager
-def streamed(server: Server, file: str) -> Iterator[Iterator[bytes]]:
+def streamed(server: MysqlServer, file: str) -> Iterator[Iterator[bytes]]:
     """Yields the events from the beginning of `file` on, as the server sends them to a replica. This never ends.
 
     The server sends a heartbeat when it has had nothing to send for 50 ms.

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 
 from bench.measure.debezium import MYSQL_CONNECTORS
-from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer, temporary_server
 from changelog.connectors.sources.mysql.admin.catalog import read_tables
 from changelog.connectors.sources.mysql.session.flavour import Flavour as SourceFlavour
 from changelog.connectors.sources.mysql.values.catalog_columns import COLLATIONS, FIELDS, CatalogColumn, column_of
@@ -202,14 +202,14 @@ def captured(name: str) -> Iterator[Source]:
         )
 
 
-def _change(server: Server) -> None:
+def _change(server: MysqlServer) -> None:
     with server.connect(DATABASE) as session, session.cursor() as cursor:
         for change in CHANGES:
             cursor.execute(change)
             session.commit()
 
 
-def _published(server: Server, flavour: Flavour) -> Mapping[str, Any]:
+def _published(server: MysqlServer, flavour: Flavour) -> Mapping[str, Any]:
     """Returns what our reader publishes for the rows of `types`: for each id, the JSON of each column."""
     with server.connect() as connection, connection.cursor() as cursor:
 

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
 from changelog.connectors.sources.postgres.values.types import TypeCatalog
 
@@ -329,7 +329,7 @@ def captured(_name: str) -> Iterator[Source]:
         )
 
 
-def _change(server: Server) -> None:
+def _change(server: PostgresServer) -> None:
     with psycopg.connect(server.dsn(), autocommit=True) as session:
         for change in CHANGES:
             session.execute(change.encode())

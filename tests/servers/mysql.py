@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from changelog.connectors.servers.mysql import Flavour, Server, temporary_server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer, temporary_server
 from tests.servers import fetched
 
 FLAVOURS: Final[tuple[Flavour, ...]] = ("mariadb", "mysql")
@@ -34,7 +34,7 @@ of memory instead of 380 MB.
 
 
 @contextlib.contextmanager
-def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Iterator[MysqlServer]:
     """Runs a server for a single test, which may restart the server, remove its log or change its global settings.
 
     `version` is one of FLAVOURS or OTHER_VERSIONS. `settings` are added to SETTINGS. Skips or fails the test if the
@@ -48,7 +48,7 @@ def mysql_server(version: str, settings: Mapping[str, str] | None = None) -> Ite
 
 
 @contextlib.contextmanager
-def fresh_mysql_database(server: Server) -> Iterator[str]:
+def fresh_mysql_database(server: MysqlServer) -> Iterator[str]:
     """Yields the name of a new, empty database. Drops it afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with server.connect() as connection, connection.cursor() as admin:
@@ -59,7 +59,7 @@ def fresh_mysql_database(server: Server) -> Iterator[str]:
         admin.execute(f"DROP DATABASE {name}")
 
 
-def version_of(server: Server) -> tuple[int, int]:
+def version_of(server: MysqlServer) -> tuple[int, int]:
     """Asks the server for the first two numbers of its version."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT VERSION()")

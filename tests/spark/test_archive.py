@@ -18,9 +18,10 @@ from changelog.envelope.entity import TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from changelog.spark_jobs.archive import JOB, MicroBatches
-from changelog.spark_jobs.archiving.clear import clear, drop_days
+from changelog.spark_jobs.archiving.clear import clear
 from changelog.spark_jobs.archiving.complete import Goal
 from changelog.spark_jobs.archiving.files import FAIL_POINTS, Merged, archive_log, compact, land
+from changelog.spark_jobs.archiving.levels import drop_days
 from changelog.spark_jobs.archiving.retention import closed_sequences, open_day
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
 from changelog.spark_jobs.reading.kafka_offsets import OffsetSpan, slices
@@ -40,7 +41,9 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 GRACE = timedelta(hours=24)
 LATER = timedelta(days=400)
-"""`NOON + LATER` is later than this machine's clock. The clock sets the modification times of files."""
+"""At `NOON + LATER`, every file of a test is older than `GRACE`. The modification times of files come from this
+machine's clock, which is earlier.
+"""
 
 
 def change(n: int, at: datetime, **columns: Any) -> dict[str, Any]:
@@ -191,6 +194,11 @@ def test_the_command_with_a_file_log(
     summary = run_job("--compact", "all")
     assert [summary[name] for name in ("archived_files", "archived_rows", "compacted_files")] == [1, 5, 0]
     assert read(log) == ROWS
+    assert run_job("--dry-run", "--compact", "minor")["compacts_files"] == 0, "there is one file of each day"
+    for choice in ("minor", "levels"):
+        planned = run_job("--dry-run", "--compact", choice)["compacts_files"]
+        assert run_job("--compact", choice)["compacted_files"] == planned
+        assert read(log) == ROWS
 
 
 def bounded(column: Any) -> bool:
@@ -198,7 +206,9 @@ def bounded(column: Any) -> bool:
 
 
 def _check_files(path: Path, run: ArchiveRun) -> None:
-    """Checks that each file has the log's columns, is sorted by key and position, and has no statistics of states."""
+    """Checks that each file has the log's columns, is sorted by key and position, and has statistics of four columns
+    only.
+    """
     for file in run.manifest().files:
         with pq.ParquetFile(path / file.path) as parquet:
             assert parquet.schema_arrow.equals(SCHEMA)
@@ -280,7 +290,9 @@ def archived(run: ArchiveRun) -> list[dict[str, Any]]:
 
 
 def test_an_entity_is_complete_once_all_of_its_partitions_have_reached_the_goal(archive: ArchiveRun) -> None:
-    """The second run has an earlier goal and overlaps the first one. It does not move an entity's position back."""
+    """The third run has an earlier goal than the first two, because it began before them. It does not move the position
+    of an entity back.
+    """
     earlier, later = str(Position(1, 5, 0)), str(Position(1, 9, 0))
     goal = Goal(position=later, ends={"order": {0: 10, 1: 20}, "guest": {0: 0}})
     parts = {0: 10, 1: 19}

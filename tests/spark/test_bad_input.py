@@ -19,7 +19,7 @@ from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sinks.kafka.reading.consume import consumed
 from changelog.connectors.sinks.kafka.sink import KafkaSettings
 from changelog.envelope.position import Position
-from changelog.spark_jobs import archive, derive_deltas, rebuild_view
+from changelog.spark_jobs import archive, blame, derive_deltas, rebuild_view
 from changelog.spark_jobs.runner.job import Job, main
 from tests.integration.kafka.test_log import change, entity, raw, store, writing
 from tests.servers import fetched
@@ -37,11 +37,13 @@ SCHEMAS = str(Path(schemas.__file__).parent)
 VIEW = ["--to", "{out}", "--schemas", SCHEMAS, "--entity"]
 FILES = {
     "archive": (archive.JOB, []),
+    "blame": (blame.JOB, ["--to", "{out}"]),
     "derive_deltas": (derive_deltas.JOB, ["--output", "{out}"]),
     "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
 }
 KAFKA = {
     "archive": (archive.JOB, ["--archive", "{out}"]),
+    "blame": (blame.JOB, ["--to", "{out}"]),
     "derive_deltas": (derive_deltas.JOB, ["--checkpoint", "{out}"]),
     "rebuild_view": (rebuild_view.JOB, [*VIEW, "order"]),
 }
@@ -127,13 +129,22 @@ def test_a_log_that_cannot_be_read(
     assert not list(tmp_path.rglob("archive/*/*/*.parquet"))
 
 
-@pytest.mark.parametrize("job", ["derive_deltas", "rebuild_view"])
+@pytest.mark.parametrize("job", ["blame", "derive_deltas", "rebuild_view"])
 def test_an_output_that_is_a_file(error_of: ErrorOf, tmp_path: Path, job: str) -> None:
     publish(tmp_path / "log")
     (tmp_path / "out").write_text("somebody's")
     error_line = error_of(FILES, job, 'path = "log"', code=3)
     assert error_line == f"{job}: {tmp_path / 'out'} is a file; name a folder\n"
     assert (tmp_path / "out").read_text() == "somebody's"
+
+
+def test_a_change_that_cannot_be_read(error_of: ErrorOf, tmp_path: Path) -> None:
+    publish(tmp_path / "log")  # its provenances have only one member
+    error_line = error_of(FILES, "blame", 'path = "log"', code=3)
+    position = r"00000001/000000000000000[1-4]/00000000"
+    assert re.fullmatch(
+        f"blame: entity order, position {position}: a message's provenance cannot be read\n", error_line
+    )
 
 
 # Changelogs on Kafka
@@ -174,6 +185,7 @@ def test_a_schema_that_the_registry_does_not_have(
     [
         ("archive", ["--skip", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
         ("derive_deltas", ["--entity", "ordre"], "entity ordre has no topic; the changelog has gaps, order, schemas"),
+        ("blame", ["--entity", "ordre"], "has no entity ordre; it has: order"),
         ("rebuild_view", ["--entity", "ordre"], "has no entity ordre; it has: order"),
         ("rebuild_view", ["--as-of", BEYOND], f"{BEYOND} is beyond the end"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.spark_jobs.detect_drift import JOB
 from changelog.spark_jobs.runner.job import main
 from tests.campaigns._plant import Edit, last_only, latest, lost, rewrite, setting
@@ -71,7 +71,7 @@ on_change_of_immutable = "ignore"
 
 
 @pytest.fixture(scope="module")
-def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with fresh_database(server) as dsn:
         new_site = Site(dsn, tmp_path_factory.mktemp("drift"))
         new_site.sql(TABLES)

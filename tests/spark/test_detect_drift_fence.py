@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import last_only, latest, lost, rewrite
 from tests.integration.site import Site
@@ -42,14 +42,14 @@ Detect = Callable[..., tuple[dict[str, Any], list[str]]]
 
 
 @pytest.fixture(scope="module")
-def own(starts_servers: None) -> Iterator[Server]:
+def own(starts_servers: None) -> Iterator[PostgresServer]:
     """A server that only this module uses, because its commits are held back."""
     with temporary_server(settings={"fsync": "off"}) as running:
         yield running
 
 
 @pytest.fixture
-def site(own: Server, tmp_path: Path) -> Iterator[Site]:
+def site(own: PostgresServer, tmp_path: Path) -> Iterator[Site]:
     with fresh_database(own) as dsn:
         new_site = Site(dsn, tmp_path)
         new_site.sql(TABLES)
@@ -144,7 +144,7 @@ def test_a_table_that_stays_locked_is_not_compared(site: Site, detect: Detect) -
         assert "locked" in report["why"]
 
 
-def test_another_cluster_is_refused(site: Site, own: Server, detect: Detect) -> None:
+def test_another_cluster_is_refused(site: Site, own: PostgresServer, detect: Detect) -> None:
     with site.running() as service:
         service.until(lambda: all_rows_read(site))
     with temporary_server(settings={"fsync": "off"}) as other, fresh_database(other) as dsn:
@@ -156,12 +156,12 @@ def test_another_cluster_is_refused(site: Site, own: Server, detect: Detect) -> 
     assert "another database cluster" in lines[0]
 
 
-def test_a_standby_is_refused_with_a_hint(site: Site, own: Server, detect: Detect) -> None:
+def test_a_standby_is_refused_with_a_hint(site: Site, own: PostgresServer, detect: Detect) -> None:
     with site.running() as service:
         service.until(lambda: all_rows_read(site))
     folder = own.data_dir.parent / "standby"
     own.run("pg_basebackup", "-D", str(folder), "-d", own.dsn(), "-c", "fast", "-R")
-    with Server(own.bin_dir, folder, settings={"fsync": "off", "hot_standby": "on"}) as standby:
+    with PostgresServer(own.bin_dir, folder, settings={"fsync": "off", "hot_standby": "on"}) as standby:
         site.configure(ENTITIES, dsn=make_conninfo(site.dsn, port=str(standby.port)))
         report, lines = detect("--wait", "0", code=5)
     assert report["verdict"] == "refused"

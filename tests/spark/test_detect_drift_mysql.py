@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.spark_jobs.detect_drift import JOB
 from tests.campaigns._plant import last_only, latest, lost, rewrite, setting
 from tests.integration.mysql.site import MysqlSite
@@ -50,7 +50,7 @@ Detect = Callable[..., Ran]
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     new_site = MysqlSite(mysql_server, mysql_database, tmp_path)
     new_site.sql(*TABLES.split(";\n"))
     new_site.configure(ENTITIES.format(database=mysql_database))

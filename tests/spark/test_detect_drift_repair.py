@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from changelog.connectors.capture.tables.repairs import Repairs
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.envelope.signal import Signal
 from changelog.spark_jobs.detect_drift import JOB
@@ -47,7 +47,7 @@ rebuild_ppm = 1e6
 
 
 @pytest.fixture
-def site(server: Server, tmp_path: Path) -> Iterator[Site]:
+def site(server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
     with fresh_database(server) as dsn:
         new_site = Site(dsn, tmp_path)
         new_site.sql(TABLES)

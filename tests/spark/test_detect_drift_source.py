@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the usual alias
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.fences import ROWS
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.versions import Version
@@ -66,7 +66,7 @@ Detect = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
-def site(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A changelog whose service has stopped."""
     with fresh_database(server) as dsn:
         new_site = Site(dsn, tmp_path_factory.mktemp("other"))
@@ -189,7 +189,9 @@ def test_a_key_that_changes_during_the_comparison_is_left_out(
     assert detect(changed, code=1, site=own).drifted() == {'["1","5"]': ("changed", ["note"])}
 
 
-def test_masked_columns_compare_by_their_masks(server: Server, spark: SparkSession, run: Run, tmp_path: Path) -> None:
+def test_masked_columns_compare_by_their_masks(
+    server: PostgresServer, spark: SparkSession, run: Run, tmp_path: Path
+) -> None:
     with fresh_database(server) as dsn:
         site = Site(dsn, tmp_path)
         site.sql(PEOPLE)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.envelope.errors import ChangelogError
+from changelog.envelope.states import fold, fold_batch
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
-from changelog.spark_jobs.views import fold, fold_batch
 from changelog.spark_jobs.views.transforms import schema_of
 
 P = Primitive

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
+from changelog.envelope.states.json_values import reader
 from changelog.schemas.avro import Column
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from changelog.spark_jobs.reading.spark_types import of_columns
-from changelog.spark_jobs.views.json_values import reader
 
 P = Primitive
 MONEY = Decimal(precision=32, scale=2)

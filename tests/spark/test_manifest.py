@@ -15,7 +15,7 @@ from changelog.spark_jobs.storage.hadoop_store import hadoop
 from changelog.spark_jobs.storage.local_store import local
 from changelog.spark_jobs.storage.manifest import NOTHING, TRIES, ArchiveFile, commit, newest
 from changelog.spark_jobs.storage.open_store import store_of
-from changelog.spark_jobs.storage.store import Store, StoredFile
+from changelog.spark_jobs.storage.store import FolderStore, StoredFile
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ONE = ArchiveFile(
@@ -140,7 +140,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
 class Overwriting:
     """A store in which another writer replaces each file as soon as it is created."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FolderStore) -> None:
         self._store = store
         self.root = store.root
 

@@ -23,13 +23,14 @@ from changelog.envelope.position import Position
 from changelog.envelope.versions import Look, Versions
 from changelog.schemas import avro
 from changelog.schemas.types import Struct
-from changelog.spark_jobs.archiving.clear import drop_days
 from changelog.spark_jobs.archiving.files import archive_log
+from changelog.spark_jobs.archiving.levels import drop_days
 from changelog.spark_jobs.archiving.write_files import ArchiveRun
 from changelog.spark_jobs.rebuild_view import JOB
 from changelog.spark_jobs.runner.job import main
 from changelog.spark_jobs.storage.local_store import local
-from changelog.spark_jobs.views.to_parquet import CURRENT, newest
+from changelog.spark_jobs.storage.outputs import CURRENT
+from changelog.spark_jobs.views.to_parquet import newest
 from changelog.spark_jobs.views.transforms import Chosen
 from tests.spark.test_views import COLUMNS, positions, replay, states_of, transactions
 from tests.unit.records import BEGIN, record

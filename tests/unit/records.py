@@ -21,8 +21,11 @@ def record(
     key: str = "42",
     entity: str = "order",
     service: str = "order-api",
+    partition: int = 0,
     unavailable: tuple[str, ...] = (),
+    unavailable_original: tuple[str, ...] = (),
     moved_to: Place | None = None,
+    moved_from: Place | None = None,
 ) -> Record:
     """Returns a change, by default of `order 42`. It was committed `commit` seconds after BEGIN."""
     source = Source(
@@ -35,12 +38,14 @@ def record(
         transaction=str(700 + commit),
         committed_at=BEGIN + timedelta(seconds=commit),
         unavailable=unavailable,
+        unavailable_original=unavailable_original,
     )
     stamp = Stamp(api_version="v2", service_name=service, identifier=f"req-{commit}")
     return Record(
         entity=entity,
-        place=Place(key=key, partition=0),
+        place=Place(key=key, partition=partition),
         moved_to=moved_to,
+        moved_from=moved_from,
         envelope=Envelope(
             provenance=Provenance(stamp=stamp, source=source),
             current=None if current is None else Raw(current),

@@ -85,7 +85,9 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         assert name in out.split()
 
 
-@pytest.mark.parametrize("words", [["fly"], ["tail", "--what"], ["accept", "x"], ["tail", "-n", "many"]])
+@pytest.mark.parametrize(
+    "words", [["fly"], ["tail", "--what"], ["accept", "x"], ["init", "--grants", "--stamps"], ["tail", "-n", "many"]]
+)
 def test_bad_usage_gives_one_line_and_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(words)

@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.conninfo import conninfo_to_dict
 
 from changelog.connectors import config
 from changelog.connectors.config import FilesConfig, KafkaConfig
 from changelog.connectors.config.mysql import MysqlConfig
+from changelog.connectors.config.postgres import USUAL_DSN
 from changelog.connectors.wiring.sources import postgres_settings
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -314,6 +318,11 @@ def test_settings_that_do_not_fit_together(tmp_path: Path, text: str, problem: s
     path = tmp_path / "c.toml"
     path.write_text(f"name = 'a'\nsource = {{ kind = 'postgres', dsn = 'dbname=a' }}\nsink = {{ path = 'x' }}\n{text}")
     assert refusal(path, {}) == [f"{path}: {problem}"]
+
+
+@given(st.from_regex(USUAL_DSN, fullmatch=True))
+def test_a_usual_dsn_is_valid(dsn: str) -> None:
+    assert conninfo_to_dict(dsn) is not None
 
 
 @pytest.mark.parametrize("dsn", ["opensesame", "postgresql://ada:opensesame@[", "password=opensesame port"])

@@ -6,7 +6,9 @@ import pytest
 
 from changelog.connectors import config
 from changelog.connectors.config import DebeziumConfig
+from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.inputs.engine.settings import defaults
+from changelog.connectors.wiring.debezium import translation_settings
 from changelog.envelope.errors import ChangelogError, Kind
 
 HEAD = 'name = "shop"\nsink = { path = "log" }\ntables = { include = ["*"] }\n'
@@ -44,6 +46,27 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
     assert "secret" not in repr(source)
 
 
+def test_what_the_translation_must_know_of_debezium(tmp_path: Path) -> None:
+    """A flat row does not name its connector."""
+    settings = translated(tmp_path, SOURCE.replace("postgresql", "mysql") + TOPICS)
+    assert (settings.connector, settings.binary, settings.placeholder) == (
+        "mysql",
+        "bytes",
+        "__debezium_unavailable_value",
+    )
+    properties = '[source.properties]\nbinary.handling.mode = "hex"\n"unavailable.value.placeholder" = "none"\n'
+    settings = translated(tmp_path, SOURCE + properties)
+    assert (settings.connector, settings.binary, settings.placeholder) == ("postgresql", "hex", "none")
+    settings = translated(tmp_path, f'{SOURCE}binary_handling = "base64"\n{TOPICS}')
+    assert settings.binary == "base64"
+
+
+def translated(folder: Path, text: str) -> TranslationSettings:
+    loaded = load(folder, text)
+    assert isinstance(loaded.source, DebeziumConfig)
+    return translation_settings(loaded, loaded.source)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -57,6 +80,7 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
             f"{SOURCE}unwrapped = true\n{TOPICS}transactions = 'app.transaction'\n",
             "source.topics.transactions: flat rows do not tell their place in a transaction",
         ),
+        (f"{SOURCE}properties = {{ 'binary.handling.mode' = 'octal' }}\n", "source.binary_handling: should be 'bytes'"),
         (f"{SOURCE}{TOPICS}colour = 8\n", "source.topics.colour: is not known; known here: bootstrap_servers"),
         (SOURCE.replace("postgresql", "access") + TOPICS, "source.connector: should be 'cassandra'"),
         (SOURCE + TOPICS.replace('["app.*"]', "[]"), "source.topics.include: should not be empty"),

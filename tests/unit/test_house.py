@@ -1,9 +1,12 @@
-"""Checks the checkout (randomness, lengths, locks of dependencies), and tests the entry point of the campaigns."""
+"""Checks the checkout (randomness, sizes, names, locks of dependencies), and tests the entry point of the campaigns."""
 
+import ast
 import importlib.util
 import re
 import subprocess
 import tomllib
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +23,7 @@ CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = {
     "project": {
         "dependencies": ["left>=2"],
-        "optional-dependencies": {"embedded": [], "kafka": [], "mysql": [], "state": []},
+        "optional-dependencies": {"console": [], "embedded": [], "kafka": [], "mysql": [], "state": []},
     },
     "dependency-groups": {"test": [], "lint": [], "docs": []},
 }
@@ -90,6 +93,116 @@ def test_no_file_is_too_long() -> None:
     assert Path(__file__) in files
     lengths = {file.relative_to(CHECKOUT): len(file.read_text("utf-8").splitlines()) for file in files}
     assert {file: length for file, length in lengths.items() if length > LINES_MAX} == {}
+
+
+MODULES_MAX = 15
+"""The maximum number of modules of a folder of product code. A fuller folder needs a subfolder with a meaning."""
+
+MODULES_MAX_OF_COMMANDS = 25
+PRODUCT = ("connectors", "envelope", "schemas", "spark_jobs", "stamps")
+
+
+def product_files() -> list[Path]:
+    return [file.relative_to(CHECKOUT) for folder in PRODUCT for file in (CHECKOUT / folder).rglob("*.py")]
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    counts = Counter(file.parent for file in product_files() if file.name != "__init__.py")
+    limits = {Path("connectors/commands"): MODULES_MAX_OF_COMMANDS}
+    assert {path: count for path, count in counts.items() if count > limits.get(path, MODULES_MAX)} == {}
+
+
+ROLES = frozenset(
+    {
+        *("Assembler", "Binder", "ChunkReader", "ReadContext", "ReadTable", "ServerFacts", "Settings", "Stream"),
+        *("Table", "TableColumn"),
+    }
+)
+"""The classes that mean the same in the folder of each source, such as the settings of the source."""
+
+
+def repeated_classes(texts: Mapping[Path, str]) -> dict[str, set[Path]]:
+    """Returns the public class names that several modules define, with the modules. A role of a source may be defined
+    once in the folder of each source.
+    """
+    modules: dict[str, list[Path]] = {}
+    for path, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(path)
+    return {
+        name: set(paths)
+        for name, paths in modules.items()
+        if len(paths) > 1 and not (name in ROLES and _in_different_sources(paths))
+    }
+
+
+def _in_different_sources(paths: list[Path]) -> bool:
+    sources = {path.parts[2] for path in paths if path.parts[:2] == ("connectors", "sources")}
+    return len(sources) == len(paths)
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    files = [file for file in product_files() if file.parts[0] != "stamps"]  # that is a distribution of its own
+    assert repeated_classes({file: (CHECKOUT / file).read_text("utf-8") for file in files}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "second_path", "is_problem"),
+    [
+        ("Shape", "connectors/sources/mysql/values.py", True),
+        ("Settings", "connectors/sources/mysql/values.py", False),
+        ("Settings", "connectors/sources/postgres/values.py", True),
+        ("Settings", "connectors/config/model.py", True),
+        ("_Shape", "connectors/config/model.py", False),
+    ],
+)
+def test_a_repeated_class_name_is_found(name: str, second_path: str, is_problem: bool) -> None:
+    text = f"class {name}:\n    pass\n"
+    paths = {Path("connectors/sources/postgres/source.py"), Path(second_path)}
+    assert repeated_classes(dict.fromkeys(paths, text)) == ({name: paths} if is_problem else {})
+
+
+PARTICIPLES = frozenset(
+    {
+        *("asked", "begun", "chosen", "each", "found", "given", "got", "held", "kept", "looked", "made", "put", "said"),
+        *("seen", "stored", "taken", "told", "wanted"),
+    }
+)
+"""The words that name no variable, parameter or attribute, because they do not say what it holds."""
+
+
+def bare_participles(text: str) -> list[str]:
+    """Returns the names in Python code that are one of `PARTICIPLES`, with or without underscores at their ends."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.append(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.append(name)
+    return [name for name in names if name.strip("_") in PARTICIPLES]
+
+
+def test_variables_are_named_by_nouns() -> None:
+    files = {file: bare_participles((CHECKOUT / file).read_text("utf-8")) for file in product_files()}
+    assert {file: names for file, names in files.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("stored = read()", 1),
+        ("self._stored, checkpoint = pair", 1),
+        ("for found in rows: pass", 1),
+        ("def take(taken): pass", 1),
+        ("names = [each for each in rows]", 1),
+        ("found()", 0),
+        ("stored_at = now()", 0),
+    ],
+)
+def test_a_bare_participle_is_found(text: str, count: int) -> None:
+    assert len(bare_participles(text)) == count
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,13 @@ import structlog
 from structlog.testing import capture_logs
 
 from changelog.connectors import config, logs
-from changelog.connectors.commands.status import probe
 from changelog.connectors.service import service
 from changelog.connectors.service.health import LIVE_WITHIN_S, HealthServer, HealthState
 from changelog.connectors.service.metrics import Metrics
 from changelog.connectors.service.service import Lag
 from changelog.connectors.service.snapshot_progress import LOG_AGAIN_S, SnapshotProgress
 from changelog.connectors.sources import SourceStatus
+from changelog.connectors.wiring.status import probe
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S, until
 

@@ -117,7 +117,9 @@ def test_markup_in_values_is_text() -> None:
 
 
 def test_a_history_shows_the_time_between_changes() -> None:
-    shown = text(*show.history([record(Op.CREATE, '{"a":1}'), record(Op.UPDATE, '{"a":2}', '{"a":1}', commit=301)]))
+    shown = text(
+        *show.history([record(Op.CREATE, '{"a":1}'), record(Op.UPDATE, '{"a":2}', '{"a":1}', commit=301)], key="42")
+    )
     assert "│ 5 min later" in shown
 
 

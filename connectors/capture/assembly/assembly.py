@@ -60,7 +60,7 @@ from changelog.envelope.position import Position, commit_text
 from changelog.envelope.signal import FENCE_PREFIX, is_nonce
 from changelog.envelope.signal import PREFIX as SIGNAL_PREFIX
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
-from changelog.envelope.stamp import parse
+from changelog.envelope.stamp import SESSION_PREFIX, parse
 from changelog.envelope.versions import Look, Versions
 
 _EVERYTHING = 1 << 62
@@ -127,7 +127,7 @@ class AssemblyRun:
     def __init__(self, assembly: Assembly, encode: Encode, *, place_of: Callable[[int], int] | None = None) -> None:
         self._assembly, self._encode, self._place_of = assembly, encode, place_of
         self._spans: list[Span | SpanColumns] = []
-        self._taken = self._encoded = 0
+        self._rows_taken = self._encoded = 0
         self._batches: list[tuple[pa.RecordBatch, Ints]] = []
         self._ended = EndedTransactions()
         self._assembled = Assembled()
@@ -138,14 +138,14 @@ class AssemblyRun:
         return self._assembly.open is not None
 
     @property
-    def taken(self) -> int:
+    def rows_taken(self) -> int:
         """The number of rows of the block that were taken."""
-        return self._taken
+        return self._rows_taken
 
     @property
     def pending(self) -> int:
         """The number of rows that were taken and are not encoded yet."""
-        return self._taken - self._encoded
+        return self._rows_taken - self._encoded
 
     def begin(self, transaction: Transaction) -> None:
         """Begins a transaction. Raises ChangelogError (MALFORMED) if another is open."""
@@ -168,13 +168,13 @@ class AssemblyRun:
         """
         if not rows:
             return
-        opened = self._opened()
-        ordinal = opened.ordinal
-        self._taken, opened.ordinal = self._taken + rows, ordinal + rows
-        last, stamp = self._spans[-1] if self._spans else None, opened.stamp or opened.fallback
+        open_transaction = self._opened()
+        ordinal = open_transaction.ordinal
+        self._rows_taken, open_transaction.ordinal = self._rows_taken + rows, ordinal + rows
+        last, stamp = self._spans[-1] if self._spans else None, open_transaction.next_stamp
         if (
             isinstance(last, Span)
-            and last.transaction is opened.transaction
+            and last.transaction is open_transaction.transaction
             and last.ordinal + last.rows == ordinal
             and (last.stamp is stamp or last.stamp == stamp)
         ):
@@ -182,14 +182,14 @@ class AssemblyRun:
         else:
             self._spans.append(
                 Span(
-                    transaction=opened.transaction,
+                    transaction=open_transaction.transaction,
                     stamp=stamp,
                     ordinal=ordinal,
                     rows=rows,
-                    published=opened.published,
+                    published=open_transaction.published,
                 )
             )
-        check_ordinal(opened.ordinal)  # checked last, so that `fail` encodes the rows that were taken
+        check_ordinal(open_transaction.ordinal)  # checked last, so that `fail` encodes the rows that were taken
 
     def take_all(self, spans: SpanColumns, ends: Ints) -> None:
         """Takes whole transactions, in the order of the log: the same as `begin`, `sign`, `take` and `commit` for each.
@@ -205,7 +205,7 @@ class AssemblyRun:
         with_rows = replace(spans, published=assembly.all_published(spans)).with_rows()
         if len(with_rows):
             self._spans.append(with_rows)
-        self._taken += int(spans.rows.sum())
+        self._rows_taken += int(spans.rows.sum())
         self._ended.add_all(spans, ends)
         check_ordinal(int((spans.ordinals + spans.rows).max()))
 
@@ -237,15 +237,15 @@ class AssemblyRun:
         Returns None for a stamp, a fence, a signal, and a message that was delivered before a restart. For any other
         message, returns its transaction and ordinal.
         """
-        opened = self._opened()
-        ordinal = opened.ordinal
-        opened.ordinal += 1
-        if prefix == STAMP_PREFIX:
-            self._stamp(content, opened, place)
+        open_transaction = self._opened()
+        ordinal = open_transaction.ordinal
+        open_transaction.ordinal += 1
+        if prefix in (STAMP_PREFIX, SESSION_PREFIX):
+            self._stamp(content, open_transaction, place, of_session=prefix == SESSION_PREFIX)
         elif prefix == FENCE_PREFIX:
             self._assembled.fenced = True
-        elif 2 * ordinal > opened.published:
-            change = Change(transaction=opened.transaction, ordinal=ordinal, stamp=None)
+        elif 2 * ordinal > open_transaction.published:
+            change = Change(transaction=open_transaction.transaction, ordinal=ordinal, stamp=None)
             if prefix != SIGNAL_PREFIX:
                 return change
             self._signal(content, change, settle, number)
@@ -262,8 +262,8 @@ class AssemblyRun:
         is open.
         """
         self.begin(change.transaction)
-        opened = self._opened()
-        opened.ordinal, opened.published = change.ordinal, -1
+        open_transaction = self._opened()
+        open_transaction.ordinal, open_transaction.published = change.ordinal, -1
         batches = len(self._batches)
         self._signal(nonce, change, settle)
         ordinal = change.ordinal + 1
@@ -299,8 +299,8 @@ class AssemblyRun:
 
     def here(self) -> Position:
         """Returns the position of the next row of the open transaction."""
-        opened = self._opened()
-        return Change(transaction=opened.transaction, ordinal=opened.ordinal, stamp=None).position()
+        open_transaction = self._opened()
+        return Change(transaction=open_transaction.transaction, ordinal=open_transaction.ordinal, stamp=None).position()
 
     def flush(self, *, but_last: int = 0) -> None:
         """Encodes the rows that were taken and are not encoded yet, except the last `but_last`. Tells the listener.
@@ -308,7 +308,7 @@ class AssemblyRun:
         Call this before anything that changes how later rows are decoded. If a policy stops at one of the rows, the
         rows before that row's transaction are recorded, and ChangelogError (STOP) is raised; then call `fail`.
         """
-        end = self._taken - but_last
+        end = self._rows_taken - but_last
         if end <= self._encoded:
             return
         spans, last = parted(self._spans, but_last)
@@ -366,9 +366,13 @@ class AssemblyRun:
         if (last := self._ended.last()) is not None:
             assembled.last, end = last
             assembled.through = commit_text(end)
-        opened = self._assembly.open
-        if opened is not None and self._batches and int(self._batches[-1][1][-1]) == opened.transaction.commit:
-            assembled.last, assembled.partial = opened.transaction, True
+        open_transaction = self._assembly.open
+        if (
+            open_transaction is not None
+            and self._batches
+            and int(self._batches[-1][1][-1]) == open_transaction.transaction.commit
+        ):
+            assembled.last, assembled.partial = open_transaction.transaction, True
         return assembled
 
     def _opened(self) -> OpenTransaction:
@@ -376,21 +380,25 @@ class AssemblyRun:
             raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
         return self._assembly.open
 
-    def _stamp(self, content: bytes, opened: OpenTransaction, place: int) -> None:
+    def _stamp(self, content: bytes, open_transaction: OpenTransaction, place: int, *, of_session: bool) -> None:
         """Applies a stamp to the next rows, and to the last rows that were taken if their record is at `place`.
 
-        An invalid stamp is counted; then the previous stamp continues to apply.
+        An invalid stamp is counted; then the previous stamp continues to apply. The stamp of a session applies only if
+        the application has written none before.
         """
         parsed = parse(content)
         if parsed.problem is not None:
-            self._assembled.invalid_stamps.append((parsed.problem, opened.transaction.xid))
-        if parsed.stamp is None:
+            self._assembled.invalid_stamps.append((parsed.problem, open_transaction.transaction.xid))
+        if parsed.stamp is None or (of_session and open_transaction.stamp is not None):
             return
-        opened.stamp = parsed.stamp
+        if of_session:
+            open_transaction.fallback = parsed.stamp
+        else:
+            open_transaction.stamp = parsed.stamp
         span, late = self._spans[-1] if self._spans else None, 0
-        if self._place_of is None or not isinstance(span, Span) or span.transaction is not opened.transaction:
+        if self._place_of is None or not isinstance(span, Span) or span.transaction is not open_transaction.transaction:
             return
-        while late < span.rows and self._place_of(self._taken - 1 - late) == place:
+        while late < span.rows and self._place_of(self._rows_taken - 1 - late) == place:
             late += 1
         if late:
             before, [late_span] = parted([span], late)

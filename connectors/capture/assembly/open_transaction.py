@@ -14,8 +14,9 @@ class OpenTransaction(msgspec.Struct, gc=False):
     """The transaction that is being delivered.
 
     A stamp says who makes the changes. `stamp` is the one in the transaction's last stamp message. `fallback` applies
-    if there was no such message. `ordinal` is the number of the next row or message in the transaction. `published` is
-    the last part of the position of the transaction's last published record, or -1; rows up to there are dropped.
+    if there was no such message; a message with the stamp of a session sets it. `ordinal` is the number of the next row
+    or message in the transaction. `published` is the last part of the position of the transaction's last published
+    record, or -1; rows up to there are dropped.
     """
 
     transaction: Transaction
@@ -23,6 +24,11 @@ class OpenTransaction(msgspec.Struct, gc=False):
     fallback: Stamp | None = None
     ordinal: int = 0
     published: int = -1
+
+    @property
+    def next_stamp(self) -> Stamp | None:
+        """The stamp of the next row."""
+        return self.stamp or self.fallback
 
 
 def check_ordinal(ordinal: int) -> None:

@@ -20,7 +20,7 @@ from changelog.connectors.capture.rows.render_rows import merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.rows.spans import Meta, Spans
-from changelog.connectors.capture.rows.text_columns import Columns, Data
+from changelog.connectors.capture.rows.text_columns import Data, TextColumns
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError, Kind
@@ -44,8 +44,8 @@ class RowGroup:
     bound: CompiledBinding
     op: Op
     places: Ints
-    before: Columns | None = None
-    after: Columns | None = None
+    before: TextColumns | None = None
+    after: TextColumns | None = None
 
     def row(self, data: Data, number: int) -> Insert | Update | Delete:
         """Returns the row `number` of the group."""
@@ -76,7 +76,7 @@ def encode_groups(origin: Origin, groups: Sequence[RowGroup], data: Data, spans:
         if fast.any():
             texts = group.bound.template.texts(group.op, data, buffer, group.before, group.after, fast)
             parts.append(texts.at(group.places))
-            fast[texts.left] = False
+            fast[texts.other_places] = False
         unusual += [(int(group.places[number]), group, number) for number in np.flatnonzero(is_live & ~fast).tolist()]
         entity = group.bound.binding.entity
         unstamped_count = int(np.count_nonzero(is_live & ~meta.stamped[group.places]))

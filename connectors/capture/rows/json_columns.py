@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from changelog.connectors.capture.rows.binding import Binding, Field
 from changelog.connectors.capture.rows.codec import Shape, canonical
 from changelog.connectors.capture.rows.row_change import LARGE_BYTES
-from changelog.connectors.capture.rows.text_columns import Columns, Data, Mask
+from changelog.connectors.capture.rows.text_columns import Data, Mask, TextColumns
 from changelog.envelope.columnar.splice import Bytes, Offsets, Pool, Segment, gather, splice
-from changelog.envelope.key import key_text, partitions
+from changelog.envelope.key import key_text, partition_batch
 from changelog.envelope.model import Op
 
 Ints = npt.NDArray[np.int64]
@@ -31,19 +31,19 @@ _VALUE, _NULL, _TOKEN = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts:
+class JsonRows:
     """The keys and JSON objects of rows of one table that have the same op, without their provenance.
 
-    `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded. `left`
-    has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`, `current` and
-    `original` have one element for each of `places`, and are None if `places` is empty. `current` is also None for
-    deletes, and `original` for rows without an old state.
+    `Template.texts` takes rows and numbers them from 0. `places` has the numbers of the rows that it encoded.
+    `other_places` has the numbers of the other rows, which `row_records` must encode one by one. `keys`, `partitions`,
+    `current` and `original` have one element for each of `places`, and are None if `places` is empty. `current` is also
+    None for deletes, and `original` for rows without an old state.
     """
 
     binding: Binding
     op: Op
     places: Ints
-    left: Ints
+    other_places: Ints
     keys: pa.StringArray | None = None
     partitions: npt.NDArray[np.int32] | None = None
     current: pa.StringArray | None = None
@@ -54,11 +54,11 @@ class Texts:
         """The number of rows."""
         return len(self.places)
 
-    def at(self, numbers: Ints) -> "Texts":
+    def at(self, numbers: Ints) -> "JsonRows":
         """Returns the same rows with other numbers: row n becomes row `numbers[n]`."""
         return replace(self, places=numbers[self.places])
 
-    def numbered(self, index: Ints) -> "Texts":
+    def numbered(self, index: Ints) -> "JsonRows":
         """Returns only the rows at these indexes of `places` (ascending), numbered from 0."""
         if len(index) == self.size:
             return replace(self, places=np.arange(self.size))
@@ -121,14 +121,14 @@ class Template:
         self._constants = bytes(blob)
 
     def texts(
-        self, op: Op, data: Data, buffer: Bytes, before: Columns | None, after: Columns | None, good: Mask
-    ) -> Texts:
+        self, op: Op, data: Data, buffer: Bytes, before: TextColumns | None, after: TextColumns | None, good: Mask
+    ) -> JsonRows:
         """Returns the keys and JSON objects of the rows that the mask `good` selects, except unusual rows.
 
         A row is unusual if it is large, lacks a value, moves to another key or partition, has a null in a column of its
-        key or partition, or may have a JSON null. The result's `left` has the numbers of the unusual rows, and of the
-        rows that `good` does not select. `before` and `after` have the values of the old and of the new rows, None if
-        the op has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
+        key or partition, or may have a JSON null. The result's `other_places` has the numbers of the unusual rows, and
+        of the rows that `good` does not select. `before` and `after` have the values of the old and of the new rows,
+        None if the op has none. `buffer` is `data`, padded by `INLINE` bytes. The method changes `good`.
         """
         binding = self._binding
         for side in (side for side in (before, after) if side is not None):
@@ -140,12 +140,12 @@ class Template:
             for field in binding.fields:
                 if field.json:
                     good &= ~_maybe_json_null(buffer, side, field)
-        index, left = np.flatnonzero(good), np.flatnonzero(~good)
+        index, other_places = np.flatnonzero(good), np.flatnonzero(~good)
         all_before, all_after = before, after
-        if len(left):
+        if len(other_places):
             before, after = (None if side is None else side.take(index) for side in (before, after))
         if not len(index):
-            return Texts(binding=binding, op=op, places=index, left=left)
+            return JsonRows(binding=binding, op=op, places=index, other_places=other_places)
         holder = after if after is not None else before
         assert holder is not None
         keys = self._keys(data, buffer, binding.key, holder)
@@ -161,23 +161,23 @@ class Template:
                 return self.texts(op, data, buffer, all_before, all_after, good)
         pool = Pool(data)
         base = pool.add(self._constants)
-        sides = holder if before is None or after is None else Columns.joined(before, after)
+        sides = holder if before is None or after is None else TextColumns.joined(before, after)
         plan = self._object(pool, base, data, buffer, sides)
         objects = splice(pool.buffer(), sides.count, plan)
         original = None if before is None else objects.slice(0, len(index))
         current = None if after is None else objects.slice(sides.count - len(index))
-        return Texts(
+        return JsonRows(
             binding=binding,
             op=op,
             places=index,
-            left=left,
+            other_places=other_places,
             keys=keys,
-            partitions=partitions(partition_keys, binding.entity.partitions),
+            partitions=partition_batch(partition_keys, binding.entity.partitions),
             current=current,
             original=original,
         )
 
-    def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: Columns) -> pa.StringArray:
+    def _keys(self, data: Data, buffer: Bytes, fields: Sequence[Field], columns: TextColumns) -> pa.StringArray:
         """Returns the keys in canonical form.
 
         If the server prints their values in canonical form, the keys are spliced. If not, they are converted row by
@@ -217,7 +217,7 @@ class Template:
         plan.constant(base, closing)
         return splice(pool.buffer(), starts.shape[1], plan.segments)
 
-    def _object(self, pool: Pool, base: int, data: Data, buffer: Bytes, columns: Columns) -> list[Segment]:
+    def _object(self, pool: Pool, base: int, data: Data, buffer: Bytes, columns: TextColumns) -> list[Segment]:
         """Returns the segments of the JSON objects of all rows; the constants are in the pool from `base` on."""
         count = columns.starts.shape[1]
         plan = _Plan()
@@ -231,16 +231,16 @@ class Template:
             if isinstance(closes, bool) and states is None:
                 plan.constant(base, labels[int(closes)][_VALUE])
             else:
-                chosen = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
-                plan.add(np.broadcast_to(chosen[..., 0] + base, count), np.broadcast_to(chosen[..., 1], count))
+                label = labels[np.asarray(closes).astype(np.int8), 0 if states is None else states]
+                plan.add(np.broadcast_to(label[..., 0] + base, count), np.broadcast_to(label[..., 1], count))
             plan.segments += value_segments
             quoted = field.codec.shape in _QUOTED
             closes = quoted if states is None else (states == _VALUE) & quoted
         if isinstance(closes, bool):
             plan.constant(base, self._ends[int(closes)])
         else:
-            chosen = self._ends[closes.astype(np.int8)]
-            plan.add(chosen[:, 0] + base, chosen[:, 1])
+            label = self._ends[closes.astype(np.int8)]
+            plan.add(label[:, 0] + base, label[:, 1])
         return plan.segments
 
 
@@ -276,7 +276,7 @@ class _Value:
     `states` says how each value is written; None means that all are _VALUE. `texts` may set it: call `texts` first.
     """
 
-    def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: Columns, field: Field) -> None:
+    def __init__(self, pool: Pool, data: Data, buffer: Bytes, columns: TextColumns, field: Field) -> None:
         self._pool, self._data, self._buffer, self._field = pool, data, buffer, field
         self._starts = columns.starts[field.index]
         self._lengths = columns.lengths[field.index]
@@ -375,7 +375,7 @@ def _escaped(buffer: Bytes, starts: Offsets, lengths: Offsets) -> Ints:
     return np.unique(np.searchsorted(offsets, np.flatnonzero(special), side="right") - 1)
 
 
-def _maybe_json_null(buffer: Bytes, columns: Columns, field: Field) -> Mask:
+def _maybe_json_null(buffer: Bytes, columns: TextColumns, field: Field) -> Mask:
     """Returns a mask of the values that could be JSON's null: they begin with n or with white space."""
     first = buffer[columns.starts[field.index]]
     long = columns.lengths[field.index] >= len(b"null")

@@ -1,9 +1,9 @@
 """Completes the rows of a block with their position, transaction and provenance, and sorts them as in the log.
 
 A block is a stretch of the database's log that is decoded at once. Its rows are numbered from 0; a row's number is its
-place. The rows of a block arrive here as several `Texts`. Each has the keys and JSON objects of the rows that share a
-table and an op. The columns that this module adds follow from a row's transaction, its stamp (who made the change), and
-its ordinal. A *span* is a run of rows with the same transaction and stamp.
+place. The rows of a block arrive here as several `JsonRows`. Each has the keys and JSON objects of the rows that share
+a table and an op. The columns that this module adds follow from a row's transaction, its stamp (who made the change),
+and its ordinal. A *span* is a run of rows with the same transaction and stamp.
 
 The ordinal of a row is the number of rows and messages before it in its transaction. Each row is published as a record.
 The last part of the record's position, the *position ordinal*, is twice the row's ordinal. A row that moves to another
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import Texts
+from changelog.connectors.capture.rows.json_columns import JsonRows
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction, provenance
 from changelog.connectors.capture.rows.spans import Meta, SpanColumns
 from changelog.envelope.codec import json_codec
@@ -56,7 +56,7 @@ class _Constants:
     tail: bytes
 
 
-def render(origin: Origin, parts: Sequence[Texts], meta: Meta) -> tuple[pa.RecordBatch, Ints] | None:
+def render(origin: Origin, parts: Sequence[JsonRows], meta: Meta) -> tuple[pa.RecordBatch, Ints] | None:
     """Returns the rows of all `parts` in the order of the block, and each row's number in the block.
 
     The rows follow `batch.SCHEMA`. Returns None if there are no parts.
@@ -148,7 +148,7 @@ def _take(values: pa.StringArray, codes: Ints) -> pa.StringArray:
     return values if np.array_equal(codes, np.arange(len(values))) else values.take(pa.array(codes))
 
 
-def _stamps(parts: Sequence[Texts], spans: SpanColumns, part_codes: Ints, codes: Ints) -> tuple[list[Stamp], Ints]:
+def _stamps(parts: Sequence[JsonRows], spans: SpanColumns, part_codes: Ints, codes: Ints) -> tuple[list[Stamp], Ints]:
     """Returns the distinct stamps of the rows, and for each row the index of its stamp among these.
 
     A row without a stamp has the default stamp of its entity. `codes` has the number of each row's span.

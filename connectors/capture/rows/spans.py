@@ -1,7 +1,9 @@
 """The spans of a block: which of its rows belong to which transaction and stamp (who made the change).
 
 A block is a stretch of the log that is decoded at once. Its rows are numbered from 0; a row's number is its place. The
-ordinal of a row is the number of rows and messages before it in its transaction.
+ordinal of a row is how many rows and messages (such as stamps) come before it in its transaction, as the log has them.
+A row is published as one or two records. The *position ordinal* of a record is the last part of its position
+(`changelog.connectors.capture.rows.render_rows`).
 """
 
 from collections.abc import Sequence
@@ -95,14 +97,14 @@ class SpanColumns:
         """Returns the spans that have rows."""
         if self.rows.all():
             return self
-        chosen = np.flatnonzero(self.rows)
+        index = np.flatnonzero(self.rows)
         arrays = {
-            field.name: getattr(self, field.name)[chosen]
+            field.name: getattr(self, field.name)[index]
             for field in fields(self)
             if field.name not in ("names", "stamps")
         }
-        stamps = None if self.stamps is None else [self.stamps[number] for number in chosen.tolist()]
-        return SpanColumns(names=self.names.take(pa.array(chosen)), stamps=stamps, **arrays)
+        stamps = None if self.stamps is None else [self.stamps[number] for number in index.tolist()]
+        return SpanColumns(names=self.names.take(pa.array(index)), stamps=stamps, **arrays)
 
     def transaction(self, number: int) -> Transaction:
         """Returns the transaction of the span with this number."""

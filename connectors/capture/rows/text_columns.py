@@ -15,7 +15,7 @@ Data = bytes | bytearray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class TextColumns:
     """The start and length, in a buffer, of each value as the server printed it.
 
     Each member is a matrix of shape (columns, rows). A null has length 0. `unsent` marks the values that the log does
@@ -45,18 +45,18 @@ class Columns:
         names = ("starts", "lengths", "null")
         return cls(**{name: np.concatenate([getattr(first, name), getattr(second, name)], axis=1) for name in names})
 
-    def part(self, begin: int, end: int) -> "Columns":
+    def part(self, begin: int, end: int) -> "TextColumns":
         """Returns the rows from number `begin` up to, not including, `end`, without a copy."""
         rows = slice(begin, end)
         unsent = None if self.unsent is None else self.unsent[:, rows]
-        return Columns(
+        return TextColumns(
             starts=self.starts[:, rows], lengths=self.lengths[:, rows], null=self.null[:, rows], unsent=unsent
         )
 
-    def take(self, index: Ints) -> "Columns":
+    def take(self, index: Ints) -> "TextColumns":
         """Returns the rows whose numbers are in `index`."""
         unsent = None if self.unsent is None else self.unsent[:, index]
-        return Columns(
+        return TextColumns(
             starts=self.starts[:, index], lengths=self.lengths[:, index], null=self.null[:, index], unsent=unsent
         )
 
@@ -76,9 +76,9 @@ class Columns:
             values[place] = UNCHANGED
         return values
 
-    def fill(self, other: "Columns", chosen: Mask) -> None:
-        """Copies from `other` the values that the mask `chosen` selects."""
-        if chosen.any():
-            np.copyto(self.starts, other.starts, where=chosen)
-            np.copyto(self.lengths, other.lengths, where=chosen)
-            np.copyto(self.null, other.null, where=chosen)
+    def fill(self, other: "TextColumns", mask: Mask) -> None:
+        """Copies from `other` the values that the mask `mask` selects."""
+        if mask.any():
+            np.copyto(self.starts, other.starts, where=mask)
+            np.copyto(self.lengths, other.lengths, where=mask)
+            np.copyto(self.null, other.null, where=mask)

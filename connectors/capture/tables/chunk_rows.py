@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import CompiledBinding, Texts
+from changelog.connectors.capture.rows.json_columns import CompiledBinding, JsonRows
 from changelog.connectors.capture.rows.render_rows import render
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
 from changelog.connectors.capture.rows.spans import Meta, Span
-from changelog.connectors.capture.rows.text_columns import Columns, Data
+from changelog.connectors.capture.rows.text_columns import Data, TextColumns
 from changelog.connectors.capture.tables.ghost_rows import deleted
 from changelog.connectors.capture.tables.key_lookup import Ghost
 from changelog.envelope.columnar import batch
@@ -30,13 +30,13 @@ _NONE = pa.array([], pa.utf8())
 class ChunkRows:
     """The rows of a chunk: a part of a table that was read at once.
 
-    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` leaves out (`left`), as
-    the server's values. `read_at` is when the rows were read, in microseconds since 1970.
+    `texts` has the keys and JSON of most rows. `unusual` has the few rows that `Template.texts` leaves out
+    (`other_places`), as the server's values. `read_at` is when the rows were read, in microseconds since 1970.
     """
 
     origin: Origin
     bound: CompiledBinding
-    texts: Texts
+    texts: JsonRows
     unusual: Sequence[Sequence[Value]]
     unusual_keys: Sequence[str]
     read_at: int
@@ -44,12 +44,12 @@ class ChunkRows:
 
     @classmethod
     def encode(
-        cls, origin: Origin, bound: CompiledBinding, data: Data, columns: Columns, *, read_at: int
+        cls, origin: Origin, bound: CompiledBinding, data: Data, columns: TextColumns, *, read_at: int
     ) -> "ChunkRows":
         """Encodes rows. `columns` says where their values are in `data`, which ends with `INLINE` bytes of padding."""
         buffer = np.frombuffer(data, np.uint8)
         texts = bound.template.texts(Op.READ, data, buffer, None, columns, np.ones(columns.count, bool))
-        unusual = [columns.row(data, number) for number in texts.left.tolist()]
+        unusual = [columns.row(data, number) for number in texts.other_places.tolist()]
         return cls(
             origin=origin,
             bound=bound,
@@ -63,7 +63,7 @@ class ChunkRows:
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
         """The number that each row had in the `columns` of `encode`; the rows are in the order of `keys`."""
-        return np.concatenate([self.texts.places, self.texts.left])
+        return np.concatenate([self.texts.places, self.texts.other_places])
 
     @property
     def gone(self) -> pa.StringArray:
@@ -137,7 +137,7 @@ class KeyedRows:
         return self.requested.filter(pc.invert(pc.is_in(self.requested, self.keys)))
 
     def at(self, change: Change, keep: Mask, delete: Mask) -> pa.RecordBatch:
-        """See `windows.Rows`. For a key that is in neither the table nor `ghosts`, no row is returned.
+        """See `windows.WindowRows`. For a key that is in neither the table nor `ghosts`, no row is returned.
 
         If the table does have a row with the key of a ghost, no row is returned for that key either, because the
         changelog already has the row.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 
 ReadChunk = Callable[[str, Chunk], bool]
-"""Takes a chunk and the text that names it; reads the chunk, or gives it back to `Windows`.
+"""Takes the nonce of a chunk, and the chunk. Reads the chunk, or gives it back to `Windows`.
 
 Returns False if the thread should pause before the next chunk.
 """

@@ -41,7 +41,7 @@ class Ghost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class LookupKeys:
     """A part of a lookup: some keys. `ghosts` has a `Ghost` for each key that is a ghost.
 
     If the table lacks a ghost, a delete is published for it.
@@ -69,7 +69,7 @@ class Lookup:
         """Whether the sweep ended before it found all ghosts. If so, the next opening of the source sweeps again."""
         self.failed = False
         """Whether the changelog could not be read."""
-        self._left: dict[str, Ghost | None] = dict.fromkeys(keys)
+        self._pending: dict[str, Ghost | None] = dict.fromkeys(keys)
         self._out: set[str] = set()
         self._absent: dict[str, None] = {}
         self._withdrawn: dict[str, Ghost | None] = {}
@@ -78,7 +78,7 @@ class Lookup:
 
     def offer(self, ghosts: Sequence[Ghost]) -> None:
         """Adds ghosts to look up."""
-        self._left |= {ghost.key: ghost for ghost in ghosts}
+        self._pending |= {ghost.key: ghost for ghost in ghosts}
 
     def end(self, *, more: bool = False, failed: bool = False) -> None:
         """Records that no more ghosts will be offered."""
@@ -88,60 +88,60 @@ class Lookup:
     @property
     def idle(self) -> bool:
         """Whether all keys that were added so far are published."""
-        return not self._left
+        return not self._pending
 
     @property
     def complete(self) -> bool:
         """Whether all keys are published, and no more will be added."""
-        return not self._left and not self._offering
+        return not self._pending and not self._offering
 
     @property
-    def left(self) -> tuple[str, ...]:
+    def keys_left(self) -> tuple[str, ...]:
         """The keys that are not published yet."""
-        return tuple(self._left)
+        return tuple(self._pending)
 
     @property
     def absent(self) -> tuple[str, ...]:
         """The keys that the table lacked."""
         return tuple(self._absent)
 
-    def next_range(self) -> Keys | None:
+    def next_range(self) -> LookupKeys | None:
         """Hands out the next keys; returns None while all remaining keys are handed out."""
         keys = self._parts.pop() if self._parts else self._next_keys()
         if not keys:
             return None
         self._out.update(keys)
-        ghosts = {key: ghost for key in keys if (ghost := self._left[key]) is not None}
-        return Keys(keys=keys, ghosts=ghosts)
+        ghosts = {key: ghost for key in keys if (ghost := self._pending[key]) is not None}
+        return LookupKeys(keys=keys, ghosts=ghosts)
 
     def _next_keys(self) -> tuple[str, ...]:
-        return tuple(key for key in self._left if key not in self._out)[: self._keys_max]
+        return tuple(key for key in self._pending if key not in self._out)[: self._keys_max]
 
-    def admit(self, _taken: Keys, _fingerprint: object) -> bool:
+    def admit(self, _part: LookupKeys, _fingerprint: object) -> bool:
         """Returns True: a row can always be read by its key, even if the table's columns or storage have changed."""
         return True
 
-    def give_back(self, taken: Keys) -> None:
+    def give_back(self, part: LookupKeys) -> None:
         """Takes back keys that were handed out, so that they are handed out once more."""
-        self._out.difference_update(taken.keys)
+        self._out.difference_update(part.keys)
 
-    def divide(self, taken: Keys) -> None:
+    def divide(self, part: LookupKeys) -> None:
         """Takes the keys back, to hand them out in smaller parts, because their rows are too large to read at once."""
-        size = max(1, len(taken.keys) // 4)
-        self._parts += [taken.keys[begin : begin + size] for begin in range(0, len(taken.keys), size)]
+        size = max(1, len(part.keys) // 4)
+        self._parts += [part.keys[begin : begin + size] for begin in range(0, len(part.keys), size)]
 
-    def publish(self, taken: Keys, gone: Sequence[str]) -> None:
-        """Records that the rows of these keys are published, and removes the keys from `left`.
+    def publish(self, part: LookupKeys, absent_keys: Sequence[str]) -> None:
+        """Records that the rows of these keys are published, and removes the keys from `keys_left`.
 
-        `gone` has those keys that the table lacked. They are added to `absent`, unless this is a sweep.
+        `absent_keys` has those keys that the table lacked. They are added to `absent`, unless this is a sweep.
         """
-        self.give_back(taken)
-        self._withdrawn = {key: self._left.pop(key) for key in taken.keys}
+        self.give_back(part)
+        self._withdrawn = {key: self._pending.pop(key) for key in part.keys}
         if not self.sweeping:
-            self._absent |= dict.fromkeys(gone)
+            self._absent |= dict.fromkeys(absent_keys)
 
-    def withdraw(self, _taken: Keys) -> None:
+    def withdraw(self, _part: LookupKeys) -> None:
         """Undoes `publish`: the keys were not published after all."""
-        self._left |= self._withdrawn
+        self._pending |= self._withdrawn
         for key in self._withdrawn:
             self._absent.pop(key, None)

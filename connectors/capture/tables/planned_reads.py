@@ -55,7 +55,9 @@ class PlannedReads:
         return Reached(
             revision=self._revision,
             idle=idle,
-            looked_up={name: LookedUp(left=lookup.left, absent=lookup.absent) for name, lookup in lookups.items()},
+            looked_up={
+                name: LookedUp(keys_left=lookup.keys_left, absent=lookup.absent) for name, lookup in lookups.items()
+            },
             sweeping=frozenset(self.sweeps),
             swept={name: sweep.more for name, sweep in sweeps.items() if sweep.complete},
             failed=frozenset(name for name, sweep in sweeps.items() if sweep.failed),

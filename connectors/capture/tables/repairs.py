@@ -91,14 +91,14 @@ class Repairs:
     revision: int = 0
 
     @classmethod
-    def parse(cls, stored: Mapping[str, Any]) -> Self:
+    def parse(cls, document: Mapping[str, Any]) -> Self:
         """Parses the result of `to_json`. Raises ChangelogError (MALFORMED)."""
         try:
             return cls(
-                open={entity: _parse(repair) for entity, repair in stored.get("open", {}).items()},
-                paused=frozenset(stored.get("paused", ())),
-                ended=dict(stored.get("ended", {})),
-                revision=int(stored.get("revision", 0)),
+                open={entity: _parse(repair) for entity, repair in document.get("open", {}).items()},
+                paused=frozenset(document.get("paused", ())),
+                ended=dict(document.get("ended", {})),
+                revision=int(document.get("revision", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ChangelogError(Kind.MALFORMED, "the checkpoint's repairs cannot be read") from error
@@ -172,10 +172,11 @@ class Repairs:
 class LookedUp:
     """The progress that one opening of the source made with the keys of an entity.
 
-    `left` are the keys that are still to be looked up. `absent` are those that were looked up and that the table lacks.
+    `keys_left` are the keys that are still to be looked up. `absent` are those that were looked up and that the table
+    lacks.
     """
 
-    left: tuple[str, ...]
+    keys_left: tuple[str, ...]
     absent: tuple[str, ...]
 
 
@@ -197,13 +198,13 @@ class Reached:
     failed: frozenset[str] = frozenset()
 
 
-def _progressed(old_repair: Repair, stored: Mapping[str, Any] | None, reached: Reached, entity: str) -> Repair:
+def _progressed(old_repair: Repair, progress: Mapping[str, Any] | None, reached: Reached, entity: str) -> Repair:
     repair = old_repair
-    if repair.table and is_complete(stored):
+    if repair.table and is_complete(progress):
         repair = replace(repair, table=False)
     if entity in reached.looked_up:
         keys = reached.looked_up[entity]
-        repair = replace(repair, keys=keys.left, absent=_merged(old_repair.absent, keys.absent))
+        repair = replace(repair, keys=keys.keys_left, absent=_merged(old_repair.absent, keys.absent))
     if reached.swept.get(entity) is False:
         repair = replace(repair, sweep=False, absent=())
     return repair
@@ -251,8 +252,8 @@ def returned(repairs: Repairs, entities: Collection[str], start: Position) -> Re
     The changelog has rows from before the removal. Deletes in between were not read from the log, so a sweep has to
     find the keys that were deleted. The repairs begin at the position `start`.
     """
-    opened = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
-    return replace(repairs, open={**opened, **repairs.open})
+    repair_by_entity = {entity: Repair(ids=(), start=str(start), table=True, sweep=True) for entity in entities}
+    return replace(repairs, open={**repair_by_entity, **repairs.open})
 
 
 def done(absent: int) -> str:
@@ -280,14 +281,14 @@ def cancel(repairs: Repairs, windows: Windows, entity: str | None, id_: str) -> 
     for entity in entities & repairs.open.keys():
         remaining = remaining.closed(repairs.open[entity].ids, "cancelled")
     remaining = replace(remaining, open={name: repair for name, repair in repairs.open.items() if name not in entities})
-    new_windows = {name: _left_alone(stored) if name in entities else stored for name, stored in windows.items()}
+    new_windows = {name: _left_alone(progress) if name in entities else progress for name, progress in windows.items()}
     return remaining.closed([id_], "done").anew(), new_windows
 
 
-def _left_alone(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    if is_complete(stored) or not was_complete(stored):
-        return stored
-    stale = sorted({*stored.get("stale", ()), *stored["again"]} - {ALL_COLUMNS})
+def _left_alone(progress: Mapping[str, Any]) -> Mapping[str, Any]:
+    if is_complete(progress) or not was_complete(progress):
+        return progress
+    stale = sorted({*progress.get("stale", ()), *progress["again"]} - {ALL_COLUMNS})
     return {**COMPLETE, "stale": stale} if stale else COMPLETE
 
 
@@ -346,11 +347,11 @@ def _fits(repairs: Repairs, entity: str, new_repair: Repair) -> bool:
     )
 
 
-def _read_again(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_again(progress: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the entry for reading a table from its first page, even if a part of it is read already."""
-    if not was_complete(stored):
+    if not was_complete(progress):
         return {"complete": False}
-    again = {*stored.get("stale", ()), *stored.get("again", ()), ALL_COLUMNS}
+    again = {*progress.get("stale", ()), *progress.get("again", ()), ALL_COLUMNS}
     return {"complete": False, "again": sorted(again)}
 
 
@@ -358,14 +359,14 @@ def _merged(old_keys: Collection[str], new_keys: Collection[str]) -> tuple[str, 
     return tuple(dict.fromkeys([*old_keys, *new_keys]))
 
 
-def _parse(stored: Mapping[str, Any]) -> Repair:
+def _parse(document: Mapping[str, Any]) -> Repair:
     return Repair(
-        ids=tuple(stored["ids"]),
-        start=stored["start"],
-        table=stored["table"],
-        sweep=stored["sweep"],
-        keys=tuple(stored["keys"]),
-        absent=tuple(stored["absent"]),
+        ids=tuple(document["ids"]),
+        start=document["start"],
+        table=document["table"],
+        sweep=document["sweep"],
+        keys=tuple(document["keys"]),
+        absent=tuple(document["absent"]),
     )
 
 

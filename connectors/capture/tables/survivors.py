@@ -198,7 +198,7 @@ class _Fold:
         if self._modulus == 1 or not sortable.num_rows:
             return sortable
         keys = pa.concat_arrays(sortable.column("key").chunks)
-        has_remainder = pa.array(key.partitions(keys, self._modulus) == self._remainder)
+        has_remainder = pa.array(key.partition_batch(keys, self._modulus) == self._remainder)
         return sortable.filter(pc.or_(has_remainder, pc.equal(keys, TRUNCATE_KEY)))
 
 

@@ -28,32 +28,34 @@ ALL_COLUMNS = "*"
 """The name in `again` that means all columns."""
 
 
-def is_complete(stored: Mapping[str, Any] | None) -> bool:
+def is_complete(progress: Mapping[str, Any] | None) -> bool:
     """Returns whether the entry says that the table was read completely."""
-    return stored is not None and bool(stored.get("complete"))
+    return progress is not None and bool(progress.get("complete"))
 
 
-def was_complete(stored: Mapping[str, Any] | None) -> bool:
+def was_complete(progress: Mapping[str, Any] | None) -> bool:
     """Returns whether the table was read completely at least once, even if it is now read again."""
-    return is_complete(stored) or (stored is not None and "again" in stored)
+    return is_complete(progress) or (progress is not None and "again" in progress)
 
 
-def from_start(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+def from_start(progress: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the entry without its progress, so that reading starts over. A complete table keeps its entry.
 
     Used for a changelog that continues from another server, where the stored ranges mean nothing.
     """
-    return stored if is_complete(stored) else {name: stored[name] for name in ("complete", "again") if name in stored}
+    if is_complete(progress):
+        return progress
+    return {name: progress[name] for name in ("complete", "again") if name in progress}
 
 
-def pages_read(stored: Mapping[str, Any]) -> tuple[int, int]:
+def pages_read(progress: Mapping[str, Any]) -> tuple[int, int]:
     """Returns how many pages of the table are read and published, and how many pages it has.
 
     An empty table counts as one page. If the reading is not planned yet, the result is (0, 1).
     """
-    leaves = stored.get("leaves", {}).values()
+    leaves = progress.get("leaves", {}).values()
     total = max(sum(leaf["pages"] for leaf in leaves), 1)
-    if stored["complete"]:
+    if progress["complete"]:
         return total, total
     if not leaves:
         return 0, total
@@ -69,11 +71,11 @@ def _page_number(bound: int | Sequence[int]) -> int:
     return bound if isinstance(bound, int) else bound[0]
 
 
-def restated(stored: Mapping[str, Any], columns: Sequence[str], *, read: bool) -> Mapping[str, Any]:
+def restated(progress: Mapping[str, Any], columns: Sequence[str], *, reads_table: bool) -> Mapping[str, Any]:
     """Returns the new entry of a complete table after `columns` have become stale (see `stale` above).
 
-    With `read`, the entry says that the table is read again because of these columns and those that were stale before.
-    Without `read`, the entry lists all of them in `stale`.
+    With `reads_table`, the entry says that the table is read again because of these columns and those that were stale
+    before. Without `reads_table`, the entry lists all of them in `stale`.
     """
-    names = sorted({*stored.get("stale", ()), *columns})
-    return {"complete": False, "again": names} if read else {**COMPLETE, "stale": names}
+    names = sorted({*progress.get("stale", ()), *columns})
+    return {"complete": False, "again": names} if reads_table else {**COMPLETE, "stale": names}

@@ -61,7 +61,7 @@ from changelog.envelope.errors import ChangelogError
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_KEPT_ROWS_MAX = 200_000
+_TOUCHED_ROWS_MAX = 200_000
 """If more touched keys than this are in memory, those whose transactions every snapshot sees are forgotten."""
 
 
@@ -78,7 +78,7 @@ class Visibility(Protocol):
         """Returns the transactions below `horizon` that the snapshot does not see, as far as they can be named."""
 
 
-class Rows(Protocol):
+class WindowRows(Protocol):
     """The rows of a chunk, complete except for their positions in the stream."""
 
     @property
@@ -121,19 +121,19 @@ class Task(Protocol):
     def next_range(self) -> Any:
         """Hands out the next part; returns None while all remaining parts are handed out."""
 
-    def admit(self, taken: Any, fingerprint: Any) -> bool:
+    def admit(self, part: Any, fingerprint: Any) -> bool:
         """Returns whether the part may be read from a table with this fingerprint."""
 
-    def give_back(self, taken: Any) -> None:
+    def give_back(self, part: Any) -> None:
         """Takes the part back, so that it is handed out once more."""
 
-    def divide(self, taken: Any) -> None:
+    def divide(self, part: Any) -> None:
         """Takes the part back, to hand it out as smaller parts, because it is too large to be read at once."""
 
-    def publish(self, taken: Any, gone: Sequence[str]) -> None:
-        """Records that the part is published, and that the table lacks the keys in `gone`."""
+    def publish(self, part: Any, absent_keys: Sequence[str]) -> None:
+        """Records that the part is published, and that the table lacks the keys in `absent_keys`."""
 
-    def withdraw(self, taken: Any) -> None:
+    def withdraw(self, part: Any) -> None:
         """Undoes `publish`: the part was not published after all."""
 
 
@@ -148,18 +148,18 @@ class TableTask(Task, Protocol):
 class Chunk:
     """A part of a task that was handed out: it is being read, or waits until its message arrives.
 
-    `taken` is the part. `generation` is that of the task when the part was handed out. `discarded` says that the table
-    has changed since, so that the rows must not be published. `snapshot` and `rows` are None until they are known.
+    `generation` is that of the task when the `part` was handed out. `discarded` says that the table has
+    changed since, so that the rows must not be published. `snapshot` and `rows` are None until they are known.
     """
 
     task: Task
     entity: str
     table: tuple[str, str]
-    taken: Any
+    part: Any
     generation: int
     discarded: bool = False
     snapshot: Visibility | None = None
-    rows: Rows | None = None
+    rows: WindowRows | None = None
 
     @property
     def nbytes(self) -> int:
@@ -175,9 +175,9 @@ class _Touched:
     keys: pa.StringArray
     xids: Ints
 
-    def where(self, chosen: Mask) -> "_Touched":
-        mask = pa.array(chosen)
-        return _Touched(entities=self.entities.filter(mask), keys=self.keys.filter(mask), xids=self.xids[chosen])
+    def where(self, mask: Mask) -> "_Touched":
+        entities, keys = (column.filter(pa.array(mask)) for column in (self.entities, self.keys))
+        return _Touched(entities=entities, keys=keys, xids=self.xids[mask])
 
 
 class Windows:
@@ -206,8 +206,8 @@ class Windows:
         self._changed = Condition()
         self._chunks: dict[str, Chunk] = {}
         self._touched: list[_Touched] = []
-        self._kept = 0
-        self._kept_max = _KEPT_ROWS_MAX
+        self._xid_count = 0
+        self._xids_max = _TOUCHED_ROWS_MAX
         self._latest: Visibility | None = None
         self._last: tuple[Task, Any] | None = None
         self.changes = 0
@@ -223,8 +223,8 @@ class Windows:
             if self.complete:
                 return
             self._touched.append(_Touched(entities=rows.column("entity"), keys=rows.column("key"), xids=xids))
-            self._kept += len(xids)
-            if self._kept > self._kept_max:
+            self._xid_count += len(xids)
+            if self._xid_count > self._xids_max:
                 self._forget()
 
     def discard(self, table: tuple[str, str]) -> None:
@@ -248,10 +248,10 @@ class Windows:
             if chunk.generation != task.generation:
                 return None
             if chunk.discarded:
-                task.give_back(chunk.taken)
+                task.give_back(chunk.part)
                 return None
-            task.publish(chunk.taken, rows.gone.to_pylist())
-            self._last = task, chunk.taken
+            task.publish(chunk.part, rows.gone.to_pylist())
+            self._last = task, chunk.part
             keep = self._untouched(chunk.entity, chunk.snapshot, rows.keys)
             delete = self._unmentioned(chunk.entity, rows.gone)
             if self.complete:
@@ -267,8 +267,8 @@ class Windows:
         with self._changed:
             assert self._last is not None
             self.changes += 1
-            task, taken = self._last
-            task.withdraw(taken)
+            task, part = self._last
+            task.withdraw(part)
 
     def _untouched(self, entity: str, snapshot: Visibility, keys: pa.StringArray) -> Mask:
         """Returns a mask of the keys that were not touched by any transaction that the snapshot does not see."""
@@ -310,8 +310,8 @@ class Windows:
                 swept.append(block.where(is_swept & ~is_needed))
         self._remember(swept)
         self._touched = blocks
-        self._kept = sum(len(block.xids) for block in blocks)
-        self._kept_max = max(_KEPT_ROWS_MAX, 2 * self._kept)
+        self._xid_count = sum(len(block.xids) for block in blocks)
+        self._xids_max = max(_TOUCHED_ROWS_MAX, 2 * self._xid_count)
 
     def _remember(self, swept: Sequence[_Touched]) -> None:
         """Adds keys of swept entities, without repeats, to `_touched_before`, where they stay."""
@@ -361,10 +361,10 @@ class Windows:
 
     def _hand_out(self, tables: Mapping[str, tuple[str, str]]) -> tuple[str, Chunk] | None:
         for task in self._tasks:
-            taken = task.next_range()
-            if taken is not None:
+            part = task.next_range()
+            if part is not None:
                 entity, nonce = task.entity, self._nonces()
-                chunk = Chunk(task=task, entity=entity, table=tables[entity], taken=taken, generation=task.generation)
+                chunk = Chunk(task=task, entity=entity, table=tables[entity], part=part, generation=task.generation)
                 self._chunks[nonce] = chunk
                 return nonce, chunk
         return None
@@ -376,13 +376,13 @@ class Windows:
             chunk = self._chunks[nonce]
             chunk.snapshot = self._latest = snapshot
             task = chunk.task
-            if chunk.generation != task.generation or not task.admit(chunk.taken, fingerprint):
+            if chunk.generation != task.generation or not task.admit(chunk.part, fingerprint):
                 return False
             self._waiting = snapshot.unseen_before(self._horizon)
             return not self._waiting
 
-    def narrow(self, nonce: str, taken: Any, divide: Callable[[Any, Any], None]) -> bool:
-        """Replaces the part of a chunk by `taken`, a smaller part inside it.
+    def narrow(self, nonce: str, part: Any, divide: Callable[[Any, Any], None]) -> bool:
+        """Replaces the part of a chunk by `part`, a smaller part inside it.
 
         `divide` receives the old and the new part, and makes the task hand out the rest. If the task has started over,
         the method changes nothing and returns False.
@@ -391,12 +391,12 @@ class Windows:
             chunk = self._chunks[nonce]
             if chunk.generation != chunk.task.generation:
                 return False
-            divide(chunk.taken, taken)
-            chunk.taken = taken
+            divide(chunk.part, part)
+            chunk.part = part
             self._changed.notify_all()
             return True
 
-    def read(self, nonce: str, rows: Rows) -> None:
+    def read(self, nonce: str, rows: WindowRows) -> None:
         """Adds the chunk's rows, before its message is written."""
         with self._changed:
             self._chunks[nonce].rows = rows
@@ -410,7 +410,7 @@ class Windows:
             del self._chunks[nonce]
             self.changes += 1
             if chunk.generation == chunk.task.generation:
-                (chunk.task.divide if smaller else chunk.task.give_back)(chunk.taken)
+                (chunk.task.divide if smaller else chunk.task.give_back)(chunk.part)
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -37,7 +37,9 @@ def execute(arguments: argparse.Namespace) -> int:
     settings = config.load(arguments.config, os.environ)
     if arguments.position is None and not arguments.read_again:
         raise ChangelogError(
-            Kind.USAGE, "nothing is accepted", hint="give the position where the service stopped, or --read-again"
+            Kind.USAGE,
+            "the command does not say what to accept",
+            hint="give the position where the service stopped, or --read-again",
         )
     refuse_unready(settings)
     if open_log(settings).checkpoint() is None:
@@ -52,8 +54,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *, read_again: bool) -> Checkpoint:
     if entity not in checkpoint.settings:
-        known = ", ".join(sorted(checkpoint.settings))
-        raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {known}")
+        names = ", ".join(sorted(checkpoint.settings))
+        raise ChangelogError(Kind.USAGE, f"the changelog has no entity {entity}", hint=f"it has: {names}")
     accepted = checkpoint
     if position is not None:
         stop = stop_ahead(checkpoint, position)
@@ -66,13 +68,15 @@ def _accepted(checkpoint: Checkpoint, entity: str, position: Position | None, *,
             )
         accepted = replace(accepted, accepted={**accepted.accepted, entity: str(position)})
     if read_again:
-        stored = accepted.windows.get(entity, {})
-        if not is_complete(stored):
+        progress = accepted.windows.get(entity, {})
+        if not is_complete(progress):
             raise ChangelogError(
                 Kind.USAGE,
                 f"the table of {entity} has not been read to its end yet",
                 hint="wait: the service is still reading it",
             )
-        columns = () if "stale" in stored else [ALL_COLUMNS]
-        accepted = replace(accepted, windows={**accepted.windows, entity: restated(stored, columns, read=True)})
+        columns = () if "stale" in progress else [ALL_COLUMNS]
+        accepted = replace(
+            accepted, windows={**accepted.windows, entity: restated(progress, columns, reads_table=True)}
+        )
     return accepted

@@ -17,7 +17,7 @@ from changelog.connectors.schema_files.history import Earlier, in_folder, read
 from changelog.connectors.schema_files.reports import FORMATS, CheckReport
 from changelog.connectors.schema_files.verdicts import DEFAULT_MODE, Verdict, verdicts
 from changelog.connectors.terminal import say
-from changelog.connectors.wiring.sinks import extra_needed, refuse_other_envelope
+from changelog.connectors.wiring.sinks import kafka_needed, refuse_other_envelope
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.compatibility import Mode
 
@@ -115,7 +115,7 @@ def _in_registry(contracts: Sequence[Contract], url: str, file: Path) -> Earlier
         if not isinstance(sink, KafkaConfig) or sink.registry is None:
             raise ChangelogError(Kind.USAGE, f"{file}: no registry is configured", hint="give --against registry:URL")
         url, options = sink.registry, sink.registry_client
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
         from changelog.connectors.schema_files.registered import in_registry  # noqa: PLC0415
     with closing(Registry(url, options)) as registry:

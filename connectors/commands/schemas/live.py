@@ -21,7 +21,7 @@ from changelog.schemas.types import ColumnType, Struct, to_json
 AGAINST = "the live tables"
 
 LIVE = "the live table"
-"""How sentences name the schema that `generate` would write."""
+"""The name, in the texts of findings, of the schema that `generate` would write."""
 
 GENERATE = "`changelog schemas generate` writes what the table has"
 
@@ -125,7 +125,8 @@ def _keys(contract: Contract, entity: Entity) -> Iterator[SchemaFinding]:
         file_names = contract.schema.get(member)
         if file_names != list(names):
             file_text = ", ".join(map(str, file_names)) if isinstance(file_names, list) else "missing"
-            text = f"{member} is {file_text} in the file, and {', '.join(names)} by configuration and table"
+            table_text = f"{', '.join(names)} according to the configuration and the table"
+            text = f"{member} is {file_text} in the file, but {table_text}"
             yield SchemaFinding(rule=rule, path="/", line=1, text=text, hint=GENERATE)
 
 

@@ -16,7 +16,7 @@ from changelog.connectors.config import OWN_ENVELOPE, Config, KafkaConfig
 from changelog.connectors.schema_files.from_tables import live_entities
 from changelog.connectors.sinks.kafka.admin.names import delta_subject, key_subject, subject
 from changelog.connectors.terminal import say
-from changelog.connectors.wiring.sinks import extra_needed
+from changelog.connectors.wiring.sinks import kafka_needed
 from changelog.envelope.connect.event_schema import event_schemas
 from changelog.envelope.connect.schema import to_avro
 from changelog.envelope.entity import Entity
@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
             f"{arguments.config}: no registry is named",
             hint='set [sink] kind = "kafka", codec = "avro" and registry = "http://HOST:8081"',
         )
-    with extra_needed():
+    with kafka_needed():
         from changelog.connectors.kafka.registry import Registry  # noqa: PLC0415
     schemas = live_schemas(settings, arguments.entity)
     if settings.envelope == OWN_ENVELOPE:

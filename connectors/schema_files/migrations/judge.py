@@ -150,11 +150,11 @@ class Judge:
 
     def _new_findings(self, status: str) -> list[Finding]:
         name = self.entity.name
-        known = {(finding.name, finding.message) for finding in self.before.findings.get(name, ())}
+        old_findings = {(finding.name, finding.message) for finding in self.before.findings.get(name, ())}
         return [
             finding
             for finding in self.after.findings.get(name, ())
-            if finding.status == status and (finding.name, finding.message) not in known
+            if finding.status == status and (finding.name, finding.message) not in old_findings
         ]
 
     def _truncations(self) -> Iterator[Trouble]:
@@ -177,8 +177,8 @@ class Judge:
         service_troubles = list(self._incompatible([*self.versions, live], mode, reasons_given))
         if self.file is None:
             return service_troubles, []
-        chosen = self.file.get(COMPATIBILITY)
-        mode = Mode(chosen) if chosen in list(Mode) else mode
+        own_mode = self.file.get(COMPATIBILITY)
+        mode = Mode(own_mode) if own_mode in list(Mode) else mode
         return service_troubles, list(
             self._incompatible([(f"{self.entity.name}.avsc", self.file), live], mode, reasons_given)
         )

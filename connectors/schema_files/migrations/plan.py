@@ -16,11 +16,11 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
     Raises ChangelogError: USAGE if the configuration does not fit the database even before the first statement, and
     what `Rehearsal.run` raises.
     """
-    resolved = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
-    before = read_state(rehearsal, settings, resolved)
-    effects = rehearsal.run([entity.table for entity in resolved.values()])
+    entity_by_name = {entity.name: entity for entity in resolve(settings, rehearsal.tables())}
+    before = read_state(rehearsal, settings, entity_by_name)
+    effects = rehearsal.run([entity.table for entity in entity_by_name.values()])
     # The rehearsal holds locks now. To be quick, it does not read untouched tables a second time.
-    after = read_state(rehearsal, settings, resolved, before, effects.untouched)
+    after = read_state(rehearsal, settings, entity_by_name, before, effects.untouched)
     judges = [
         Judge(
             settings=settings,
@@ -32,7 +32,7 @@ def plan(rehearsal: Rehearsal, settings: Config, contracts: Contracts) -> list[P
             after=after,
             effects=effects,
         )
-        for name, entity in sorted(resolved.items())
+        for name, entity in sorted(entity_by_name.items())
     ]
     return [*(judge.planned() for judge in judges), *_new(before, after, effects)]
 

@@ -68,36 +68,36 @@ class Tried:
         return f"{self.tried_on}: {'; '.join(harms) or 'nothing breaks'}"
 
 
-def text(tried: Tried) -> str:
+def text(trial: Tried) -> str:
     """Returns the changes, troubles and notes of each entity, with the lines of their statements; then the verdict."""
-    return "\n".join(map(safe, _lines(tried)))
+    return "\n".join(map(safe, _lines(trial)))
 
 
-def _lines(tried: Tried) -> Iterator[str]:
-    yield from _missing(tried)
-    for planned in tried.planned:
+def _lines(trial: Tried) -> Iterator[str]:
+    yield from _missing(trial)
+    for planned in trial.planned:
         if planned.changed:
             yield f"{planned.entity} ({planned.table})"
-            yield from (f"  {tried.file}:{line}: {change}" for line, change in _changes(planned))
-            yield from (f"  {tried.file}:{trouble.line}: {_error(trouble)}" for trouble in planned.troubles)
+            yield from (f"  {trial.file}:{line}: {change}" for line, change in _changes(planned))
+            yield from (f"  {trial.file}:{trouble.line}: {_error(trouble)}" for trouble in planned.troubles)
             yield from (f"  note: {note}" for note in _notes(planned))
-    untouched = [planned.entity for planned in tried.planned if not planned.changed]
+    untouched = [planned.entity for planned in trial.planned if not planned.changed]
     if untouched:
         yield f"no change: {', '.join(untouched)}"
     yield ""
-    yield tried.summary
+    yield trial.summary
 
 
-def _missing(tried: Tried) -> Iterator[str]:
-    for definition in tried.lost:
+def _missing(trial: Tried) -> Iterator[str]:
+    for definition in trial.lost:
         instead = ", and has a substitute" if definition.stands_in else ""
         yield f"note: the copy lacks {definition.what}{instead}: {definition.why}"
 
 
-def _changes(planned: Planned) -> Iterator[tuple[int, str]]:
-    if planned.is_new:
-        yield planned.line, "+ entity, which the service publishes from its next start on"
-    for alteration in planned.alterations:
+def _changes(plan: Planned) -> Iterator[tuple[int, str]]:
+    if plan.is_new:
+        yield plan.line, "+ entity, which the service publishes from its next start on"
+    for alteration in plan.alterations:
         yield alteration.line, _spelled(alteration)
 
 
@@ -114,45 +114,45 @@ def _consequence(trouble: Trouble) -> str:
     return f"{broken}: {trouble.text}"
 
 
-def _notes(planned: Planned) -> Iterator[str]:
-    yield from planned.notes
-    if planned.reads_again:
-        columns = ", ".join(planned.reads_again)
-        action = "asks for the table to be read again" if planned.asks else "reads the table again"
+def _notes(plan: Planned) -> Iterator[str]:
+    yield from plan.notes
+    if plan.reads_again:
+        columns = ", ".join(plan.reads_again)
+        action = "asks for the table to be read again" if plan.asks else "reads the table again"
         yield f"the service {action}, because the log does not say what older rows hold in {columns}"
-    for unseen in planned.unseen:
-        command = f"`changelog schemas accept {planned.entity} --read-again`"
+    for unseen in plan.unseen:
+        command = f"`changelog schemas accept {plan.entity} --read-again`"
         yield f"{unseen}, and the service cannot see that; to read the table again, stop the service and run {command}"
 
 
-def json_(tried: Tried) -> str:
+def json_(trial: Tried) -> str:
     """Returns one JSON object. Its `entities` include those that do not change."""
     value = {
-        "file": tried.file,
-        "statements": tried.statements,
-        "tried_on": tried.where,
-        "lost": [asdict(definition) for definition in tried.lost],
-        "verdict": tried.verdict,
-        "entities": [asdict(planned) for planned in tried.planned],
+        "file": trial.file,
+        "statements": trial.statements,
+        "tried_on": trial.where,
+        "lost": [asdict(definition) for definition in trial.lost],
+        "verdict": trial.verdict,
+        "entities": [asdict(planned) for planned in trial.planned],
     }
     return json.dumps(value)
 
 
-def _report(tried: Tried) -> CheckReport:
+def _report(trial: Tried) -> CheckReport:
     """Returns the plan as a report of `schemas check`, with one verdict for each entity."""
-    notes = [f"{planned.entity}: {note}" for planned in tried.planned for note in _notes(planned)]
+    notes = [f"{planned.entity}: {note}" for planned in trial.planned for note in _notes(planned)]
     return CheckReport(
-        against=f"the live tables, {tried.tried_on}",
-        verdicts=[_verdict(tried.file, planned) for planned in tried.planned],
-        notes=[*_missing(tried), *notes],
+        against=f"the live tables, {trial.tried_on}",
+        verdicts=[_verdict(trial.file, planned) for planned in trial.planned],
+        notes=[*_missing(trial), *notes],
     )
 
 
-def _verdict(file: str, planned: Planned) -> Verdict:
-    state = "incompatible" if planned.troubles else "compatible" if planned.changed else "unchanged"
+def _verdict(file: str, plan: Planned) -> Verdict:
+    state = "incompatible" if plan.troubles else "compatible" if plan.changed else "unchanged"
     return Verdict(
         file=file,
-        subject=planned.entity,
+        subject=plan.entity,
         state=state,  # type: ignore[arg-type]
         findings=tuple(
             SchemaFinding(
@@ -165,7 +165,7 @@ def _verdict(file: str, planned: Planned) -> Verdict:
                 against=(trouble.against,) if trouble.against else (),
                 strict=trouble.strict,
             )
-            for trouble in planned.troubles
+            for trouble in plan.troubles
         ),
     )
 
@@ -173,6 +173,6 @@ def _verdict(file: str, planned: Planned) -> Verdict:
 FORMATS: Mapping[str, Callable[[Tried], str]] = {
     "text": text,
     "json": json_,
-    "junit": lambda tried: reports.junit(_report(tried)),
-    "github": lambda tried: reports.github(_report(tried)),
+    "junit": lambda trial: reports.junit(_report(trial)),
+    "github": lambda trial: reports.github(_report(trial)),
 }

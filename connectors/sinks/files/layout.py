@@ -216,15 +216,15 @@ def with_marked(checkpoint: Checkpoint, marked: Sequence[int]) -> Checkpoint:
     return replace(checkpoint, sink={**checkpoint.sink, MARKED: marked})
 
 
-def _parted(stored: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int] | None]:
+def _parted(checkpoint: Checkpoint | None) -> tuple[Checkpoint | None, Sequence[int] | None]:
     """Splits a stored checkpoint. Returns the checkpoint that was committed, and the list of marked files.
 
     The list is empty for a new log, and None if an older version of this program wrote the checkpoint.
     """
-    if stored is None:
+    if checkpoint is None:
         return None, ()
-    sink = {name: value for name, value in stored.sink.items() if name != MARKED}
-    return replace(stored, sink=sink), stored.sink.get(MARKED)
+    sink = {name: value for name, value in checkpoint.sink.items() if name != MARKED}
+    return replace(checkpoint, sink=sink), checkpoint.sink.get(MARKED)
 
 
 def marked_sequences(path: Path, live: Sequence[int]) -> Set[int]:
@@ -330,15 +330,15 @@ def read_resume(path: Path) -> Resume | None:
     """Reads the resume record; returns None if there is none. Raises ChangelogError if the file is damaged."""
     file = resume_file(path)
     try:
-        stored = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
+        resume = msgspec.json.decode(file.read_bytes(), type=_StoredResume)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged_resume(file) from error
-    record = bytes(stored.checkpoint)
-    if stored.crc32 != _resume_crc32(stored.sequence, record):
+    record = bytes(resume.checkpoint)
+    if resume.crc32 != _resume_crc32(resume.sequence, record):
         raise _damaged_resume(file)
-    return Resume(sequence=stored.sequence, checkpoint=Checkpoint.from_json(record))
+    return Resume(sequence=resume.sequence, checkpoint=Checkpoint.from_json(record))
 
 
 def _damaged_resume(file: Path) -> ChangelogError:

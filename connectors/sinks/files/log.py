@@ -8,7 +8,7 @@ for each commit, with a sequence number). docs/reference/file-log.md describes t
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changelog.connectors.sinks import unknown_entity
+from changelog.connectors.sinks.files.bloom import bloom_filters
 from changelog.connectors.sinks.files.layout import (
     NotWholeError,
     find_recovery,
@@ -31,13 +32,13 @@ from changelog.connectors.sinks.files.layout import (
     sequences,
 )
 from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest, read_manifest
+from changelog.connectors.sinks.files.selection import Selection
+from changelog.connectors.sinks.files.sorting import in_order
 from changelog.envelope.checkpoint import Checkpoint
-from changelog.envelope.columnar.batch import SCHEMA, of_stored
-from changelog.envelope.entity import OF_CHANGELOG, SCHEMAS
+from changelog.envelope.columnar.batch import of_stored
+from changelog.envelope.entity import OF_CHANGELOG, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
-
-_SCHEMAS = pa.scalar(SCHEMAS)
 
 READ_ROWS = 8192
 """The most rows in one batch that a reader yields."""
@@ -45,24 +46,47 @@ READ_ROWS = 8192
 _DAMAGED = "restore the file from a copy; if it is the newest one, the next commit of a service sets it aside"
 
 
+def is_changelog(path: Path) -> bool:
+    """Returns whether a folder has a file log, or an archive, such as that of a changelog on Kafka."""
+    return log_folder(path).is_dir() or resume_file(path).exists() or read_manifest(path) is not None
+
+
 def read_log(
-    path: Path, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+    path: Path,
+    *,
+    entity: str | None = None,
+    key: str | None = None,
+    after: Position | None = None,
+    identifier: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the changelog's rows (`changelog.envelope.columnar.batch.SCHEMA`) in the order of their positions: first
     the archive, then the live log.
 
-    Each of `entity`, the canonical text `key` and the position `after` restricts the rows. Batches are never empty and
-    have at most `READ_ROWS` rows. Raises ChangelogError if there is no changelog, or if it cannot be read.
+    Each of `entity`, the canonical text `key`, the position `after` and the stamp's `identifier` restricts the rows.
+    Batches are never empty and have at most `READ_ROWS` rows. Raises ChangelogError if there is no changelog, or if it
+    cannot be read.
     """
-    yield from _pass(path, _Selection(entities=_entities(entity), key=key, after=after))
+    yield from _pass(path, Selection(entities=_entities(entity), key=key, after=after, identifier=identifier))
 
 
-def read_together(path: Path, entities: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of several entities as `read_log` does, but in any order.
+def read_together(
+    path: Path,
+    entities: Collection[str] | None,
+    *,
+    key: str | None = None,
+    after: Position | None = None,
+    identifier: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of several entities (None: of all) as `read_log` does, but in any order.
 
-    Holds only one row group of the archive in memory, because the rows need not be sorted.
+    Holds only one row group of the archive in memory, because the rows need not be sorted. `key` restricts the rows,
+    but the manifest's key ranges are not used.
     """
-    yield from _pass(path, _Selection(entities=sorted(entities), key=None, after=None, ordered=False))
+    names = None if entities is None else sorted(entities)
+    selection = Selection(
+        entities=names, key=key, after=after, identifier=identifier, ordered=False, trusts_key_ranges=False
+    )
+    yield from _pass(path, selection)
 
 
 def follow(
@@ -77,7 +101,7 @@ def follow(
 
     Calls `wait()` whenever there are no more rows; the iteration ends if `wait()` returns False.
     """
-    selection = _Selection(entities=_entities(entity), key=key, after=after)
+    selection = Selection(entities=_entities(entity), key=key, after=after)
     sequence = 0
     while True:
         if not sequence or log_file(path, sequence + 1).exists():
@@ -122,21 +146,41 @@ class FileLog:
         return f"the changelog in {self.path}"
 
     def read(
-        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+        self,
+        *,
+        entity: str | None = None,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         self._refuse_unknown(*_entities(entity) or ())
-        yield from read_log(self.path, entity=entity, key=key, after=after)
+        yield from read_log(self.path, entity=entity, key=key, after=after, identifier=identifier)
 
-    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
-        self._refuse_unknown(*entities)
-        yield from read_together(self.path, entities)
+    def read_key(self, entity: str, key: str, /) -> Iterator[pa.RecordBatch]:
+        yield from self.read(entity=entity, key=TRUNCATE_KEY)  # This text sorts before all others, so it is found fast.
+        yield from self.read(entity=entity, key=key)
+
+    def read_together(
+        self,
+        entities: Collection[str] | None = None,
+        /,
+        *,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        self._refuse_unknown(*entities or ())
+        yield from read_together(self.path, entities, key=key, after=after, identifier=identifier)
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
         self._refuse_unknown(*_entities(entity) or ())
         after = None if last is None else before_last(self.path, last, entity=entity, key=key)
-        yield from follow(self.path, entity=entity, key=key, after=after, wait=wait)
+        return follow(self.path, entity=entity, key=key, after=after, wait=wait)
+
+    def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
+        return recent(self.path, count)
 
     def counts(self) -> dict[str, dict[str, int]]:
         return counts(self.path)
@@ -152,27 +196,31 @@ class FileLog:
         return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
     def _refuse_unknown(self, *entities: str) -> None:
-        """Raises USAGE if the changelog has no entity of one of these names.
+        """Raises ChangelogError (USAGE) if the changelog has no entity of one of these names.
 
         An entity that has no rows yet is known because the checkpoint has its settings. An entity that was removed
         from the configuration is known because the changelog still has its rows.
         """
-        unknown = set(entities) - OF_CHANGELOG
+        unknown = set(entities) - OF_CHANGELOG - _named(self.path)
         checkpoint = self.checkpoint() if unknown else None
-        if checkpoint is None or unknown <= checkpoint.settings.keys():
+        settings = {} if checkpoint is None else checkpoint.settings
+        is_empty = checkpoint is None and read_manifest(self.path) is None
+        if is_empty or unknown <= settings.keys():
             return
-        stored = self.counts()
-        for entity in sorted(unknown - stored.keys() - checkpoint.settings.keys()):
-            raise unknown_entity(self, entity, {*checkpoint.settings, *stored})
+        stored_counts = self.counts()
+        for entity in sorted(unknown - stored_counts.keys() - settings.keys()):
+            raise unknown_entity(self, entity, {*settings, *stored_counts})
 
 
 def before_last(path: Path, count: int, *, entity: str | None = None, key: str | None = None) -> Position | None:
     """Returns the position of the row before the last `count` selected rows, None if no selected row is before them.
 
-    Reads the newest file first. If that file has too few rows, reads the newest two files, then the newest four, and so
-    on.
+    If `count` is 0, this is the position of the newest row, selected or not. Reads the newest file first. If that file
+    has too few rows, reads the newest two files, then the newest four, and so on.
     """
     files = sequences(path)
+    if count == 0 and files:
+        return _position(log_file(path, files[-1]))
     back = 1
     while True:
         begin = _position(log_file(path, files[-back - 1])) if back < len(files) else None
@@ -186,66 +234,52 @@ def before_last(path: Path, count: int, *, entity: str | None = None, key: str |
         back *= 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Selection:
-    """The rows that a reader asked for; without `entities`, all rows but those of `schemas` (versions of columns).
+def recent(path: Path, count: int) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of the newest row groups of the live log, as many groups as are needed for `count` rows."""
+    if not log_folder(path).is_dir():
+        raise _no_log(path)
+    to_read = count
+    for sequence in reversed(_live(path, read_manifest(path))):
+        with _read_whole(log_file(path, sequence)) as parquet:
+            first = parquet.metadata.num_row_groups
+            while first and to_read > 0:
+                first -= 1
+                to_read -= parquet.metadata.row_group(first).num_rows
+            groups = range(first, parquet.metadata.num_row_groups)
+            for rows in parquet.iter_batches(batch_size=READ_ROWS, row_groups=groups, use_threads=False):
+                selected = rows.filter(pc.not_equal(rows.column("entity"), SCHEMAS))
+                if selected.num_rows:
+                    yield of_stored(selected)
+        if to_read <= 0:
+            return
 
-    If `ordered` is False, archived rows come file by file, in the order in which the manifest lists the files.
+
+def _named(path: Path) -> set[str]:
+    """Returns the entities that the archive's manifest and the newest file's checkpoint name, without reading rows.
+
+    Leaves out the checkpoint if the newest file is not whole.
     """
-
-    entities: Sequence[str] | None
-    key: str | None
-    after: Position | None
-    ordered: bool = True
-
-    def columns(self) -> list[str]:
-        """Returns the names of the columns that decide whether a row is selected."""
-        values = {"key": self.key, "position": self.after}
-        return ["entity", *(name for name, value in values.items() if value is not None)]
-
-    def may_be_in(self, group: Any) -> bool:
-        """Returns False if the statistics of a row group show that it holds no selected row."""
-        for name, values in (("entity", self.entities), ("key", None if self.key is None else [self.key])):
-            bounds = group.column(SCHEMA.get_field_index(name)).statistics
-            if values is None or not bounds or not bounds.has_min_max:
-                continue
-            if not any(bounds.min <= value <= bounds.max for value in values):
-                return False
-        bounds = group.column(SCHEMA.get_field_index("position")).statistics
-        return self.after is None or not (bounds and bounds.has_min_max) or bounds.max > str(self.after)
-
-    def mask(self, rows: pa.RecordBatch) -> pa.BooleanArray | None:
-        """Returns a mask that is true for the selected rows, None if all rows are selected."""
-        tests = []
-        if self.entities is not None:
-            tests.append(pc.is_in(rows.column("entity"), pa.array(self.entities, pa.utf8())))
-        elif pc.index(rows.column("entity"), _SCHEMAS).as_py() >= 0:
-            tests.append(pc.not_equal(rows.column("entity"), _SCHEMAS))
-        if self.key is not None:
-            tests.append(pc.equal(rows.column("key"), self.key))
-        if self.after is not None:
-            tests.append(pc.greater(rows.column("position"), str(self.after)))
-        mask = None
-        for test in tests:
-            mask = test if mask is None else pc.and_(mask, test)
-        return mask
+    manifest = read_manifest(path)
+    names = {file.entity for file in manifest.files} if manifest else set()
+    for sequence in sequences(path)[-1:]:
+        with suppress(NotWholeError):
+            names |= read_checkpoint_of(log_file(path, sequence)).settings.keys()
+    return names
 
 
 def _entities(entity: str | None) -> Sequence[str] | None:
     return None if entity is None else [entity]
 
 
-def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
+def _pass(path: Path, selection: Selection) -> Generator[pa.RecordBatch, None, tuple[int, Position | None]]:
     """Reads each file that is stored now, and yields the selected rows.
 
     Returns the sequence of the newest live file (0 if there is none), and the position after which the next pass has to
     begin.
     """
-    if not log_folder(path).is_dir():
-        raise ChangelogError(
-            Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` creates it; see [sink] path"
-        )
     manifest = read_manifest(path)
+    if manifest is None and not log_folder(path).is_dir():
+        raise _no_log(path)
     if manifest:
         yield from _archived(path, manifest, selection)
     live = _live(path, manifest)
@@ -264,6 +298,12 @@ def _pass(path: Path, selection: _Selection) -> Generator[pa.RecordBatch, None, 
             read_to = _position(file)
         yield from _rows(file, selection)
     return (live[-1] if live else 0), read_to
+
+
+def _no_log(path: Path) -> ChangelogError:
+    return ChangelogError(
+        Kind.PRECONDITION, f"there is no file log in {path}", hint="`changelog run` creates it; see [sink] path"
+    )
 
 
 def _later(after: Position | None, manifest: Manifest | None) -> Position | None:
@@ -292,17 +332,17 @@ def _position(file: Path) -> Position:
     return position
 
 
-def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
+def _rows(file: Path, selection: Selection) -> Iterator[pa.RecordBatch]:
     """Yields the selected rows of one file.
 
-    If a key is selected, first reads only the columns that decide the selection, and then all columns of those row
+    If few rows are selected, first reads only the columns that decide the selection, and then all columns of those row
     groups that have a selected row.
     """
-    with _read_whole(file) as parquet:
+    with _read_whole(file) as parquet, bloom_filters(file) as filters:
         for index in range(parquet.metadata.num_row_groups):
-            if not selection.may_be_in(parquet.metadata.row_group(index)):
+            if not selection.may_be_in_group(parquet.metadata.row_group(index), filters.may_hold):
                 continue
-            if selection.key is not None and not _is_selected(parquet, index, selection):
+            if selection.is_rare and not _is_selected(parquet, index, selection):
                 continue
             for rows in parquet.iter_batches(batch_size=READ_ROWS, row_groups=[index], use_threads=False):
                 mask = selection.mask(rows)
@@ -311,7 +351,7 @@ def _rows(file: Path, selection: _Selection) -> Iterator[pa.RecordBatch]:
                     yield of_stored(selected)
 
 
-def _is_selected(parquet: Any, index: int, selection: _Selection) -> bool:
+def _is_selected(parquet: Any, index: int, selection: Selection) -> bool:
     """Returns whether a row group has a selected row; reads only the columns that decide it."""
     batches = parquet.iter_batches(
         batch_size=READ_ROWS, row_groups=[index], columns=selection.columns(), use_threads=False
@@ -329,23 +369,18 @@ def _read_whole(file: Path) -> Iterator[Any]:
         raise damage.error(_DAMAGED) from damage
 
 
-def _archived(path: Path, manifest: Manifest, selection: _Selection) -> Iterator[pa.RecordBatch]:
+def _archived(path: Path, manifest: Manifest, selection: Selection) -> Iterator[pa.RecordBatch]:
     """Yields the archive's selected rows in the order of their positions, if the selection is ordered.
 
-    If the ranges of positions of several files overlap, these files are read together, and their rows are sorted.
+    If the ranges of positions of several files overlap, the rows of these files are sorted together.
     """
-    after = str(selection.after) if selection.after else ""
-    entities = None if selection.entities is None else set(selection.entities)
-    files = [file for file in manifest.files if (entities is None or file.entity in entities) and file.last > after]
+    files = list(filter(selection.may_be_in_file, manifest.files))
     if not selection.ordered:
         for file in files:
             yield from _rows(path / file.path, selection)
         return
     for group in _overlapping(sorted(files, key=lambda file: file.first)):
-        batches = [rows for file in group for rows in _rows(path / file.path, selection)]
-        table = pa.Table.from_batches(batches, SCHEMA)
-        table = table.sort_by([("position", "ascending"), ("partition", "ascending")])
-        yield from table.combine_chunks().to_batches(max_chunksize=READ_ROWS)
+        yield from in_order((rows for file in group for rows in _rows(path / file.path, selection)), rows_max=READ_ROWS)
 
 
 def _overlapping(files: list[ArchiveFile]) -> Iterator[list[ArchiveFile]]:

@@ -19,6 +19,7 @@ MANIFEST_FORMAT = 1
 _MANIFEST = re.compile(r"(\d+)\.json")
 _MANIFEST_CHECKSUM = b',"crc32":'
 _DAY = re.compile(r"(?:^|/)day=([0-9-]+)/")
+_FROM = re.compile(r"(?:^|/)from=([0-9-]+)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,9 @@ class ArchiveFile:
 
     `path` is relative to the archive's root. `rows` is the number of rows. `first` and `last` are the lowest and the
     highest position, as text. If the rows were read from Kafka, `offsets` maps each partition to the first offset that
-    was read, and the offset after the last one.
+    was read, and the offset after the last one. `keys` are the lowest and the highest key, in the order of their UTF-8
+    bytes, which is that of Python's strings. Older versions of this program do not write `keys`, and a manifest that
+    they write has lost the `keys` of all files.
     """
 
     path: str
@@ -47,12 +50,31 @@ class ArchiveFile:
     first: str
     last: str
     offsets: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    keys: tuple[str, str] | None = None
 
     @property
     def day(self) -> str:
-        """The day of the rows, taken from the name of the file's folder (`2026-11-21`); empty if that has no day."""
+        """The day of the rows, taken from the name of the file's folder (`2026-11-21`); empty if that has no day.
+
+        A file of a level has rows of several days, of which this is the last.
+        """
         match = _DAY.search(self.path)
         return match[1] if match else ""
+
+    @property
+    def first_day(self) -> str:
+        """The first day of the rows, taken from the file's path. It differs from `day` only in files of a level."""
+        match = _FROM.search(self.path)
+        return match[1] if match else self.day
+
+    @property
+    def level(self) -> str:
+        """Names the level that the file belongs to; empty if the file has the rows of one day.
+
+        A level is a set of files that a run of the archiving job wrote for one entity, with rows of several days. No
+        two files of a level have the same key, unless one key has more rows than a file can have.
+        """
+        return self.path.rpartition("-")[0] if _FROM.search(self.path) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from changelog.connectors.sinks.files.layout import (
     verify,
     with_marked,
 )
+from changelog.connectors.sinks.files.selection import texts
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar.batch import SCHEMA
 from changelog.envelope.entity import OF_CHANGELOG, Entity
@@ -58,7 +59,7 @@ ROW_GROUP_BYTES = 32 << 20
 """The most bytes in one row group. With rows of usual size, a row group reaches `ROW_GROUP_ROWS` first. A row that is
 larger than this limit has a row group for itself."""
 
-_MARKED = pa.array(sorted(OF_CHANGELOG))
+_MARKED = texts(sorted(OF_CHANGELOG))
 
 _TEMPORARY = ".changelog-"
 _BUFFER_BYTES = 1 << 20
@@ -202,13 +203,13 @@ class FileSink:
 
     def _store_progress(self, checkpoint: Checkpoint) -> None:
         """Stores a commit without rows: replaces `resume.json` atomically."""
-        stored = with_marked(checkpoint, self._marked)
+        marked_checkpoint = with_marked(checkpoint, self._marked)
         file = resume_file(self._path)
         temporary = file.with_name(f"{_TEMPORARY}resume")
         try:
             make_file(temporary, DATA_FILE)
             with temporary.open("wb") as out:
-                out.write(Resume(sequence=self._end.sequence, checkpoint=stored).to_json())
+                out.write(Resume(sequence=self._end.sequence, checkpoint=marked_checkpoint).to_json())
                 out.flush()
                 os.fsync(out.fileno())
             self._reach("files:resume-synced")
@@ -233,7 +234,7 @@ class FileSink:
     def _check_turn(self) -> None:
         """Raises ChangelogError (IN_USE) if another process changed the log since `recover` or the last commit.
 
-        The process has changed the log if the newest file that this sink knows is gone, or if another file follows it.
+        The sink sees this if the newest file that it knows is gone, or if another file follows that file.
         """
         newest = self._end.sequence
         is_gone = newest and not log_file(self._path, newest).exists()
@@ -336,7 +337,7 @@ def _groups(rows: pa.Table) -> Iterator[pa.Table]:
 
 @contextmanager
 def _storing(path: Path) -> Iterator[None]:
-    """Translates an error of the operating system to a ChangelogError (STORAGE) of one line."""
+    """Translates an error of the operating system to a ChangelogError (STORAGE) with a message of one line."""
     try:
         yield
     except OSError as error:

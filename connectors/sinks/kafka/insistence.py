@@ -48,10 +48,10 @@ class Insistence:
         self._client, self._topics, self._patience_s = client, topics, patience_s
         self._thread: Thread | None = None
 
-    def insist(self, doing: str, call: Callable[[float], object]) -> None:
+    def insist(self, action: str, call: Callable[[float], object]) -> None:
         """Repeats `call` until it returns, or until `patience_s` has passed. `call` receives a timeout in seconds.
 
-        `doing` describes the call in log lines, as in "committing to Kafka". Raises KafkaException if the time has
+        `action` describes the call in log lines, as in "committing to Kafka". Raises KafkaException if the time has
         passed, or at once if repeating the call cannot help.
         """
         began = log_at = time.monotonic()
@@ -66,7 +66,7 @@ class Insistence:
                         raise
                     if now >= log_at:
                         log_at = now + LOG_AGAIN_S
-                        _log.warning("kafka does not answer yet", doing=doing, why=error.args[0].str())
+                        _log.warning("kafka does not answer yet", doing=action, why=error.args[0].str())
                         self._start_thread(answered)
                 else:
                     return

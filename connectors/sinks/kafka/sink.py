@@ -23,7 +23,7 @@ from changelog.connectors.sinks.kafka.admin import topics
 from changelog.connectors.sinks.kafka.admin.names import dead_topic, gaps_topic, positions_topic, schemas_topic, topic
 from changelog.connectors.sinks.kafka.admin.topics import OWN, Topic, TopicSettings
 from changelog.connectors.sinks.kafka.encoding import oversized
-from changelog.connectors.sinks.kafka.encoding.messages import KEY, Values
+from changelog.connectors.sinks.kafka.encoding.messages import KEY, ValueCodec
 from changelog.connectors.sinks.kafka.insistence import Insistence, ProduceCall, queue
 from changelog.connectors.sinks.kafka.reading.positions import read_checkpoint, read_stored
 from changelog.connectors.sinks.kafka.reading.unchanged import TopicIds, refuse_older, refuse_rows
@@ -114,7 +114,7 @@ class KafkaSink:
     def __init__(
         self,
         settings: KafkaSettings,
-        values: Values,
+        values: ValueCodec,
         *,
         over_gap: bool = False,
         reach: Reach = nowhere,
@@ -134,7 +134,7 @@ class KafkaSink:
         self._recreated: frozenset[str] = frozenset()
         self._producer: Producer | None = None
         self._checkpoint: Checkpoint | None = None
-        self._begun = self._commit_asked = False
+        self._is_open = self._commit_asked = False
         self._begun_at = 0.0
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -172,10 +172,10 @@ class KafkaSink:
         missing_topics = {absent.name: absent for absent in topics.missing(settings.client, configured)}
         if not missing_topics or positions_topic(settings.prefix) in missing_topics:
             return
-        stored = read_stored(settings.client, settings.prefix, settings.name)
-        if stored is None:
+        entry = read_stored(settings.client, settings.prefix, settings.name)
+        if entry is None:
             return
-        names = {*(topic(settings.prefix, entity) for entity in stored[0].settings), *stored[0].sink.get(_TOPICS, {})}
+        names = {*(topic(settings.prefix, entity) for entity in entry[0].settings), *entry[0].sink.get(_TOPICS, {})}
         for name in sorted(names & missing_topics.keys()):
             raise topics.lost(missing_topics[name])
 
@@ -205,31 +205,31 @@ class KafkaSink:
                 raise
             return None
 
-    def _unchanged(self, stored: Checkpoint | None) -> Checkpoint | None:
+    def _unchanged(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Checks that the topics are still those of the checkpoint. Returns the checkpoint, without the topics' ids."""
         settings = self._settings
-        known_ids = {} if stored is None else stored.sink.get(_TOPICS, {})
+        known_ids = {} if checkpoint is None else checkpoint.sink.get(_TOPICS, {})
         published = {name for name, _ in self._parts} or known_ids.keys()  # no parts: only the checkpoint changes
         names = {schemas_topic(settings.prefix), gaps_topic(settings.prefix), *published}
         if self._over_gap:
             ids = read_ids(settings.client.admin(), known_ids.keys())
             self._recreated |= {name for name, id_ in known_ids.items() if ids.get(name) != id_}
-            self._refuse_repartitioned(stored)
+            self._refuse_repartitioned(checkpoint)
             self._topic_ids = TopicIds(settings.client, names, {}, self._clock)
-            return stored
+            return checkpoint
         self._topic_ids = TopicIds(settings.client, names, known_ids, self._clock)
-        self._refuse_repartitioned(stored)
-        if stored is None:
+        self._refuse_repartitioned(checkpoint)
+        if checkpoint is None:
             refuse_rows(settings.client, self._values, settings.prefix, settings.name, self._parts)
             return None
-        stored_topics = {topic(settings.prefix, entity) for entity in stored.settings}
+        stored_topics = {topic(settings.prefix, entity) for entity in checkpoint.settings}
         parts = [part for part in self._parts if part[0] in stored_topics]
-        refuse_older(settings.client, self._values, settings.prefix, settings.name, stored, parts)
-        return replace(stored, sink={name: value for name, value in stored.sink.items() if name != _TOPICS})
+        refuse_older(settings.client, self._values, settings.prefix, settings.name, checkpoint, parts)
+        return replace(checkpoint, sink={name: value for name, value in checkpoint.sink.items() if name != _TOPICS})
 
-    def _refuse_repartitioned(self, stored: Checkpoint | None) -> None:
+    def _refuse_repartitioned(self, checkpoint: Checkpoint | None) -> None:
         """Raises ChangelogError (SETTINGS) if the topics were begun with other partitions or another envelope."""
-        started_with = {} if stored is None else stored.settings
+        started_with = {} if checkpoint is None else checkpoint.settings
         topics.refuse_other_envelope(self._settings.prefix, self._settings.envelope, started_with, self._recreated)
         topics.refuse_repartitioned(self._settings.prefix, self._prepared, started_with, self._recreated)
 
@@ -253,26 +253,26 @@ class KafkaSink:
         self._begin()
         assert self._topic_ids is not None
         self._topic_ids.look()
-        record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.known})
+        record = replace(checkpoint, sink={**checkpoint.sink, _TOPICS: self._topic_ids.ids})
         settings = self._settings
         with self._translated("sending to Kafka"):
             self._produce((positions_topic(settings.prefix), record.to_json(), settings.name.encode(), 0))
         self._reach("kafka:positioned")
         self._commit_asked = True
         self._insist("committing to Kafka", self._held().commit_transaction)
-        self._begun, self._commit_asked, self._checkpoint = False, False, checkpoint
+        self._is_open, self._commit_asked, self._checkpoint = False, False, checkpoint
         self._reach("kafka:committed")
 
     def lost(self, entities: Collection[str]) -> Collection[str]:
         """See `Sink`. Returns the entities whose topics were created again; the rows of these entities are lost."""
-        known = entities if self._checkpoint is None else self._checkpoint.settings
-        return [entity for entity in known if topic(self._settings.prefix, entity) in self._recreated]
+        published_entities = entities if self._checkpoint is None else self._checkpoint.settings
+        return [entity for entity in published_entities if topic(self._settings.prefix, entity) in self._recreated]
 
     def abandon(self) -> None:
         """Aborts the open transaction, if there is one. This is safe: the broker was not asked to commit it."""
-        if self._begun:
+        if self._is_open:
             self._insist("aborting in Kafka", self._held().abort_transaction)
-            self._begun = False
+            self._is_open = False
 
     def close(self) -> None:
         """Releases the producer.
@@ -281,8 +281,8 @@ class KafkaSink:
         readers; the broker has `_LAST_CALL_S` to answer. If a commit was asked for, the transaction ends when the next
         producer starts, or by its timeout.
         """
-        producer, blocks_readers = self._producer, self._begun and not self._commit_asked
-        self._producer, self._begun, self._commit_asked = None, False, False
+        producer, blocks_readers = self._producer, self._is_open and not self._commit_asked
+        self._producer, self._is_open, self._commit_asked = None, False, False
         if producer is None:
             return
         with suppress(KafkaException):
@@ -312,10 +312,10 @@ class KafkaSink:
         return self._producer
 
     def _begin(self) -> None:
-        if not self._begun:
+        if not self._is_open:
             with self._translated("beginning a transaction in Kafka"):
                 self._held().begin_transaction()
-            self._begun, self._begun_at = True, self._clock()
+            self._is_open, self._begun_at = True, self._clock()
             self._reach("kafka:begun")
 
     def _calls(self, batch: pa.RecordBatch) -> list[ProduceCall]:
@@ -351,7 +351,7 @@ class KafkaSink:
         if the decision is `skip`.
         """
         name, value, key, partition, _, _, at_ms, row_headers = row
-        message = oversized.Message(
+        message = oversized.ProducerRecord(
             topic=name, partition=partition, key=key, value=value, headers=row_headers, timestamp_ms=at_ms
         )
         if message.nbytes <= self._limit(name):
@@ -373,7 +373,7 @@ class KafkaSink:
             return []
         return [(name, None, *rest, [header for header in row_headers if header[0] != KEY])]
 
-    def _decision(self, message: oversized.Message, op: str, position: str) -> str:
+    def _decision(self, message: oversized.ProducerRecord, op: str, position: str) -> str:
         """Returns the decision on an oversized message: `dead-letter` or `skip`. Raises STOP if there is none."""
         at = Position.parse(position)
         accepted = None if self._checkpoint is None else self._checkpoint.decisions.at(at)
@@ -408,14 +408,14 @@ class KafkaSink:
         """Sends a message; waits while the queue is full. Queued messages expire after `transaction_timeout_s`."""
         self._insist("sending to Kafka", partial(queue, self._held(), call))
 
-    def _insist(self, doing: str, call: Callable[[float], object]) -> None:
-        with self._translated(doing):
-            self._insistence.insist(doing, call)
+    def _insist(self, action: str, call: Callable[[float], object]) -> None:
+        with self._translated(action):
+            self._insistence.insist(action, call)
 
     def _patience_s(self) -> float:
         return STOP_PATIENCE_S if self._stopping() else self._settings.patience_s
 
-    def _error(self, error: KafkaError, doing: str) -> ChangelogError:
+    def _error(self, error: KafkaError, action: str) -> ChangelogError:
         """Translates an error. Two ambiguous errors become CONNECTION, and the next `recover` finds out the cause.
 
         - *Another producer took over*: the broker also says this if it ended a transaction that was open for too long
@@ -423,28 +423,28 @@ class KafkaSink:
         - *The topic is unknown*: the topic may have been deleted, or it may not be visible yet.
         """
         if error.code() == KafkaError.INVALID_TIMESTAMP:
-            return self._refused_time(doing)
-        translated_error, timeout_s = error_of(error, doing), self._settings.transaction_timeout_s
+            return self._refused_time(action)
+        translated_error, timeout_s = error_of(error, action), self._settings.transaction_timeout_s
         if error.code() in UNKNOWN_TOPIC:
             return ChangelogError(Kind.CONNECTION, translated_error.message)
-        if translated_error.kind is Kind.IN_USE and self._begun and self._clock() - self._begun_at >= timeout_s:
-            return ChangelogError(Kind.CONNECTION, f"{doing}: a transaction was open for more than {timeout_s} s")
+        if translated_error.kind is Kind.IN_USE and self._is_open and self._clock() - self._begun_at >= timeout_s:
+            return ChangelogError(Kind.CONNECTION, f"{action}: a transaction was open for more than {timeout_s} s")
         return translated_error
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def _translated(self, action: str) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            raise self._error(error.args[0], doing) from error
+            raise self._error(error.args[0], action) from error
 
-    def _refused_time(self, doing: str) -> ChangelogError:
+    def _refused_time(self, action: str) -> ChangelogError:
         """Returns the error for a refused time. A message has the time of its commit, by the database's clock."""
         first, *others = self._limiting_time or ["a topic"]
         names = first + (f" and {len(others)} other topics" if others else "")
         return ChangelogError(
             Kind.PRECONDITION,
-            f"{doing}: the database's clock is too far ahead of Kafka's: the limit is {topics.AHEAD} of {names}",
+            f"{action}: the database's clock is too far ahead of Kafka's: the limit is {topics.AHEAD} of {names}",
             hint="raise that limit (`changelog check` prints the command for each topic), start the service, and then "
             "correct the database's clock; the changes that are already committed keep their times",
         )

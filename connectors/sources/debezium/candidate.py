@@ -1,28 +1,32 @@
 """Implements `changelog.connectors.sources.candidates.Candidate`: Debezium's topics that have no configuration yet."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from changelog.connectors.sources import TableName
-from changelog.connectors.sources.debezium.inputs import Origin
-from changelog.connectors.sources.debezium.tables import Sampled, SampledTable, Translate
+from changelog.connectors.sources.debezium.guesses import Guesses
+from changelog.connectors.sources.debezium.inputs import ConfiguredInput
+from changelog.connectors.sources.debezium.tables import Sampled, SampledTable
 from changelog.envelope.errors import ChangelogError, Kind
 
 
 class DebeziumCandidate:
-    """The tables whose events are in `origin`. `where` says in words which topics these are."""
+    """The tables whose events are in `origin`. `where` says in words which topics these are.
+
+    `guesses` translates the events.
+    """
 
     kind = "debezium"
     usual_tables = "*"
 
-    def __init__(self, origin: Origin, translate: Translate, where: str) -> None:
-        self._origin, self._translate, self._where = origin, translate, where
+    def __init__(self, origin: ConfiguredInput, guesses: Guesses, where: str) -> None:
+        self._origin, self._guesses, self._where = origin, guesses, where
 
     @cached_property
     def sampled(self) -> Sampled:
         """The tables in the last messages of the topics. Raises ChangelogError if no table can be read."""
-        sampled = self._origin.sampled(self._translate, {})
+        sampled = self._origin.sampled(self._guesses.translate, {})
         if not sampled.tables and sampled.unreadable:
             raise next(iter(sampled.unreadable.values()))
         if not sampled.tables:
@@ -51,10 +55,22 @@ class DebeziumCandidate:
         """See `Candidate.tables`."""
         return [table for table in self.sampled.tables if includes((table.schema, table.name))]
 
+    def types(self, table: TableName) -> Mapping[str, str]:
+        """Returns the guessed types of a table's columns; none if its events carry schemas."""
+        return self._guesses.types(table)
+
     def grants(self, tables: Collection[TableName]) -> str:
         """See `Candidate.grants`: refused, because rights on topics are not SQL."""
         raise ChangelogError(
             Kind.USAGE,
             f"--grants prints SQL, and {len(tables)} tables are read from topics",
             hint="docs/how-to/from-debezium.md says which rights on topics are needed",
+        )
+
+    def stamps(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.stamps`: refused, because the database is not known here."""
+        raise ChangelogError(
+            Kind.USAGE,
+            f"--stamps prints SQL for PostgreSQL, and {len(tables)} tables are read from topics",
+            hint="give --dsn, the database of these topics, instead of --debezium",
         )

@@ -28,7 +28,7 @@ from changelog.envelope.position import Position, commit_text
 def crossing(
     settings: Settings,
     entities: Sequence[Entity],
-    stored: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     take_over: Callable[[], ChangelogEnd],
     *,
     reason: str,
@@ -38,7 +38,9 @@ def crossing(
     `Database.cross_gap`.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-    check_settings(None if stored is None else replace(stored, partial=False), shapes, accept=settings.accept_settings)
+    check_settings(
+        None if checkpoint is None else replace(checkpoint, partial=False), shapes, accept=settings.accept_settings
+    )
     reach("gap:claimed")
     end = take_over()
     reach("gap:taken-over")
@@ -47,7 +49,7 @@ def crossing(
     after = settings.origin.after_gap(before if same_input else None, again=bool(end.lost))
     place = FIRST_PLACE if before is None else int(before.source.get("place", FIRST_PLACE))
     position = Position(end.epoch + 1, place, 0)
-    checkpoint = Checkpoint(
+    new_checkpoint = Checkpoint(
         position=position,
         through=commit_text(place + 1),
         epoch=position.epoch,
@@ -63,10 +65,10 @@ def crossing(
         },
     )
     first = _unknown(end) if before is None else _side(before, committed_at=end.committed_at)
-    gap = Gap(name=settings.name, reason=reason, before=first, after=_side(checkpoint), entities=tuple(shapes))
+    gap = Gap(name=settings.name, reason=reason, before=first, after=_side(new_checkpoint), entities=tuple(shapes))
     gap_record = gap.record(connector=settings.connector, database="", at=datetime.now(UTC))
-    lost = [entity for entity in entities if entity.name in end.lost]
-    yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
+    lost_entities = [entity for entity in entities if entity.name in end.lost]
+    yield CrossedGap(checkpoint=new_checkpoint, records=[gap_record, *truncates(lost_entities, gap_record)])
 
 
 def _unknown(end: ChangelogEnd) -> Side:

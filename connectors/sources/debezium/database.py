@@ -107,14 +107,14 @@ class DebeziumDatabase:
         self._source = DebeziumSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
         return self._source
 
-    def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
+    def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
         """See `Database.status`. The lag is the number of steps that are left, times the mean size of messages."""
         source, hold = self._source, self._settings.origin.hold()
-        if stored is not None:
-            left = self._settings.origin.left(stored)
-            end = commit_text(int(stored.source["place"]) + left)
-            mean = int(stored.source.get("message_bytes", 0))
-            if self._settings.origin.is_lost(stored):
+        if checkpoint is not None:
+            steps_left = self._settings.origin.left(checkpoint)
+            end = commit_text(int(checkpoint.source["place"]) + steps_left)
+            mean = int(checkpoint.source.get("message_bytes", 0))
+            if self._settings.origin.is_lost(checkpoint):
                 hold = replace(hold, is_lost=True, condition="lost")
         elif source is not None and through:
             end, mean = source.end_of(through), source.message_bytes
@@ -136,9 +136,9 @@ class DebeziumDatabase:
     def refuse_if_read(self, *, must_answer: bool = False) -> None:
         """See `Database.refuse_if_read`: any number of services may read the events."""
 
-    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+    def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """See `Database.check`."""
-        findings = list(self._settings.origin.findings(stored))
+        findings = list(self._settings.origin.findings(checkpoint))
         sampled = self._sampled()
         tables = {(table.schema, table.name): table for table in sampled.tables}
         findings += [
@@ -156,11 +156,14 @@ class DebeziumDatabase:
             hint = "its columns are known as soon as Debezium publishes an event of it"
             return warn(entity.name, f"there is no event of {'.'.join(entity.table)} yet", hint)
         if not table.trait.suffices:
+            lack = f"`before` is {table.trait.value} in updates"
+            if self._settings.keeps_state:
+                return ok(entity.name, f"{lack}; their `original` comes from the state")
             remedy = _WHOLE_ROWS.get(self._settings.connector, "let the database log old rows")
             return warn(
                 entity.name,
-                f"`before` is {table.trait.value} in updates, so their `original` is unknown",
-                f"for old rows: {remedy}",
+                f"{lack}, so their `original` is unknown",
+                f"for old rows: {remedy}; or keep them in a [state]",
             )
         return ok(entity.name, f"events have {len(table.columns)} columns")
 
@@ -206,14 +209,14 @@ class DebeziumDatabase:
         """See `Database.spell`: the number of steps that were read."""
         return str(int(through[:16] or "0", 16))
 
-    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database.log_facts`."""
-        return self._settings.origin.facts(stored)
+        return self._settings.origin.facts(checkpoint)
 
     def cross_gap(
         self,
         entities: Sequence[Entity],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,
@@ -224,7 +227,7 @@ class DebeziumDatabase:
         """See `Database.cross_gap`."""
         refuse([finding for finding in self._settings.origin.findings(None) if finding.status == "fail"])
         settings = replace(self._settings, accept_settings=accept_settings)
-        return crossing(settings, entities, stored, take_over, reason=reason, reach=reach)
+        return crossing(settings, entities, checkpoint, take_over, reason=reason, reach=reach)
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:  # noqa: ARG002
         """See `Database.fence`: refused, because the service has no access to the tables."""

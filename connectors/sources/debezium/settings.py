@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC
-from changelog.connectors.sources.debezium.inputs import Declared, Origin
+from changelog.connectors.sources.debezium.inputs import ConfiguredInput, Declared
 from changelog.connectors.sources.debezium.tables import Translate
 
 
@@ -26,19 +26,20 @@ class Settings:
 
     `name` is the name of the changelog, and `connector` that of Debezium's connector. `origin` says where the events
     come from. `translator` returns a new translation. `hmac_key` is the secret of the `sha256` masks. `codec` names the
-    format in which the sink stores rows; the source only checks that it has not changed. With `accept_settings`, the
-    source continues even if settings that decide order or content have changed. `declared` has the tables that the
-    configuration names, because a table may have no event yet. Without `whole`, transactions are published as they
-    arrive. `snapshots` identifies the properties that decide what Debezium's snapshots read; empty if nothing is
-    deleted after a snapshot that was repeated.
+    format in which the sink stores rows; the source only checks that it has not changed. `keeps_state` says that the
+    service knows the current row of every key. With `accept_settings`, the source continues even if settings that
+    decide order or content have changed. `declared` has the tables that the configuration names, because a table may
+    have no event yet. Without `whole`, transactions are published as they arrive. `snapshots` identifies the properties
+    that decide what Debezium's snapshots read; empty if nothing is deleted after a snapshot that was repeated.
     """
 
     name: str
     connector: str
-    origin: Origin
+    origin: ConfiguredInput
     translator: Callable[[], Translate]
     hmac_key: bytes
     codec: str = PLAIN_CODEC
+    keeps_state: bool = False
     accept_settings: bool = False
     declared: Declared = field(default_factory=dict)
     whole: Whole | None = None

@@ -35,7 +35,7 @@ from changelog.connectors.capture.tables.ghost_rows import deleted
 from changelog.connectors.capture.tables.key_lookup import Ghost
 from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.merging import Item
-from changelog.connectors.sources.debezium.decode.events import Changed, Column, Table
+from changelog.connectors.sources.debezium.decode.events import Changed, EventColumn, EventTable
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
 from changelog.envelope.versions import Version
@@ -61,22 +61,22 @@ class Sweeping:
 class FirstSnapshot:
     """Notices whether Debezium repeats its first snapshot, and when that snapshot has ended.
 
-    The argument `stored` is what the property `stored` was in the last checkpoint. `opened_at` is the position before
-    all events that are read after this opening of the source. `fresh` says whether the connector begins without an
-    offset. `properties` identifies the connector's properties; empty if no sweep is to be made.
+    The argument `progress` is what the property `progress` was in the last checkpoint. `opened_at` is the position
+    before all events that are read after this opening of the source. `fresh` says whether the connector begins without
+    an offset. `properties` identifies the connector's properties; empty if no sweep is to be made.
     """
 
-    def __init__(self, stored: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:
+    def __init__(self, progress: Mapping[str, str] | None, opened_at: str, properties: str, *, fresh: bool) -> None:
         self._opened_at, self._properties = opened_at, properties
-        self._since = (stored or {}).get("since", opened_at if fresh else "")
-        self._same = (stored or {}).get("properties", properties) == properties
-        self._may_come = bool(properties) and (fresh or stored is not None)
+        self._since = (progress or {}).get("since", opened_at if fresh else "")
+        self._same = (progress or {}).get("properties", properties) == properties
+        self._may_come = bool(properties) and (fresh or progress is not None)
         self._has_rows = False
         self.due: Sweeping | None = None
         """The sweep to make; None until a repeated snapshot has ended."""
 
     @property
-    def stored(self) -> Mapping[str, str] | None:
+    def progress(self) -> Mapping[str, str] | None:
         """What the next opening has to know; None if no snapshot is under way."""
         if not self._may_come or not (self._has_rows or self._since != self._opened_at):
             return None
@@ -178,11 +178,11 @@ class Deletes:
     """Makes the rows that delete the keys of a sweep. `known` has the versions of columns that the changelog holds."""
 
     def __init__(
-        self, origin: Origin, entities: Collection[Entity], known: Collection[Version], binder: Binder, epoch: int
+        self, origin: Origin, entities: Collection[Entity], versions: Collection[Version], binder: Binder, epoch: int
     ) -> None:
         self._origin, self._binder, self._epoch = origin, binder, epoch
         self._entities = {entity.name: entity for entity in entities}
-        self._columns = {version.entity: version.columns for version in known}
+        self._columns = {version.entity: version.columns for version in versions}
 
     def rows(self, ghosts: Mapping[str, Sequence[Ghost]], place: int) -> list[pa.RecordBatch]:
         """Returns the deletes as one transaction at this place."""
@@ -201,10 +201,10 @@ class Deletes:
             _log.info("deleting rows that an aborted snapshot published", entity=name, rows=len(records))
         return batches
 
-    def _table(self, entity: Entity) -> Table:
+    def _table(self, entity: Entity) -> EventTable:
         """Returns the table with the columns that the changelog had last."""
         columns = tuple(
-            Column(name=name, codec=Codec(shape=Shape.RAW, to_json=bytes, column_type=type_), optional=True)
+            EventColumn(name=name, codec=Codec(shape=Shape.RAW, to_json=bytes, column_type=type_), optional=True)
             for name, type_ in self._columns[entity.name].fields
         )
-        return Table(name=entity.table, number=-1, columns=columns, key=tuple(entity.key))
+        return EventTable(name=entity.table, number=-1, columns=columns, key=tuple(entity.key))

@@ -24,7 +24,7 @@ from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, merged
 from changelog.connectors.sources.debezium.assembling.whole import Incomplete, WholeTransactions
-from changelog.connectors.sources.debezium.decode.events import Event, Message
+from changelog.connectors.sources.debezium.decode.events import Event, SourceRecord
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress, Span
 from changelog.connectors.sources.debezium.settings import Settings
 from changelog.connectors.sources.debezium.snapshots import Deletes, FirstSnapshot, Sweep, Sweeping
@@ -40,14 +40,14 @@ FIRST_EPOCH, FIRST_PLACE = 1, 1
 FAIL_POINTS = ("debezium:read", "debezium:assembled")
 """The fail points between the steps of one read, at which tests can crash the process."""
 
-Known = Callable[[], Iterable[Version]]
+ReadVersions = Callable[[], Iterable[Version]]
 """Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
 
 _log = structlog.get_logger("debezium")
 
 
 class DebeziumSource:
-    """A stream of pieces from an input; see `changelog.connectors.sources.Source`.
+    """A stream of pieces from an input; see `changelog.connectors.sources.ChangeSource`.
 
     It calls `recover` for the last checkpoint, and reads from there. `known` returns the stored versions of columns; it
     is None if the sink cannot be read. `rows` reads the rows of the changelog. `reach` is called at each of
@@ -66,7 +66,7 @@ class DebeziumSource:
         settings: Settings,
         entities: Sequence[Entity],
         recover: Recover,
-        known: Known | None = None,
+        read_versions: ReadVersions | None = None,
         rows: survivors.Read | None = None,
         *,
         reach: Reach = nowhere,
@@ -74,43 +74,43 @@ class DebeziumSource:
     ) -> None:
         self._settings, self._reach, self._clock = settings, reach, clock
         self._translate: Translate = settings.translator()
-        stored = recover()
+        last_checkpoint = recover()
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-        check_settings(stored, shapes, accept=settings.accept_settings)
-        refuse_other_input(stored, settings.origin.name)
-        self._input = settings.origin.open(stored)
+        check_settings(last_checkpoint, shapes, accept=settings.accept_settings)
+        refuse_other_input(last_checkpoint, settings.origin.name)
+        self._input = settings.origin.open(last_checkpoint)
         try:
-            self._state = self._resumed(stored, entities, shapes)
-            self._assembler = self._begun(entities, known)
+            self._state = self._resumed(last_checkpoint, entities, shapes)
+            self._assembler = self._begun(entities, read_versions)
         except BaseException:
             self._input.close()
             raise
         checkpoint = self._state.checkpoint
-        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
+        self._opening_checkpoint: Checkpoint | None = None if checkpoint == last_checkpoint else checkpoint
         self._whole = self._holding(entities)
         self._stamps, self._others, self._cut = Stamps(), OtherTables(), CutTransactions()
         self._size = MeanSize(int(checkpoint.source.get("message_bytes", 0)))
         self._hurried, self._first_place = False, self._assembler.place
-        self._known, self._entities, self._rows, self._ended_snapshot = known, entities, rows, False
+        self._read_versions, self._entities, self._rows, self._ended_snapshot = read_versions, entities, rows, False
         self._snapshot = FirstSnapshot(
             checkpoint.source.get("snapshot"),
             str(_next_position(checkpoint, self._assembler.place)),
             settings.snapshots,
-            fresh=stored is None or not stored.source.get("progress"),
+            fresh=last_checkpoint is None or not last_checkpoint.source.get("progress"),
         )
         due = checkpoint.source.get("sweep")
         self._sweep = None if due is None or rows is None else Sweep(Sweeping(**due), entities, rows)
 
     def _resumed(
-        self, stored: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
+        self, checkpoint: Checkpoint | None, entities: Sequence[Entity], shapes: Mapping[str, Mapping[str, object]]
     ) -> Checkpointing:
-        epoch = FIRST_EPOCH if stored is None else stored.epoch
-        through = commit_text(FIRST_PLACE) if stored is None else stored.through
-        members = {} if stored is None else dict(stored.source)
-        if stored is not None:
-            _warn_of_added({entity.name for entity in entities} - stored.windows.keys())
-        checkpoint = resumed(
-            stored,
+        epoch = FIRST_EPOCH if checkpoint is None else checkpoint.epoch
+        through = commit_text(FIRST_PLACE) if checkpoint is None else checkpoint.through
+        members = {} if checkpoint is None else dict(checkpoint.source)
+        if checkpoint is not None:
+            _warn_of_added({entity.name for entity in entities} - checkpoint.windows.keys())
+        new_checkpoint = resumed(
+            checkpoint,
             entities,
             through=through,
             epoch=epoch,
@@ -124,12 +124,12 @@ class DebeziumSource:
                 "identity": dict(self._input.identity),
             },
             joined=True,
-            held=lambda: (),
+            held_entities=lambda: (),
         )
         # The input has the rows of every table, so no table is read.
-        checkpoint = replace(checkpoint, windows={entity.name: COMPLETE for entity in entities})
+        windows = {entity.name: COMPLETE for entity in entities}
         return Checkpointing(
-            checkpoint,
+            replace(new_checkpoint, windows=windows),
             name=self._settings.name,
             signing=lambda _: None,
             asking={entity.name for entity in entities},
@@ -137,12 +137,12 @@ class DebeziumSource:
             reach=self._reach,
         )
 
-    def _begun(self, entities: Sequence[Entity], known: Known | None) -> Assembler:
+    def _begun(self, entities: Sequence[Entity], read_versions: ReadVersions | None) -> Assembler:
         checkpoint = self._state.checkpoint
         versions = None
-        if known is not None:
+        if read_versions is not None:
             accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
-            versions = Versions(known(), accepted=accepted, filled=lambda *_: ())
+            versions = Versions(read_versions(), accepted=accepted, filled=lambda *_: ())
         open_end, ended = (checkpoint.source.get(name) for name in ("open", "ended"))
         if "sweep" in checkpoint.source:
             open_end = None  # the deletes come after it, so its rest is another transaction
@@ -176,7 +176,7 @@ class DebeziumSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -227,9 +227,9 @@ class DebeziumSource:
             database="",
             decisions=state.checkpoint.decisions,
         )
-        known = () if self._known is None else tuple(self._known())
+        versions = () if self._read_versions is None else tuple(self._read_versions())
         binder = Binder(hmac_key=self._settings.hmac_key)
-        rows = Deletes(origin, self._entities, known, binder, state.checkpoint.epoch).rows(ghosts, place)
+        rows = Deletes(origin, self._entities, versions, binder, state.checkpoint.epoch).rows(ghosts, place)
         self._assembler.place = self._first_place = place + 1
         state.remember("place", place + 1)
         state.deliver(Assembled(rows=rows, through=commit_text(place + 1)))
@@ -243,10 +243,10 @@ class DebeziumSource:
         if self._whole is None:
             return merged(items, self._assembler.current)
         self._whole.add(items, self._clock())
-        taken = self._whole.take(self._clock(), batch.behind)
+        ready_items = self._whole.take(self._clock(), batch.behind)
         self._cut.count(self._whole.incomplete())
         self._input.pause(self._whole.ahead())
-        return taken
+        return ready_items
 
     def _translated(self, placed: Sequence[Placed]) -> list[Item]:
         messages = [item.message for item in placed if item.message is not None]
@@ -257,7 +257,7 @@ class DebeziumSource:
             events = map(self._translated_one, messages)
         return [Item(item, None if item.message is None else next(events)) for item in placed]
 
-    def _translated_one(self, message: Message) -> Event | Unreadable:
+    def _translated_one(self, message: SourceRecord) -> Event | Unreadable:
         try:
             [event] = self._translate([message])
         except ChangelogError as error:
@@ -273,7 +273,7 @@ class DebeziumSource:
         nbytes = self._size.add(items[: fed.consumed])
         self._remember(batch, items, fed.consumed)
         self._snapshot.see(items[: fed.consumed])
-        state.remember("snapshot", self._snapshot.stored)
+        state.remember("snapshot", self._snapshot.progress)
         if self._snapshot.due is not None:
             state.remember("sweep", self._snapshot.due.to_json())
         if state.checkpoint == before:
@@ -305,11 +305,11 @@ class DebeziumSource:
             state.remember("ahead", None)
 
     def activity(self) -> Activity:
-        """See `Source.activity`."""
+        """See `ChangeSource.activity`."""
         return Activity(invalid_stamps=self._stamps.take())
 
     def end(self) -> str:
-        """See `Source.end`."""
+        """See `ChangeSource.end`."""
         self._hurried = True
         self._input.settle()
         return commit_text(self._assembler.place + self._input.left(_progress(self._state.checkpoint)))
@@ -325,13 +325,13 @@ class DebeziumSource:
         return self._size.mean
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """See `Source.confirm`."""
+        """See `ChangeSource.confirm`."""
         self._state.confirm(checkpoint)
         self._ended_snapshot = self._sweep is None and self._rows is not None and "sweep" in checkpoint.source
         self._input.confirm(_progress(checkpoint), int(checkpoint.source["place"]) - self._first_place)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `ChangeSource.close`."""
         if self._sweep is not None:
             self._sweep.close()
         self._input.close()
@@ -349,9 +349,9 @@ def _progress(checkpoint: Checkpoint) -> Progress:
     return progress
 
 
-def refuse_other_input(stored: Checkpoint | None, name: str) -> None:
+def refuse_other_input(checkpoint: Checkpoint | None, name: str) -> None:
     """Raises ChangelogError (GAP) if the changelog was made from anything but the input `name`."""
-    made_from = name if stored is None else stored.source.get("input", "another kind of source")
+    made_from = name if checkpoint is None else checkpoint.source.get("input", "another kind of source")
     if made_from != name:
         message = f"the changelog was made from {made_from}, and is configured to be made from {name}"
         raise ChangelogError(Kind.GAP, message, hint=OVER_GAP)

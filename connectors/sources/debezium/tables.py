@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from changelog.connectors.sources import Trait
-from changelog.connectors.sources.debezium.decode.events import Changed, Event, Facts, Message, Table
+from changelog.connectors.sources.debezium.decode.events import Changed, Event, EventFacts, EventTable, SourceRecord
 from changelog.envelope.errors import ChangelogError
 
-Translate = Callable[[Sequence[Message]], Sequence[Event]]
+Translate = Callable[[Sequence[SourceRecord]], Sequence[Event]]
 """Translates messages. Raises ChangelogError: MALFORMED if one of them is not an event of Debezium."""
 
 
@@ -35,7 +35,7 @@ class SampledTable:
     rows_estimate: int
     trait: Trait
     partitions: int
-    described: Table | None = field(repr=False)
+    described: EventTable | None = field(repr=False)
     connector: str = ""
     database: str = ""
     nbytes: int = 0
@@ -70,11 +70,11 @@ class Sampled:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _TableSample:
     """The sampled events of a table."""
 
-    table: Table
-    facts: Facts
+    table: EventTable
+    facts: EventFacts
     topics: set[str] = field(default_factory=set)
     updates: int = 0
     with_before: int = 0
@@ -88,7 +88,7 @@ class _Seen:
 
 
 def sampled(
-    messages: Mapping[str, Sequence[Message]],
+    messages: Mapping[str, Sequence[SourceRecord]],
     translate: Translate,
     *,
     counts: Mapping[str, int],
@@ -100,18 +100,18 @@ def sampled(
     `counts` and `partitions` have the number of messages and of partitions of each topic. `declared` has the tables
     that the configuration names, each with its columns that the configuration names.
     """
-    seen: dict[tuple[str, str], _Seen] = {}
+    samples: dict[tuple[str, str], _TableSample] = {}
     unreadable: dict[str, ChangelogError] = {}
     for topic, topic_messages in messages.items():
         for event in _events(topic, topic_messages, translate, unreadable):
             if isinstance(event, Changed):
-                seen.setdefault(event.table.name, _Seen(event.table, event.facts)).add(topic, event)
-    tables = [_table(name, facts, counts, partitions) for name, facts in seen.items()]
-    tables += [_declared(name, columns) for name, columns in declared.items() if name not in seen]
+                samples.setdefault(event.table.name, _TableSample(event.table, event.facts)).add(topic, event)
+    tables = [_table(name, facts, counts, partitions) for name, facts in samples.items()]
+    tables += [_declared(name, columns) for name, columns in declared.items() if name not in samples]
     return Sampled(tables=sorted(tables, key=lambda table: (table.schema, table.name)), unreadable=unreadable)
 
 
-def has_change(messages: Sequence[Message], translate: Translate) -> bool:
+def has_change(messages: Sequence[SourceRecord], translate: Translate) -> bool:
     """Returns whether one of the messages describes a table, or cannot be read."""
     unreadable: dict[str, ChangelogError] = {}
     events = list(_events("", messages, translate, unreadable))
@@ -119,7 +119,7 @@ def has_change(messages: Sequence[Message], translate: Translate) -> bool:
 
 
 def _events(
-    topic: str, messages: Iterable[Message], translate: Translate, unreadable: dict[str, ChangelogError]
+    topic: str, messages: Iterable[SourceRecord], translate: Translate, unreadable: dict[str, ChangelogError]
 ) -> Iterable[Event]:
     for message in messages:
         try:
@@ -129,28 +129,28 @@ def _events(
 
 
 def _table(
-    name: tuple[str, str], seen: _Seen, counts: Mapping[str, int], partitions: Mapping[str, int]
+    name: tuple[str, str], sample: _TableSample, counts: Mapping[str, int], partitions: Mapping[str, int]
 ) -> SampledTable:
     return SampledTable(
         schema=name[0],
         name=name[1],
-        columns=tuple(TableColumn(column.name, not column.optional) for column in seen.table.columns),
-        primary_key=seen.table.key,
-        rows_estimate=sum(counts[topic] for topic in seen.topics),
-        trait=_trait(seen),
-        partitions=max(partitions[topic] for topic in seen.topics),
-        described=seen.table,
-        connector=seen.facts.connector,
-        database=seen.facts.database,
+        columns=tuple(TableColumn(column.name, not column.optional) for column in sample.table.columns),
+        primary_key=sample.table.key,
+        rows_estimate=sum(counts[topic] for topic in sample.topics),
+        trait=_trait(sample),
+        partitions=max(partitions[topic] for topic in sample.topics),
+        described=sample.table,
+        connector=sample.facts.connector,
+        database=sample.facts.database,
     )
 
 
-def _trait(seen: _Seen) -> Trait:
-    if not seen.updates:
+def _trait(sample: _TableSample) -> Trait:
+    if not sample.updates:
         return Trait(name="before", value="not seen yet", suffices=True)
-    if seen.with_before == seen.updates:
+    if sample.with_before == sample.updates:
         return Trait(name="before", value="there", suffices=True)
-    return Trait(name="before", value="missing" if not seen.with_before else "missing at times", suffices=False)
+    return Trait(name="before", value="missing" if not sample.with_before else "missing at times", suffices=False)
 
 
 def _declared(name: tuple[str, str], columns: tuple[str, ...]) -> SampledTable:

@@ -8,6 +8,7 @@ from changelog.connectors.sources.mysql.admin.catalog import Table, read_tables
 from changelog.connectors.sources.mysql.admin.grants import grants
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
+from changelog.envelope.errors import ChangelogError, Kind
 
 
 class MysqlCandidate:
@@ -44,3 +45,11 @@ class MysqlCandidate:
         """See `Candidate.grants`."""
         with Connection(self._address) as connection:
             return grants(tables, connection.flavour, database=self._address.database)
+
+    def stamps(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.stamps`: refused, because these databases have no triggers for whole statements."""
+        raise ChangelogError(
+            Kind.USAGE,
+            f"--stamps is for PostgreSQL, and the {len(tables)} tables are in MySQL or MariaDB",
+            hint="there, applications stamp by comments, or by rows of a table: docs/how-to/stamps.md",
+        )

@@ -25,7 +25,7 @@ from changelog.connectors.sources import ChangelogEnd, CrossedGap
 from changelog.connectors.sources.mysql.admin.catalog import read_tables
 from changelog.connectors.sources.mysql.admin.check import findings
 from changelog.connectors.sources.mysql.admin.claim import claim
-from changelog.connectors.sources.mysql.admin.lineage import Lineage
+from changelog.connectors.sources.mysql.admin.lineage import LogStart
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
@@ -45,7 +45,7 @@ FAIL_POINTS = ("gap:claimed", "gap:taken-over", "gap:stored")
 def crossing(
     settings: Settings,
     entities: Sequence[Entity],
-    stored: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     take_over: Callable[[], ChangelogEnd],
     *,
     reason: str,
@@ -55,14 +55,14 @@ def crossing(
 
     Until the block ends, no service can read the log for this changelog (see `claim`).
 
-    `stored` is the checkpoint that readers of the changelog see before this process takes the sink over; None if none
-    can be read. `take_over` takes the sink over from its previous writer and returns the end of the changelog.
+    `checkpoint` is the checkpoint that readers of the changelog see before this process takes the sink over; None if
+    none can be read. `take_over` takes the sink over from its previous writer and returns the end of the changelog.
 
     Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session has the lock.
     """
     with settings.connect() as connection:
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-        without_partial = None if stored is None else replace(stored, partial=False)
+        without_partial = None if checkpoint is None else replace(checkpoint, partial=False)
         check_settings(without_partial, shapes, accept=settings.accept_settings)
         tables = read_tables(connection.query)
         refuse(findings(connection.query, entities, tables, keeps_state=settings.keeps_state))
@@ -70,13 +70,13 @@ def crossing(
         reach("gap:claimed")
         end = take_over()
         reach("gap:taken-over")
-        checkpoint = _checkpoint(connection, settings, shapes, end)
+        new_checkpoint = _checkpoint(connection, settings, shapes, end)
         before = _unknown(end) if end.checkpoint is None else _side(end.checkpoint, committed_at=end.committed_at)
-        gap = Gap(name=settings.name, reason=reason, before=before, after=_side(checkpoint), entities=tuple(shapes))
+        gap = Gap(name=settings.name, reason=reason, before=before, after=_side(new_checkpoint), entities=tuple(shapes))
         connector, database = connection.flavour.lower(), settings.address.database
         gap_record = gap.record(connector=connector, database=database, at=datetime.now(UTC))
-        lost = [entity for entity in entities if entity.name in end.lost]
-        yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
+        lost_entities = [entity for entity in entities if entity.name in end.lost]
+        yield CrossedGap(checkpoint=new_checkpoint, records=[gap_record, *truncates(lost_entities, gap_record)])
 
 
 def _checkpoint(
@@ -86,11 +86,11 @@ def _checkpoint(
 
     The record of the gap has a commit one byte before this end, so it comes before every row that is read from there.
     """
-    lineage = Lineage.trace(connection.query, connection.version, None, accept=False)
+    lineage = LogStart.trace(connection.query, connection.version, None, accept=False)
     before = end.checkpoint
     position = Position(end.epoch + 1, lineage.through - 1, 0)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
-    opened, windows = over_gap(repairs, list(shapes), position)
+    new_repairs, windows = over_gap(repairs, list(shapes), position)
     return Checkpoint(
         position=position,
         through=lineage.through_text,
@@ -98,7 +98,7 @@ def _checkpoint(
         windows=windows,
         settings=shapes,
         accepted={} if before is None else before.accepted,
-        repairs=opened.to_json(),
+        repairs=new_repairs.to_json(),
         source={**lineage.source, "database": settings.address.database},
     )
 

@@ -89,14 +89,15 @@ class MysqlDatabase:
         settings = replace(self._settings, accept_settings=accept_settings, accept_server=accept_cluster)
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
-    def status(self, through: str, stored: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Only with `stored`, which has the GTIDs, is it known whether the log is lost."""
+    def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
+        """See `Database.status`. Only with `checkpoint`, which has the GTIDs, is it known whether the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)
             lag_bytes = bytes_between(query, int(through or "0", 16), end)
             hold = _hold(
-                holder(query, self._settings.name), is_lost=stored is not None and is_lost(query, version, stored)
+                holder(query, self._settings.name),
+                is_lost=checkpoint is not None and is_lost(query, version, checkpoint),
             )
         return SourceStatus(end=commit_text(end), lag_bytes=lag_bytes, waits_for=None, hold=hold, retained=None)
 
@@ -116,13 +117,13 @@ class MysqlDatabase:
         if reader is not None:
             raise reader.in_use(self._settings.name)
 
-    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+    def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """See `Database.check`."""
         with self._settings.connect() as connection:
             query = connection.query
             keeps_state = self._settings.keeps_state
             of_tables = findings(query, entities, read_tables(query), keeps_state=keeps_state)
-            return [*of_tables, reaches_back(query, connection.version, stored)]
+            return [*of_tables, reaches_back(query, connection.version, checkpoint)]
 
     def fix(self, statements: Iterable[str]) -> None:
         """See `Database.fix`."""
@@ -155,21 +156,21 @@ class MysqlDatabase:
         """See `Database.spell`."""
         return coordinate_text(int(through, 16))
 
-    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database.log_facts`."""
         with self._settings.connect() as connection:
             end = log_end(connection.query, connection.version)
             server = server_identity(connection.query, connection.version)
         facts = [("server", f"{server}, ends at {coordinate_text(end.coordinate)} with {end.gtids.text or 'no GTIDs'}")]
-        if stored is None:
+        if checkpoint is None:
             return facts
-        place = self.spell(stored.through)
-        return [("", f"at {place} of {stored.source.get('server')} with {stored.source.get('gtids')}"), *facts]
+        place = self.spell(checkpoint.through)
+        return [("", f"at {place} of {checkpoint.source.get('server')} with {checkpoint.source.get('gtids')}"), *facts]
 
     def cross_gap(
         self,
         entities: Sequence[Entity],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,
@@ -179,7 +180,7 @@ class MysqlDatabase:
     ) -> AbstractContextManager[CrossedGap]:
         """See `Database.cross_gap`."""
         settings = replace(self._settings, accept_settings=accept_settings)
-        return crossing(settings, entities, stored, take_over, reason=reason, reach=reach)
+        return crossing(settings, entities, checkpoint, take_over, reason=reason, reach=reach)
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[Fence]:
         """See `Database.fence`. The tables are copied to files before this method's context is entered."""

@@ -33,7 +33,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 class MysqlFence:
     """Implements `changelog.connectors.sources.fences.Fence`.
 
-    The fence shows the transactions of `cut`, on the server with the identity `identity`. `asking` is a connection to
+    The fence shows the transactions of `cut`, on the server with the identity `identity`. `control` is a connection to
     this server.
     """
 
@@ -44,7 +44,7 @@ class MysqlFence:
     taken_at: datetime
     tables: Mapping[str, FencedTable]
     scan: MysqlScan
-    asking: Connection
+    control: Connection
 
     @property
     def text(self) -> str:
@@ -70,7 +70,7 @@ class MysqlFence:
         through = int(checkpoint.through, 16)
         if through < self.cut.end:
             return f"it reaches {coordinate_text(through)}, but the snapshot is at {self.place}"
-        end = end_coordinate(self.asking.query, self.asking.version)
+        end = end_coordinate(self.control.query, self.control.version)
         if through > end:
             return f"it reaches {coordinate_text(through)}, but the server's log only {coordinate_text(end)}"
         return None
@@ -83,25 +83,25 @@ def hold_fence(settings: Settings, entities: Sequence[Entity], *, deadline: floa
     `deadline` (in seconds of `time.monotonic`) limits the wait for locked tables. Raises NoFenceError if no cut can be
     taken, and ChangelogError (ALTERED) if a table is gone.
     """
-    with settings.connect() as asking, _folder(settings) as folder:
-        catalog = ColumnCatalog.of(asking.query, asking.flavour)
-        with settings.connect_reading(settings.stopping) as reading:
+    with settings.connect() as control, _folder(settings) as folder:
+        catalog = ColumnCatalog.of(control.query, control.flavour)
+        with settings.connect_reading(settings.stopping) as reader:
             names = [quoted(*entity.table) for entity in entities]
-            cut = take_cut(reading, asking, names, deadline=deadline)
+            cut = take_cut(reader, control, names, deadline=deadline)
             taken_at = datetime.now(UTC)
-            send_fence(asking)
+            send_fence(control)
             binder = Binder(hmac_key=settings.hmac_key)
             tables = [read_table(catalog, binder, entity) for entity in entities]
-            fenced, copied = _copies(reading, tables, folder)
+            fenced, copied = _copies(reader, tables, folder)
         yield MysqlFence(
             cut=cut,
-            identity=server_identity(asking.query, asking.version),
+            identity=server_identity(control.query, control.version),
             database=settings.address.database,
-            server=asking.version.text,
+            server=control.version.text,
             taken_at=taken_at,
             tables=fenced,
             scan=MysqlScan(tables=copied),
-            asking=asking,
+            control=control,
         )
 
 
@@ -119,13 +119,13 @@ def _folder(settings: Settings) -> Iterator[Path]:
 
 
 def _copies(
-    reading: Connection, tables: Sequence[ReadTable], folder: Path
+    reader: Connection, tables: Sequence[ReadTable], folder: Path
 ) -> tuple[Mapping[str, FencedTable], Mapping[str, CopiedTable]]:
     """Copies the tables, each to a file of its own."""
     fenced, copied = {}, {}
     for number, table in enumerate(tables):
         binding, file = table.bound.binding, folder / f"{number}.parquet"
-        groups = copy_table(reading, table, file)
+        groups = copy_table(reader, table, file)
         fenced[table.entity.name] = FencedTable(binding=binding, leaf_pages=(groups * GROUP_PAGES,))
         copied[table.entity.name] = CopiedTable(file=file, key_columns=len(binding.key))
     return fenced, copied

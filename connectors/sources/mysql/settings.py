@@ -9,7 +9,7 @@ from pathlib import Path
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
-from changelog.connectors.sources.mysql.session.packets import ANSWER_S, Patience
+from changelog.connectors.sources.mysql.session.packets import ANSWER_S, PacketPatience
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import SESSION
 from changelog.connectors.sources.mysql.snapshot.key_progress import CHUNK_ROWS
 from changelog.connectors.sources.mysql.values.selected import SETTINGS
@@ -69,10 +69,10 @@ class Settings:
 
     def connect(self) -> Connection:
         """Opens a session for short queries."""
-        patience = Patience(silence_s=self.answer_s, stopping=self.stopping)
+        patience = PacketPatience(silence_s=self.answer_s, stopping=self.stopping)
         return Connection(self.address, patience=patience, statements=SETTINGS)
 
     def connect_reading(self, stopping: Callable[[], bool]) -> Connection:
         """Opens a session that reads tables. A wait ends at once when `stopping` returns true."""
-        patience = Patience(silence_s=self.read_s, stopping=stopping, stopping_s=0.0)
+        patience = PacketPatience(silence_s=self.read_s, stopping=stopping, stopping_s=0.0)
         return Connection(self.address, patience=patience, statements=(*SETTINGS, *SESSION))

@@ -20,8 +20,8 @@ from changelog.connectors.sources import Activity, Piece, Recover
 from changelog.connectors.sources.mysql.admin.catalog import Table, read_tables
 from changelog.connectors.sources.mysql.admin.check import findings
 from changelog.connectors.sources.mysql.admin.claim import claim
-from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog, Declarations, filled_columns
-from changelog.connectors.sources.mysql.admin.lineage import Lineage
+from changelog.connectors.sources.mysql.admin.columns import CatalogDeclarations, ColumnCatalog, filled_columns
+from changelog.connectors.sources.mysql.admin.lineage import LogStart
 from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, lower_case_table_names
 from changelog.connectors.sources.mysql.decode.assembler import Assembler
 from changelog.connectors.sources.mysql.decode.events.event_block import EMPTY, EventBlock
@@ -34,7 +34,7 @@ from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import ReadChunks
 from changelog.connectors.sources.mysql.snapshot.table_reads import ReadContext, planned_reads, start
-from changelog.connectors.sources.mysql.snapshot.visibility import Delivered
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries
 from changelog.connectors.sources.mysql.stream.pump import Stream
 from changelog.connectors.sources.mysql.values.positions.coordinates import bytes_read
 from changelog.connectors.sources.mysql.values.positions.gtid_encoding import encode_gtids
@@ -45,23 +45,25 @@ from changelog.envelope.position import Position, commit_text
 from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
 
-Known = Callable[[], Iterable[Version]]
+ReadVersions = Callable[[], Iterable[Version]]
 """Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
 
 _GATHERED_EVENTS = 4096
 
-_KEPT = ("declared", "dropped")
-"""The members of a checkpoint's `source` that stay when a source opens again: see `Declarations` and `LogState`."""
+_LASTING_MEMBERS = ("declared", "dropped")
+"""The members of a checkpoint's `source` that stay when a source opens again: see `CatalogDeclarations` and
+`LogState`.
+"""
 
 _log = structlog.get_logger("mysql")
 
 
 class MysqlSource:
-    """One stream of pieces from a MySQL or MariaDB server; see `changelog.connectors.sources.Source`.
+    """One stream of pieces from a MySQL or MariaDB server; see `changelog.connectors.sources.ChangeSource`.
 
-    It takes the lock of the changelog, then calls `recover` for the last checkpoint, and streams from there. `known`
-    returns the stored versions of columns and `changelog` the stored rows; they are None if the sink cannot be read.
-    `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+    It takes the lock of the changelog, then calls `recover` for the last checkpoint, and streams from there.
+    `read_versions` returns the stored versions of columns and `changelog` the stored rows; they are None if the sink
+    cannot be read. `reach` is called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
     connecting and of the checks.
@@ -72,18 +74,18 @@ class MysqlSource:
         settings: Settings,
         entities: Sequence[Entity],
         recover: Recover,
-        known: Known | None = None,
+        read_versions: ReadVersions | None = None,
         changelog: Read | None = None,
         *,
         reach: Reach = nowhere,
     ) -> None:
-        self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
+        self._settings, self._read_versions, self._changelog, self._reach = settings, read_versions, changelog, reach
         self._entities = entities
-        self._reading: TableReads | None = None
+        self._table_reads: TableReads | None = None
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._stamps = Stamps()
-        self._asking = settings.connect()
+        self._control = settings.connect()
         try:
             self._open(recover)
         except BaseException:
@@ -109,18 +111,22 @@ class MysqlSource:
             raise
         self._stream = Stream(dump, name=settings.name)  # 3
 
-    def _resume(self, stored: Checkpoint | None) -> None:
-        """Makes sure that the log continues the changelog that ends at `stored`, and sets `_state` to its end."""
-        settings, entities, query = self._settings, self._entities, self._asking.query
+    def _resume(self, checkpoint: Checkpoint | None) -> None:
+        """Makes sure that the log continues the changelog that ends at `checkpoint`, and sets `_state` to its end."""
+        settings, entities, query = self._settings, self._entities, self._control.query
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-        check_settings(stored, shapes, accept=settings.accept_settings)
+        check_settings(checkpoint, shapes, accept=settings.accept_settings)
         tables = read_tables(query)
         self._tables: Mapping[tuple[str, str], Table] = {(table.schema, table.name): table for table in tables}
         refuse(findings(query, entities, tables, keeps_state=settings.keeps_state))
-        lineage = Lineage.trace(query, self._asking.version, stored, accept=settings.accept_server)
-        kept = {} if stored is None else {name: stored.source[name] for name in _KEPT if name in stored.source}
-        checkpoint = resumed(
-            stored,
+        lineage = LogStart.trace(query, self._control.version, checkpoint, accept=settings.accept_server)
+        members = (
+            {}
+            if checkpoint is None
+            else {name: checkpoint.source[name] for name in _LASTING_MEMBERS if name in checkpoint.source}
+        )
+        new_checkpoint = resumed(
+            checkpoint,
             entities,
             through=lineage.through_text,
             epoch=lineage.epoch,
@@ -128,45 +134,45 @@ class MysqlSource:
             source={
                 **lineage.source,
                 "database": settings.address.database,
-                **kept,
+                **members,
             },
             joined=lineage.joined,
-            held=self._held,
+            held_entities=self._held,
         )
         self._lineage = lineage
         self._state = Checkpointing(
-            checkpoint,
+            new_checkpoint,
             name=settings.name,
             signing=self._signing,
             asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
             stretch=lambda _: (lineage.epoch, {}),
             reach=self._reach,
         )
-        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
+        self._opening_checkpoint: Checkpoint | None = None if new_checkpoint == checkpoint else new_checkpoint
 
     def _held(self) -> set[str]:
         """Returns the entities that have rows in the changelog; the stored versions of columns name them."""
-        return set() if self._known is None else {version.entity for version in self._known()}
+        return set() if self._read_versions is None else {version.entity for version in self._read_versions()}
 
     def _begin(self) -> None:
         """Creates the assembler, and starts to read the tables that are not yet complete in the changelog."""
         settings, checkpoint, lineage = self._settings, self._state.checkpoint, self._lineage
-        delivered = Delivered(lineage.received, lineage.through or None)
-        catalog = ColumnCatalog.of(self._asking.query, self._asking.flavour)
+        deliveries = Deliveries(lineage.received, lineage.through or None)
+        catalog = ColumnCatalog.of(self._control.query, self._control.flavour)
         self._log_state = LogState(
             epoch=lineage.epoch,
             received=lineage.received,
             resume=lineage.resume,
             database=settings.address.database,
-            delivered=lambda commit, gtid: delivered.add(commit, gtid) if self._records() else None,
+            on_delivery=lambda commit, gtid: deliveries.add(commit, gtid) if self._records() else None,
             records=self._records,
             half=lineage.half,
             dropped=checkpoint.source.get("dropped", ()),
-            lower_case_table_names=lower_case_table_names(self._asking.query),
+            lower_case_table_names=lower_case_table_names(self._control.query),
         )
         binder = Binder(hmac_key=settings.hmac_key)
         origin = Origin(
-            connector=self._asking.flavour.lower(),
+            connector=self._control.flavour.lower(),
             name=settings.name,
             database=settings.address.database,
             decisions=checkpoint.decisions,
@@ -180,13 +186,13 @@ class MysqlSource:
             chunk_rows=settings.chunk_rows,
             horizon=lineage.through,
             chunks=chunks,
-            delivered=delivered,
+            deliveries=deliveries,
             tables=self._tables,
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = planned_reads(catalog, context, self._entities, checkpoint.windows, self._state.repairs)
-        self._declarations = Declarations(self._asking.query, checkpoint.source.get("declared", {}))
+        self._table_reads = planned_reads(catalog, context, self._entities, checkpoint.windows, self._state.repairs)
+        self._declarations = CatalogDeclarations(self._control.query, checkpoint.source.get("declared", {}))
         entities = {entity.table: entity for entity in self._entities}
         self._assembler = Assembler(
             origin=origin,
@@ -196,29 +202,29 @@ class MysqlSource:
                 declarations=self._declarations,
                 look_up=catalog.columns,
                 charsets=catalog.charsets,
-                noblob=settings.keeps_state and self._asking.flavour is Flavour.MYSQL,
+                noblob=settings.keeps_state and self._control.flavour is Flavour.MYSQL,
             ),
             entities=entities,
             state=self._log_state,
             published=checkpoint.position,
             partial=checkpoint.partial,
             through=lineage.through,
-            listener=self._reading.windows if not self._reading.windows.complete else None,
+            listener=self._table_reads.windows if not self._table_reads.windows.complete else None,
             reads=chunks,
             versions=self._versions(),
         )
-        start(self._reading, catalog, context, self._entities)
+        start(self._table_reads, catalog, context, self._entities)
 
     def _records(self) -> bool:
         """Returns whether the transactions that are delivered must be recorded: while tables of MySQL are read."""
-        is_mysql = self._asking.flavour is Flavour.MYSQL
-        return is_mysql and self._reading is not None and self._reading.running
+        is_mysql = self._control.flavour is Flavour.MYSQL
+        return is_mysql and self._table_reads is not None and self._table_reads.running
 
     def _versions(self) -> Versions | None:
-        if self._known is None:
+        if self._read_versions is None:
             return None
         accepted = {entity: Position.parse(text) for entity, text in self._state.checkpoint.accepted.items()}
-        return Versions(self._known(), accepted=accepted, filled=partial(filled_columns, self._asking.query))
+        return Versions(self._read_versions(), accepted=accepted, filled=partial(filled_columns, self._control.query))
 
     def _signing(self, number: int) -> Signing | None:
         secret = self._settings.signals_secret
@@ -234,14 +240,14 @@ class MysqlSource:
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
         if self._assembler.stop is not None:
             raise self._assembler.stop
-        assert self._reading is not None
-        self._reading.check(self._state)
+        assert self._table_reads is not None
+        self._table_reads.check(self._state)
         # No variable refers to the events, so that a large one is freed as soon as it is decoded.
         assembled = self._assembler.feed(EMPTY if self._assembler.busy else self._taken(timeout_s, gather_s))
         self._stamps.heard(assembled.invalid_stamps, assembled.unstamped)
@@ -255,8 +261,8 @@ class MysqlSource:
         before = self._state.checkpoint
         self._state.deliver(assembled)
         self._remember()
-        assert self._reading is not None
-        self._reading.record(self._state)
+        assert self._table_reads is not None
+        self._table_reads.record(self._state)
         self._state.hear(assembled)
         self._read_unlogged()
         checkpoint = self._state.checkpoint
@@ -280,7 +286,7 @@ class MysqlSource:
         resume = log.resume.text
         state.remember("resume", resume if resume != gtids.text else None)
         state.remember("half", log.half[0] if state.checkpoint.partial and log.half is not None else None)
-        state.remember("declared", self._declarations.stored)
+        state.remember("declared", self._declarations.to_json())
         state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
@@ -293,9 +299,9 @@ class MysqlSource:
                 self._state.settle(partial(_planned, entity))
 
     def activity(self) -> Activity:
-        """See `Source.activity`."""
-        assert self._reading is not None
-        windows = self._reading.windows
+        """See `ChangeSource.activity`."""
+        assert self._table_reads is not None
+        windows = self._table_reads.windows
         return Activity(
             windows_open=windows.open,
             waiting=windows.waiting,
@@ -304,22 +310,22 @@ class MysqlSource:
         )
 
     def end(self) -> str:
-        """See `Source.end`."""
+        """See `ChangeSource.end`."""
         self._hurried = True
-        return commit_text(end_coordinate(self._asking.query, self._asking.version))
+        return commit_text(end_coordinate(self._control.query, self._control.version))
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """See `Source.confirm`. The server keeps its log for a fixed time, so nothing is sent to it."""
+        """See `ChangeSource.confirm`. The server keeps its log for a fixed time, so nothing is sent to it."""
         self._state.confirm(checkpoint)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `ChangeSource.close`."""
         self._closing = True
-        if self._reading is not None:
-            self._reading.close()
+        if self._table_reads is not None:
+            self._table_reads.close()
         if self._stream is not None:
             self._stream.close()
-        self._asking.close()
+        self._control.close()
 
 
 def _planned(entity: str, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:

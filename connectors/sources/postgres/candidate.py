@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 from changelog.connectors.sources import TableName
+from changelog.connectors.sources.postgres.admin import stamps
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.admin.ddl import SCRIPT
 from changelog.connectors.sources.postgres.admin.grants import grants, read_owned
@@ -42,3 +43,9 @@ class PostgresCandidate:
         with connect(self._dsn) as connection:
             published = [table for table in read_tables(connection) if (table.schema, table.name) in tables]
             return grants(read_owned(connection, published), database=connection.info.dbname)
+
+    def stamps(self, tables: Collection[TableName]) -> str:
+        """See `Candidate.stamps`."""
+        with connect(self._dsn) as connection:
+            published = [table for table in read_tables(connection) if (table.schema, table.name) in tables]
+            return stamps.script(stamps.read(connection, published))

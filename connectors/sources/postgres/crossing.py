@@ -65,7 +65,7 @@ FAIL_POINTS = ("gap:claimed", "gap:slot-dropped", "gap:taken-over", "gap:slot-ma
 def crossing(
     settings: Settings,
     entities: Sequence[Entity],
-    stored: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     take_over: Callable[[], ChangelogEnd],
     *,
     reason: str,
@@ -75,10 +75,10 @@ def crossing(
     """Crosses a gap. Inside the `with` block, the slot stays claimed, and the caller commits the yielded rows and
     checkpoint.
 
-    `stored` is the checkpoint that readers of the changelog see before `take_over` is called; None if none can be read.
-    The settings, and whether the slot can be kept, are checked against `stored`. `take_over` shuts the previous writer
-    out of the sink and returns the end of the changelog. Until then, the previous writer may store further checkpoints,
-    so the new checkpoint is made from the one that `take_over` returns.
+    `checkpoint` is the checkpoint that readers of the changelog see before `take_over` is called; None if none can be
+    read. The settings, and whether the slot can be kept, are checked against `checkpoint`. `take_over` shuts the
+    previous writer out of the sink and returns the end of the changelog. Until then, the previous writer may store
+    further checkpoints, so the new checkpoint is made from the one that `take_over` returns.
 
     The slot is kept if `keep_slot` is set, and the slot can be read but starts after the end of the changelog in the
     same log. In every other case a new slot replaces it.
@@ -86,14 +86,14 @@ def crossing(
     Raises ChangelogError: SETTINGS and PRECONDITION as a start does, IN_USE if another session holds the slot.
     """
     with closing(connect(settings.dsn, settings=CATALOG_SETTINGS)) as catalog:
-        _refuse(catalog, settings, entities, stored)
+        _refuse(catalog, settings, entities, checkpoint)
         with closing(ReplicationConnection.connect(settings.dsn, settings=SETTINGS)) as replication:
             claim_slot(catalog, replication, settings.slot, patience_s=settings.patience_s)
             reach("gap:claimed")
             system = replication.identify_system()
             history = replication.timeline_history(system.timeline)
-            is_same_log = stored is not None and joins_on(stored, read_database(catalog)[1], system, history)
-            slot_starts_later = is_same_log and _starts_later(catalog, settings.slot, stored)
+            is_same_log = checkpoint is not None and joins_on(checkpoint, read_database(catalog)[1], system, history)
+            slot_starts_later = is_same_log and _starts_later(catalog, settings.slot, checkpoint)
             if not (slot_starts_later and keep_slot) and slot_state(catalog, settings.slot) is not None:
                 replication.drop_slot(settings.slot)
             reach("gap:slot-dropped")
@@ -105,11 +105,11 @@ def crossing(
             )
             reach("gap:slot-made")
             position = Position(_epoch(end, history), slot.confirmed_flush - 1, 0)
-            checkpoint = _checkpoint(catalog, settings, entities, end.checkpoint, system, position)
-            gap = _gap(settings.name, reason, end, checkpoint)
+            new_checkpoint = _checkpoint(catalog, settings, entities, end.checkpoint, system, position)
+            gap = _gap(settings.name, reason, end, new_checkpoint)
             gap_record = gap.record(connector="postgres", database=catalog.info.dbname, at=_now(catalog))
-            lost = [entity for entity in entities if slot_starts_later or entity.name in end.lost]
-            yield CrossedGap(checkpoint=checkpoint, records=[gap_record, *truncates(lost, gap_record)])
+            lost_entities = [entity for entity in entities if slot_starts_later or entity.name in end.lost]
+            yield CrossedGap(checkpoint=new_checkpoint, records=[gap_record, *truncates(lost_entities, gap_record)])
 
 
 def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
@@ -124,7 +124,7 @@ def _epoch(end: ChangelogEnd, history: tuple[tuple[int, int], ...]) -> int:
 
 
 def _refuse(
-    catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], stored: Checkpoint | None
+    catalog: psycopg.Connection[Any], settings: Settings, entities: Sequence[Entity], checkpoint: Checkpoint | None
 ) -> None:
     """Raises the errors that a start would raise, with two exceptions. Changes nothing.
 
@@ -132,7 +132,7 @@ def _refuse(
     it does not continue that transaction.
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
-    without_partial = None if stored is None else replace(stored, partial=False)
+    without_partial = None if checkpoint is None else replace(checkpoint, partial=False)
     check_settings(without_partial, shapes, accept=settings.accept_settings)
     requirements = Requirements(
         slot=settings.slot, publication=settings.publication, failover=settings.failover, entities=entities
@@ -140,15 +140,15 @@ def _refuse(
     refuse([finding for finding in findings(catalog, requirements, read_tables(catalog)) if finding.name != "slot"])
 
 
-def _starts_later(catalog: psycopg.Connection[Any], slot_name: str, stored: Checkpoint | None) -> bool:
+def _starts_later(catalog: psycopg.Connection[Any], slot_name: str, checkpoint: Checkpoint | None) -> bool:
     """Returns whether the slot can be read, but starts after the end of the changelog.
 
     Then the changelog lacks the changes between its end and the start of the slot, and no others.
     """
     state = slot_state(catalog, slot_name)
-    if state is None or state.wal_status == LOST or stored is None:
+    if state is None or state.wal_status == LOST or checkpoint is None:
         return False
-    return state.confirmed_flush > through_lsn(stored)
+    return state.confirmed_flush > through_lsn(checkpoint)
 
 
 def _checkpoint(
@@ -167,7 +167,7 @@ def _checkpoint(
     """
     shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
     repairs = Repairs() if before is None else Repairs.parse(before.repairs).of(shapes)
-    opened, windows = over_gap(repairs, list(shapes), position)
+    new_repairs, windows = over_gap(repairs, list(shapes), position)
     return Checkpoint(
         position=position,
         through=through_text(position.commit + 1),
@@ -175,7 +175,7 @@ def _checkpoint(
         windows=windows,
         settings=shapes,
         accepted={} if before is None else before.accepted,
-        repairs=opened.to_json(),
+        repairs=new_repairs.to_json(),
         source={
             "system_identifier": system.system_identifier,
             "timeline": system.timeline,

@@ -20,7 +20,7 @@ from changelog.connectors.sources import (
     TableName,
     no_table,
 )
-from changelog.connectors.sources.postgres.admin import remnants
+from changelog.connectors.sources.postgres.admin import remnants, stamps
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.admin.check import Requirements, findings, senders, unlogged
 from changelog.connectors.sources.postgres.admin.lineage import cluster_of, timeline_of
@@ -92,7 +92,7 @@ class PostgresDatabase:
         settings = replace(self._settings, accept_settings=accept_settings, accept_cluster=accept_cluster)
         return PostgresSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
-    def status(self, through: str, _stored: Checkpoint | None = None) -> SourceStatus:
+    def status(self, through: str, _checkpoint: Checkpoint | None = None) -> SourceStatus:
         """See `Database.status`."""
         with connect(self._settings.dsn, patience=self._patience()) as connection, translated("reading the status"):
             slot = slot_state(connection, self._settings.slot)
@@ -116,7 +116,7 @@ class PostgresDatabase:
         if slot is not None:
             slot.refuse_if_read()
 
-    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+    def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """See `Database.check`."""
         settings = self._settings
         required = Requirements(
@@ -125,12 +125,16 @@ class PostgresDatabase:
             failover=settings.failover,
             keeps_state=settings.keeps_state,
             entities=entities,
-            through_lsn=None if stored is None else through_lsn(stored),
+            through_lsn=None if checkpoint is None else through_lsn(checkpoint),
         )
+        names = {entity.table for entity in entities}
         with self._connected() as connection:
+            tables = read_tables(connection)
+            published = [table for table in tables if (table.schema, table.name) in names]
             return [
-                *findings(connection, required, read_tables(connection)),
-                *unlogged.findings(connection, required, stored),
+                *findings(connection, required, tables),
+                stamps.finding(stamps.read(connection, published)),
+                *unlogged.findings(connection, required, checkpoint),
                 senders.finding(connection, signed=settings.signals_secret is not None),
             ]
 
@@ -164,7 +168,7 @@ class PostgresDatabase:
         """See `Database.spell`."""
         return lsn_text(parse_through(through))
 
-    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database.log_facts`."""
         with closing(ReplicationConnection.connect(self._settings.dsn, settings=SETTINGS)) as replication:
             system = replication.identify_system()
@@ -174,14 +178,17 @@ class PostgresDatabase:
             ("database", f"ends at {_spelled(system.wal_end, system.timeline, system.system_identifier)}"),
             ("slot", f"{self._settings.slot}: {slot_text}"),
         ]
-        if stored is None:
+        if checkpoint is None:
             return facts
-        return [("", f"at {_spelled(through_lsn(stored), timeline_of(stored), cluster_of(stored))}"), *facts]
+        return [
+            ("", f"at {_spelled(through_lsn(checkpoint), timeline_of(checkpoint), cluster_of(checkpoint))}"),
+            *facts,
+        ]
 
     def cross_gap(
         self,
         entities: Sequence[Entity],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,
@@ -191,7 +198,7 @@ class PostgresDatabase:
     ) -> AbstractContextManager[CrossedGap]:
         """See `Database.cross_gap`."""
         settings = replace(self._settings, accept_settings=accept_settings)
-        return crossing(settings, entities, stored, take_over, reason=reason, keep_slot=keep_hold, reach=reach)
+        return crossing(settings, entities, checkpoint, take_over, reason=reason, keep_slot=keep_hold, reach=reach)
 
     def fence(self, entities: Sequence[Entity], *, deadline: float) -> AbstractContextManager[PostgresFence]:
         """See `Database.fence`."""

@@ -37,12 +37,12 @@ class Noticed:
     """The unlogged changes that were noticed since the source was opened.
 
     `watch` is the thread that takes the looks. The first look is compared with `before`, the evidence of an earlier
-    look. The checkpoint stores this evidence until a later look replaces it. `opened` is the end of the log when the
+    look. The checkpoint stores this evidence until a later look replaces it. `opened_at` is the end of the log when the
     source was opened.
     """
 
-    def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened: int) -> None:
-        self.watch, self.before, self._opened = watch, before, opened
+    def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened_at: int) -> None:
+        self.watch, self.before, self._opened_at = watch, before, opened_at
         self._entities = {entity.name: entity for entity in entities}
         self._statements = Statements()
         self._truncates: dict[str, int] = {}
@@ -55,23 +55,23 @@ class Noticed:
         connection: psycopg.Connection[Any],
         dsn: str,
         requirements: Requirements,
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         shapes: Mapping[str, Any],
         *,
         answer_s: float,
     ) -> "Noticed":
         """Prepares the looks of an opened source. The first look is compared with the evidence in the checkpoint
-        `stored`.
+        `checkpoint`.
 
-        `stored` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
+        `checkpoint` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
         (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first look is
         compared with the present catalogue.
         """
         now = evidence.read(connection, requirements.publication, requirements.entities)
-        earlier = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
+        earlier = None if checkpoint is None else Evidence.parse(checkpoint.source.get("publication", {}))
         before = now
-        if stored is not None and earlier is not None:
-            comparable = [name for name, shape in shapes.items() if stored.settings.get(name) == shape]
+        if checkpoint is not None and earlier is not None:
+            comparable = [name for name, shape in shapes.items() if checkpoint.settings.get(name) == shape]
             before = replace(earlier, tables={**now.tables, **earlier.of(comparable).tables})
         covered = now.lsn if now.tables == before.tables else 0
         watch = Watch(dsn, requirements, before, covered=covered, answer_s=answer_s)
@@ -167,7 +167,7 @@ class Noticed:
         another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
-        return change.truncated and self._opened <= change.since <= truncated <= change.until
+        return change.truncated and self._opened_at <= change.since <= truncated <= change.until
 
 
 def _gap(change: Unlogged, since: str, until: str) -> ChangelogError:

@@ -53,16 +53,20 @@ class PostgresMigrations:
 
     def parse(self, file: str, text: str, *, lasting: bool) -> Script:
         """See `Migrations.parse`."""
-        parsed = list(statements(text))
+        items = list(statements(text))
         refusals = [
-            refused
-            for item in parsed
-            if (refused := item if isinstance(item, RefusedStatement) else refusal(item, lasting=lasting)) is not None
+            refused_statement
+            for item in items
+            if (refused_statement := item if isinstance(item, RefusedStatement) else refusal(item, lasting=lasting))
+            is not None
         ]
         if refusals:
-            lines = [f"{file}:{refused.line}: {refused.what} {refused.why}" for refused in refusals]
+            lines = [
+                f"{file}:{refused_statement.line}: {refused_statement.what} {refused_statement.why}"
+                for refused_statement in refusals
+            ]
             raise ChangelogError(Kind.USAGE, "\n  ".join(lines))
-        return Script(file=file, statements=[item for item in parsed if isinstance(item, Statement)])
+        return Script(file=file, statements=[item for item in items if isinstance(item, Statement)])
 
     @contextmanager
     def live(self) -> Iterator["PostgresStage"]:

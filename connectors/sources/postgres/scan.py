@@ -21,7 +21,7 @@ from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import Template
 from changelog.connectors.capture.rows.row_records import Change, Origin, Transaction
-from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.capture.rows.text_columns import TextColumns
 from changelog.connectors.patience import Patience
 from changelog.connectors.sources.fences import ROWS, KeyBounds, Pages
 from changelog.connectors.sources.postgres.session.connection import Connection, connect, translated
@@ -96,9 +96,9 @@ class PostgresScan:
             for (entity, leaf), ctids in locators.items():
                 table = self.tables[entity]
                 template = Template(table.binding)
-                ordered = sorted(ctids, key=_page_and_item)
-                for first in range(0, len(ordered), _CTIDS_AT_ONCE):
-                    condition = _at(ordered[first : first + _CTIDS_AT_ONCE])
+                ordered_ctids = sorted(ctids, key=_page_and_item)
+                for first in range(0, len(ordered_ctids), _CTIDS_AT_ONCE):
+                    condition = _at(ordered_ctids[first : first + _CTIDS_AT_ONCE])
                     for rows in _read_portions(connection, table, leaf, condition):
                         yield _encoded(table, template, rows, leaf)
 
@@ -171,8 +171,8 @@ def _encoded(table: ScannedTable, template: Template, rows: Sequence[memoryview]
     columns = parse_copy(data, len(table.columns) + 1)
     buffer = np.frombuffer(data, np.uint8)
     texts = template.texts(Op.READ, data, buffer, None, columns, np.ones(count, bool))
-    unusual = [_one(table, columns.row(data, number)) for number in texts.left.tolist()]
-    order = np.concatenate([texts.places, texts.left])
+    unusual = [_one(table, columns.row(data, number)) for number in texts.other_places.tolist()]
+    order = np.concatenate([texts.places, texts.other_places])
     return pa.RecordBatch.from_arrays(
         [
             pa.array([binding.entity.name], pa.utf8()).take(pa.array(np.zeros(count, np.int32))),
@@ -199,5 +199,5 @@ def _joined(usual: pa.StringArray | None, unusual: Sequence[str | None]) -> pa.S
     return more if usual is None else pa.concat_arrays([usual, more]) if unusual else usual
 
 
-def _ctids(buffer: Any, columns: Columns, order: Any) -> pa.StringArray:
+def _ctids(buffer: Any, columns: TextColumns, order: Any) -> pa.StringArray:
     return splice(buffer, len(order), [(columns.starts[-1][order], columns.lengths[-1][order])])

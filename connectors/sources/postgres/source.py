@@ -52,18 +52,18 @@ from changelog.envelope.position import Position
 from changelog.envelope.signal import Signing
 from changelog.envelope.versions import Version, Versions
 
-Known = Callable[[], Iterable[Version]]
+ReadVersions = Callable[[], Iterable[Version]]
 """Returns the versions of columns that the changelog holds, oldest first. It may be called only after `Recover`."""
 
 _FRAMES_MAX = 4096
 
 
 class PostgresSource:
-    """A stream of pieces from a PostgreSQL database; see `changelog.connectors.sources.Source`.
+    """A stream of pieces from a PostgreSQL database; see `changelog.connectors.sources.ChangeSource`.
 
-    It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `known` returns the stored
-    versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is called at
-    each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
+    It claims the slot, then calls `recover` for the last checkpoint, and streams from there. `read_versions` returns
+    the stored versions of columns and `changelog` the stored rows; they are None if the sink cannot be read. `reach` is
+    called at each of `table_reads.FAIL_POINTS`, so that tests can crash the process there.
 
     Raises ChangelogError: GAP, DIVERGED or SETTINGS if the changelog could not continue exactly; also the errors of
     connecting, of the checks and of the slot.
@@ -74,15 +74,15 @@ class PostgresSource:
         settings: Settings,
         entities: Sequence[Entity],
         recover: Recover,
-        known: Known | None = None,
+        read_versions: ReadVersions | None = None,
         changelog: Read | None = None,
         *,
         reach: Reach = nowhere,
     ) -> None:
-        self._settings, self._known, self._changelog, self._reach = settings, known, changelog, reach
+        self._settings, self._read_versions, self._changelog, self._reach = settings, read_versions, changelog, reach
         self._patience = Patience(silence_s=settings.answer_s, stopping=settings.stopping)
         self._catalog = connect(settings.dsn, settings=CATALOG_SETTINGS, patience=self._patience)
-        self._reading: TableReads | None = None
+        self._table_reads: TableReads | None = None
         self._stream: Stream | None = None
         self._hurried = self._closing = False
         self._noticed: Noticed | None = None
@@ -141,20 +141,20 @@ class PostgresSource:
         replication: ReplicationConnection,
         requirements: Requirements,
         tables: Mapping[tuple[str, str], Table],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
     ) -> None:
-        """Makes sure that the server's log continues the changelog, which ends at `stored`, and sets up `_state`."""
+        """Makes sure that the server's log continues the changelog, which ends at `checkpoint`; sets `_state`."""
         settings, entities = self._settings, requirements.entities
         shapes = shapes_of(entities, codec=settings.codec, hmac_key=settings.hmac_key)
         system_identifier, database = read_database(self._catalog)
-        if stored is not None and cluster_of(stored) == system_identifier:
-            check_database(stored, database)
-        check_settings(stored, shapes, accept=settings.accept_settings)
-        if stored is not None and cluster_of(stored) == system_identifier:
-            read = [entity for entity in entities if was_complete(stored.windows.get(entity.name))]
-            refuse_unpublished(self._catalog, settings.publication, read, stored)
+        if checkpoint is not None and cluster_of(checkpoint) == system_identifier:
+            check_database(checkpoint, database)
+        check_settings(checkpoint, shapes, accept=settings.accept_settings)
+        if checkpoint is not None and cluster_of(checkpoint) == system_identifier:
+            read_entities = [entity for entity in entities if was_complete(checkpoint.windows.get(entity.name))]
+            refuse_unpublished(self._catalog, settings.publication, read_entities, checkpoint)
         system = replication.identify_system()
-        linked = None if settings.accept_cluster and is_elsewhere(stored, system) else stored
+        linked = None if settings.accept_cluster and is_elsewhere(checkpoint, system) else checkpoint
         if linked is not None:
             check_cluster(linked, system)  # first, because in another cluster an error about the slot would mislead
             refuse_lost(self._catalog, settings.slot)
@@ -170,7 +170,7 @@ class PostgresSource:
             alive=settings.alive,
         )
         if linked is None:
-            self._lineage = Lineage.unlinked(stored, system)
+            self._lineage = Lineage.unlinked(checkpoint, system)
         else:
             history = replication.timeline_history(system.timeline)
             self._lineage = Lineage.trace(linked, system, history, slot.confirmed_flush)
@@ -179,8 +179,8 @@ class PostgresSource:
         )
         self._history = History.of(linked, settings.publication, slot.confirmed_flush)
         reached = self._lineage.reached(self._history.durable)
-        checkpoint = resumed(
-            stored,
+        new_checkpoint = resumed(
+            checkpoint,
             entities,
             through=through_text(self._history.durable),
             epoch=reached.epoch,
@@ -193,17 +193,17 @@ class PostgresSource:
                 "publication": self._noticed.before.to_json(),
             },
             joined=linked is not None,
-            held=self._held,
+            held_entities=self._held,
         )
         self._state = Checkpointing(
-            checkpoint,
+            new_checkpoint,
             name=settings.name,
             signing=partial(_signing, settings.signals_secret, system.system_identifier),
             asking={entity.name for entity in entities if entity.evolution.on_restated == "ask"},
             stretch=self._stretch,
             reach=self._reach,
         )
-        self._opening_checkpoint: Checkpoint | None = None if checkpoint == stored else checkpoint
+        self._opening_checkpoint: Checkpoint | None = None if new_checkpoint == checkpoint else new_checkpoint
 
     def _held(self) -> set[str]:
         """Returns the entities that have rows in the changelog.
@@ -211,7 +211,7 @@ class PostgresSource:
         The changelog stores a version of an entity's columns before the entity's first row. So the versions name all
         entities that have rows.
         """
-        return set() if self._known is None else {version.entity for version in self._known()}
+        return set() if self._read_versions is None else {version.entity for version in self._read_versions()}
 
     def _stretch(self, through: str) -> tuple[int, Mapping[str, Any]]:
         """Returns the epoch of the log position `through`, and its timeline as an entry for the checkpoint."""
@@ -236,8 +236,8 @@ class PostgresSource:
             changelog=self._changelog,
             reach=self._reach,
         )
-        self._reading = planned_reads(self._catalog, context, entities, checkpoint.windows, self._state.repairs)
-        start(self._reading, context, entities)
+        self._table_reads = planned_reads(self._catalog, context, entities, checkpoint.windows, self._state.repairs)
+        start(self._table_reads, context, entities)
         self._assembler = Assembler(
             origin=origin,
             binder=Binder(resolve=self._types.resolve, hmac_key=settings.hmac_key),
@@ -247,7 +247,7 @@ class PostgresSource:
             xids=Xids(horizon),
             published=self._history.covered(checkpoint, self._lineage.epoch),
             partial=checkpoint.partial,
-            listener=self._reading.windows if self._reading.running else None,
+            listener=self._table_reads.windows if self._table_reads.running else None,
             versions=self._versions(),
             definitions=self._types,
             rows_max=_FRAMES_MAX,
@@ -265,12 +265,12 @@ class PostgresSource:
         return definitions
 
     def _versions(self) -> Versions | None:
-        if self._known is None:
+        if self._read_versions is None:
             return None
         checkpoint = self._state.checkpoint
         accepted = {entity: Position.parse(text) for entity, text in checkpoint.accepted.items()}
         return Versions(
-            self._known(),
+            self._read_versions(),
             accepted=accepted,
             filled=partial(filled_columns, self._catalog),
             cluster=cluster_of(checkpoint),
@@ -281,7 +281,7 @@ class PostgresSource:
             return self._catalog.execute(query.encode(), values).fetchall()
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `Source.read`. If opening changed the checkpoint, the first piece has this checkpoint and no rows."""
+        """See `ChangeSource.read`. If opening changed the checkpoint, the first piece has it, and no rows."""
         if self._opening_checkpoint is not None:
             checkpoint, self._opening_checkpoint = self._opening_checkpoint, None
             return Piece(rows=(), checkpoint=checkpoint, nbytes=0, urgent=True)
@@ -292,8 +292,8 @@ class PostgresSource:
             raise self._unsettled
         if self._assembler.stop is not None:
             raise self._assembler.stop
-        assert self._reading is not None
-        self._reading.check(self._state)
+        assert self._table_reads is not None
+        self._table_reads.check(self._state)
         self._types.glance(time.monotonic())
         assert self._stream is not None
         if self._hurried:
@@ -362,8 +362,8 @@ class PostgresSource:
 
     def _progress(self) -> None:
         """Puts into the checkpoint how far the table reads are, and which alterations of composite types ended."""
-        assert self._reading is not None
-        self._reading.record(self._state)
+        assert self._table_reads is not None
+        self._table_reads.record(self._state)
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
@@ -375,9 +375,9 @@ class PostgresSource:
         self._state.settle(self._noticed.settle)
 
     def activity(self) -> Activity:
-        """See `Source.activity`."""
-        assert self._reading is not None
-        windows = self._reading.windows
+        """See `ChangeSource.activity`."""
+        assert self._table_reads is not None
+        windows = self._table_reads.windows
         return Activity(
             windows_open=windows.open,
             waiting=windows.waiting,
@@ -386,7 +386,7 @@ class PostgresSource:
         )
 
     def end(self) -> str:
-        """See `Source.end`."""
+        """See `ChangeSource.end`."""
         with translated("asking for the end of the log"):
             row = self._catalog.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8").fetchone()
         assert row is not None
@@ -394,19 +394,19 @@ class PostgresSource:
         return through_text(int(row[0]))
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """See `Source.confirm`."""
+        """See `ChangeSource.confirm`."""
         assert self._stream is not None
         self._state.confirm(checkpoint)
         self._history.durable = through_lsn(checkpoint)
         self._stream.confirm(self._history.confirmable)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `ChangeSource.close`."""
         self._closing = True
         if self._noticed is not None:
             self._noticed.watch.close()
-        if self._reading is not None:
-            self._reading.close()
+        if self._table_reads is not None:
+            self._table_reads.close()
         if self._stream is not None:
             self._stream.close()
         self._catalog.close()

@@ -229,7 +229,7 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
 
 
 def refuse_unpublished(
-    connection: psycopg.Connection[Any], name: str, entities: Sequence[Entity], stored: Checkpoint
+    connection: psycopg.Connection[Any], name: str, entities: Sequence[Entity], checkpoint: Checkpoint
 ) -> None:
     """Raises ChangelogError (GAP) if the publication lacks a table that the changelog already has."""
     with translated(f"reading publication {name}"):
@@ -240,7 +240,7 @@ def refuse_unpublished(
     missing = sorted(entity.table for entity in entities if entity.table not in complete)
     if missing:
         message = f"publication {name} no longer has all changes of {'.'.join(missing[0])}"
-        raise _gap(message, "add it again", Evidence.parse(stored.source.get("publication", {})))
+        raise _gap(message, "add it again", Evidence.parse(checkpoint.source.get("publication", {})))
 
 
 def _part(connection: psycopg.Connection[Any], table: Table, leaves: Collection[int]) -> dict[str, Any]:

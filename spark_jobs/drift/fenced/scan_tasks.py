@@ -59,12 +59,12 @@ def tasks_for(spark: SparkSession, tables: Mapping[str, FencedTable]) -> int:
 
 
 def source_rows(
-    spark: SparkSession, reading: Scan, tables: Mapping[str, FencedTable], tasks: int, keys: Bounds | None = None
+    spark: SparkSession, source: Scan, tables: Mapping[str, FencedTable], tasks: int, keys: Bounds | None = None
 ) -> DataFrame:
     """Returns the rows (`changelog.connectors.sources.fences.ROWS`) of these tables at the fence.
 
     With `keys`, returns only the rows in this range of keys, and reads each leaf in one task.
     """
     bins = ranges(tables, tasks) if keys is None else _leaves(tables)
-    read = partial(scan, reading=reading, parts=bins, keys=None if keys is None else keys.of_source())
+    read = partial(scan, source=source, parts=bins, keys=None if keys is None else keys.of_source())
     return spark.range(0, len(bins), 1, len(bins)).mapInArrow(read, from_arrow_schema(ROWS))

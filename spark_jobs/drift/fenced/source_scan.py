@@ -8,7 +8,7 @@ from changelog.connectors.sources.fences import KeyBounds, Pages, Scan
 
 
 def scan(
-    batches: Iterable[pa.RecordBatch], *, reading: Scan, parts: Sequence[Sequence[Pages]], keys: KeyBounds | None
+    batches: Iterable[pa.RecordBatch], *, source: Scan, parts: Sequence[Sequence[Pages]], keys: KeyBounds | None
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows (`changelog.connectors.sources.fences.ROWS`) of some parts; only rows in the range `keys`, if
     given.
@@ -17,4 +17,4 @@ def scan(
     """
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from reading.rows(parts[number], keys)
+            yield from source.rows(parts[number], keys)

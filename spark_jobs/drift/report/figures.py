@@ -32,15 +32,16 @@ def prometheus(report: Mapping[str, Any]) -> str:
 
     gauge(FINISHED, "when the last run ended").labels(name).set(ended)
     gauge(DURATION, "how long the last run took").labels(name).set(report["run"]["seconds"])
-    compared = report["verdict"] in ("clean", "drift", "severe")
-    if compared:
-        gauge(SUCCESS, "when the last run that compared ended").labels(name).set(ended)
+    is_compared = report["verdict"] in ("clean", "drift", "severe")
+    if is_compared:
+        gauge(SUCCESS, "when the last run that compared something ended").labels(name).set(ended)
     severity = gauge(SEVERITY, "1 for the last run's verdict, 0 for the others", "verdict")
     for verdict in VERDICTS:
         severity.labels(name, verdict).set(verdict == report["verdict"])
     waited = (report["fence"] or {}).get("waitedSeconds")
     if waited is not None:
-        gauge(FENCE_LAG, "how long the changelog took to catch up with the fence").labels(name).set(waited)
+        help_text = "how long the service took to publish everything up to the snapshot"
+        gauge(FENCE_LAG, help_text).labels(name).set(waited)
     rows = gauge(ROWS, "rows compared in the last run", "entity", "side")
     drifted = gauge(DRIFTED, "keys that drifted in the last run", "entity", "kind")
     pending = gauge(OPEN, "drifted keys for which no repair was sent", "entity")

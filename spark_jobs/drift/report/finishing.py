@@ -28,26 +28,26 @@ def finish(
     """
     path = (folder or Path()) / report["run"]["id"] / JSON_NAME
     entities: dict[str, JSON] = {}
-    for name, compared in report["entities"].items():
+    for name, facts in report["entities"].items():
         own = policy.get(name, Policy())
-        decision = decide(compared, own)
+        decision = decide(facts, own)
         entities[name] = {
-            **compared,
-            "repaired": compared.get("repaired"),
-            "verdict": entity_verdict(compared, decision, own),
+            **facts,
+            "repaired": facts.get("repaired"),
+            "verdict": entity_verdict(facts, decision, own),
             "action": {
                 "do": decision.do,
                 "why": decision.why,
-                "command": command(compared, name, decision, path, config),
+                "command": command(facts, name, decision, path, config),
             },
         }
-    done = {**report, "entities": entities, "verdict": run_verdict(report["verdict"], entities.values())}
-    runs = [*(run for run in earlier if run["run"]["id"] != done["run"]["id"]), done]
+    finished_report = {**report, "entities": entities, "verdict": run_verdict(report["verdict"], entities.values())}
+    runs = [*(run for run in earlier if run["run"]["id"] != finished_report["run"]["id"]), finished_report]
     counted = histories(runs, folder)
     for name, entity in entities.items():
         entity["history"] = counted[name]
         entity["trend"] = trend(name, runs)
-    return done
+    return finished_report
 
 
 def repaired(report: Mapping[str, Any], entity: str, signals: Sequence[str], at: str) -> JSON:

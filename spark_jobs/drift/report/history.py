@@ -77,7 +77,7 @@ def histories(runs: Sequence[Mapping[str, Any]], folder: Path | None) -> dict[st
 class _Step:
     """One run's effect on an entity: whether it judged all of the entity's keys, and whether it sent a repair."""
 
-    judged: bool
+    is_judged: bool
     repaired: bool
 
 
@@ -85,12 +85,12 @@ def _steps(name: str, runs: Sequence[Mapping[str, Any]], present: set[int]) -> l
     steps = []
     for index, run in enumerate(runs):
         entity = run["entities"].get(name)
-        compared = entity is not None and entity["drifted"] is not None
+        is_compared = entity is not None and entity["drifted"] is not None
         # If a run found drift and its file of keys is gone, we cannot know which keys were equal.
-        has_keys = compared and (index in present or entity["drifted"] == 0)
+        has_keys = is_compared and (index in present or entity["drifted"] == 0)
         # A compared entity has a `why` if some of its keys could not be compared.
-        judged = has_keys and entity["sampled"] is None and entity["why"] is None
-        steps.append(_Step(judged=judged, repaired=entity is not None and entity.get("repaired") is not None))
+        is_judged = has_keys and entity["sampled"] is None and entity["why"] is None
+        steps.append(_Step(is_judged=is_judged, repaired=entity is not None and entity.get("repaired") is not None))
     return steps
 
 
@@ -104,7 +104,7 @@ def _fate(drifted: int, steps: Sequence[_Step]) -> tuple[str, int | None]:
         if drifted >> index & 1:
             first_run = index if first_run is None else first_run
             state = "republished" if step.repaired else "open"
-        elif step.judged and state:
+        elif step.is_judged and state:
             state, first_run = "verified", None
     return state, first_run
 

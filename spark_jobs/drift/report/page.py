@@ -5,7 +5,7 @@ from importlib.resources import files
 from changelog.spark_jobs.drift.report import charts, sections
 from changelog.spark_jobs.drift.report.markup import Markup, element, together
 from changelog.spark_jobs.drift.report.sections import TONES, chip
-from changelog.spark_jobs.drift.report.shape import Entity, Fence, Lost, Report
+from changelog.spark_jobs.drift.report.shape import EntityReport, FenceReport, Lost, Report
 from changelog.spark_jobs.drift.report.spelling import count, moment, per_million, plural, seconds, transactions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -40,7 +40,7 @@ def page(report: Report) -> str:
     return "<!doctype html>\n" + element("html", head, element("body", main), lang="en") + "\n"
 
 
-def _ranked(report: Report) -> list[tuple[str, Entity]]:
+def _ranked(report: Report) -> list[tuple[str, EntityReport]]:
     """Returns the entities of the report, the worst first."""
     order = ("severe", "schema changed", "drift", "skipped", "clean")
     return sorted(
@@ -74,18 +74,21 @@ def _lede(report: Report) -> str:
         return "The changelog did not catch up with the tables, so nothing was compared: lag is not drift."
     if report.verdict == "refused":
         return "Nothing was compared."
-    compared = [entity for entity in report.entities.values() if entity.drifted is not None]
-    if not compared:
+    compared_entities = [entity for entity in report.entities.values() if entity.drifted is not None]
+    if not compared_entities:
         return "There was nothing to compare."
-    rows = plural(sum(entity.source_rows or 0 for entity in compared), "row")
-    of = plural(len(compared), "entity", "entities")
+    rows = plural(sum(entity.source_rows or 0 for entity in compared_entities), "row")
+    of = plural(len(compared_entities), "entity", "entities")
     altered = [name for name, entity in sorted(report.entities.items()) if entity.schema_changed]
     schemas = f" The schema of {', '.join(altered)} changed." if altered else ""
-    if not any(entity.drifted for entity in compared):
+    if not any(entity.drifted for entity in compared_entities):
         return f"No key of {rows} drifted.{schemas}" if altered else f"{rows} of {of}: the changelog says the same."
-    kinds = {kind: sum(getattr(entity, kind) or 0 for entity in compared) for kind in ("missing", "extra", "changed")}
+    kinds = {
+        kind: sum(getattr(entity, kind) or 0 for entity in compared_entities)
+        for kind in ("missing", "extra", "changed")
+    }
     summary = ", ".join(f"{count(number)} {kind}" for kind, number in kinds.items() if number)
-    drifted = sum(bool(entity.drifted) for entity in compared)
+    drifted = sum(bool(entity.drifted) for entity in compared_entities)
     return f"{plural(sum(kinds.values()), 'key')} of {rows} drifted, in {count(drifted)} of {of}: {summary}.{schemas}"
 
 
@@ -99,18 +102,18 @@ def _compared(report: Report) -> Markup:
         if report.exact
         else "No: changes that are made meanwhile may look like drift"
     )
-    done = report.verdict in ("clean", "drift", "severe")
+    is_compared = report.verdict in ("clean", "drift", "severe")
     facts = [
         _fact("Source of truth", f"{server}{database}"),
         _fact("Changelog", changelog.where),
         *(_fact("Changes were lost", *_lost(gap)) for gap in changelog.gaps),
-        *((_fact("Exact", exact),) if done else ()),
+        *((_fact("Exact", exact),) if is_compared else ()),
         *(_fence(report.fence) if report.fence else ()),
         _fact("Run", element("code", report.run.id), f", {seconds(report.run.seconds)}"),
     ]
     return element(
         "section",
-        element("h2", "What was compared" if done else "What was to be compared"),
+        element("h2", "What was compared" if is_compared else "What was to be compared"),
         element("dl", *facts, class_="facts"),
         class_="compared",
     )
@@ -122,7 +125,7 @@ def _lost(gap: Lost) -> list[str]:
     return [gap.reason, element("br"), between, element("br"), moment(gap.at)]
 
 
-def _fence(fence: Fence) -> list[Markup]:
+def _fence(fence: FenceReport) -> list[Markup]:
     snapshot = f"{transactions(fence.snapshot)} " if fence.snapshot else None
     lsn = together("at ", element("code", fence.lsn)) if fence.lsn else None
     waited = None
@@ -162,9 +165,9 @@ def _table(report: Report) -> Markup | None:
     return element("section", element("h2", "Entities", id="entities"), box)
 
 
-def _row(name: str, entity: Entity) -> Markup:
-    shown = element("bdi", name)
-    link = element("a", shown, href=f"#entity-{name}") if sections.needs_section(entity) else shown
+def _row(name: str, entity: EntityReport) -> Markup:
+    name_element = element("bdi", name)
+    link = element("a", name_element, href=f"#entity-{name}") if sections.needs_section(entity) else name_element
     drifted = [*map(count, (entity.missing, entity.extra, entity.changed)), per_million(entity.ppm)]
     trend = charts.spark(entity.trend, name) if entity.trend else "–"
     return element(

@@ -111,10 +111,10 @@ def run_verdict(verdict: str, entities: Iterable[Mapping[str, Any]]) -> str:
     """
     if verdict in ("not caught up", "refused"):
         return verdict
-    compared = list(entities)
-    if any(entity["verdict"] == "severe" or entity["action"]["do"] == "stop" for entity in compared):
+    entity_list = list(entities)
+    if any(entity["verdict"] == "severe" or entity["action"]["do"] == "stop" for entity in entity_list):
         return "severe"
-    return "drift" if any(entity["verdict"] in ("drift", "schema changed") for entity in compared) else "clean"
+    return "drift" if any(entity["verdict"] in ("drift", "schema changed") for entity in entity_list) else "clean"
 
 
 def _whole_column(entity: Mapping[str, Any], policy: Policy) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from changelog.spark_jobs.drift.report import charts
 from changelog.spark_jobs.drift.report.markup import Markup, element, together
-from changelog.spark_jobs.drift.report.shape import Entity, Incidents, Sample
+from changelog.spark_jobs.drift.report.shape import EntityReport, Incidents, Sample
 from changelog.spark_jobs.drift.report.spelling import count, day, key, moment, per_million, plural, sides
 
 LABELS = {
@@ -41,7 +41,7 @@ KINDS = {
 }
 
 
-def needs_section(entity: Entity) -> bool:
+def needs_section(entity: EntityReport) -> bool:
     """Returns whether the entity needs a section, in addition to its row in the table."""
     keys = entity.history.open + entity.history.republished + entity.history.verified
     notes = entity.why or entity.unknown or entity.sampled
@@ -53,7 +53,7 @@ def chip(verdict: str) -> Markup:
     return element("span", LABELS[verdict], class_=f"chip {TONES.get(verdict, 'flat')}")
 
 
-def section(name: str, entity: Entity, keys: str | None) -> Markup:
+def section(name: str, entity: EntityReport, keys: str | None) -> Markup:
     """Returns the section of one entity. `keys` is the name of the file with all drifted keys, beside the page."""
     title = element("h2", element("bdi", name), " ", chip(entity.verdict), id=f"entity-{name}")
     key_columns = together("key ", element("code", element("bdi", ", ".join(entity.key))))
@@ -67,28 +67,28 @@ def section(name: str, entity: Entity, keys: str | None) -> Markup:
     return element("section", *parts, class_="entity", aria_labelledby=f"entity-{name}")
 
 
-def _sampled(entity: Entity) -> str | None:
+def _sampled(entity: EntityReport) -> str | None:
     return f"Only a part was compared: {entity.sampled}." if entity.sampled else None
 
 
-def _action(entity: Entity) -> Markup | None:
+def _action(entity: EntityReport) -> Markup | None:
     action = entity.action
     if action.do == "none":
         return None
     reason = element("p", element("strong", DOES[action.do]), f" · {action.why}")
     line = element("pre", element("code", action.command), tabindex="0") if action.command else None
-    sent = _sent(entity)
-    return element("div", reason, line, sent, class_=f"action {TONES.get(entity.verdict, 'flat')}")
+    sending = _sent(entity)
+    return element("div", reason, line, sending, class_=f"action {TONES.get(entity.verdict, 'flat')}")
 
 
-def _sent(entity: Entity) -> Markup | None:
+def _sent(entity: EntityReport) -> Markup | None:
     if entity.repaired is None:
         return None
     number = plural(len(entity.repaired.signals), "signal")
     return element("p", f"Sent by this run, {number}, ", moment(entity.repaired.at), ".", class_="quiet")
 
 
-def _figures(entity: Entity) -> Markup:
+def _figures(entity: EntityReport) -> Markup:
     figures = {
         "source rows": count(entity.source_rows),
         "changelog rows": count(entity.changelog_rows),
@@ -104,7 +104,7 @@ def _figure(label: str, figure: str) -> Markup:
     return element("div", element("dt", label), element("dd", figure, class_="zero" if figure == "0" else None))
 
 
-def _trend(name: str, entity: Entity) -> Markup:
+def _trend(name: str, entity: EntityReport) -> Markup:
     points = entity.trend
     most = max((point.missing + point.extra + point.changed for point in points), default=0)
     peak = f"{count(most)} at most" if most else "none drifted"
@@ -113,7 +113,7 @@ def _trend(name: str, entity: Entity) -> Markup:
     return element("div", element("h3", "Drifted keys over runs"), charts.spark(points, name), caption, class_="trend")
 
 
-def _where(entity: Entity) -> Markup | None:
+def _where(entity: EntityReport) -> Markup | None:
     """Shows where the drift is: its columns, its writers, and whether it is one incident or many."""
     if not entity.drifted:
         return None
@@ -168,11 +168,11 @@ def _incidents(incidents: Incidents) -> list[Markup]:
     return [element("p", summary), element("dl", *places, class_="places")]
 
 
-def _schema(entity: Entity) -> Markup | None:
+def _schema(entity: EntityReport) -> Markup | None:
     return _listed("Columns whose schema changed", entity.schema_changed)
 
 
-def _unknown(entity: Entity) -> Markup | None:
+def _unknown(entity: EntityReport) -> Markup | None:
     texts = {column: f"not known to the changelog in {plural(rows, 'row')}" for column, rows in entity.unknown.items()}
     return _listed("Not compared", texts)
 
@@ -187,11 +187,11 @@ def _listed(title: str, texts: Mapping[str, str]) -> Markup | None:
     return element("div", element("h3", title), element("dl", *rows, class_="places"))
 
 
-def _samples(entity: Entity, keys: str | None) -> Markup | None:
+def _samples(entity: EntityReport, keys: str | None) -> Markup | None:
     if not entity.samples:
         return None
-    shown = len(entity.samples)
-    of = f"{shown} of {count(entity.drifted)} drifted keys" if shown < (entity.drifted or 0) else "All drifted keys"
+    samples, drifted = len(entity.samples), entity.drifted or 0
+    of = f"{samples} of {count(entity.drifted)} drifted keys" if samples < drifted else "All drifted keys"
     where = together(of, "; every one is in ", element("a", keys, href=keys)) if keys else together(of)
     cards = [_sample(sample) for sample in entity.samples]
     return element("div", element("h3", "Keys"), element("p", where, class_="quiet"), *cards, class_="samples")
@@ -233,11 +233,11 @@ def _context(text: str | None) -> list[Markup | str]:
     """Shows the stamp's context as the application wrote it, cut to `CONTEXT_CHARACTERS_MAX`."""
     if not text:
         return []
-    shown = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"
-    return [": ", element("code", element("bdi", shown))]
+    short_text = text if len(text) <= CONTEXT_CHARACTERS_MAX else text[: CONTEXT_CHARACTERS_MAX - 1] + "…"
+    return [": ", element("code", element("bdi", short_text))]
 
 
-def _history(entity: Entity) -> Markup | None:
+def _history(entity: EntityReport) -> Markup | None:
     history = entity.history
     if not (history.open or history.republished or history.verified):
         return None
@@ -246,8 +246,10 @@ def _history(entity: Entity) -> Markup | None:
         _step("republished", history.republished, "sent again, not compared since"),
         _step("verified", history.verified, "drifted in an earlier run, equal again"),
     ]
-    seen = element("p", "First seen ", moment(history.first_seen), ".", class_="quiet") if history.first_seen else None
-    return element("div", element("h3", "What became of it"), element("ol", *steps, class_="steps"), seen)
+    first_seen = (
+        element("p", "First seen ", moment(history.first_seen), ".", class_="quiet") if history.first_seen else None
+    )
+    return element("div", element("h3", "What became of it"), element("ol", *steps, class_="steps"), first_seen)
 
 
 def _step(name: str, keys: int, explanation: str) -> Markup:

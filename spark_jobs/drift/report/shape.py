@@ -25,7 +25,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pass
 
 
-class Run(_Part, frozen=True, kw_only=True):
+class RunReport(_Part, frozen=True, kw_only=True):
     """One run of the job. `id` is the name of the run's folder; ids sort by the start of the runs."""
 
     id: Annotated[str, msgspec.Meta(pattern=FILE_NAME)]
@@ -36,7 +36,7 @@ class Run(_Part, frozen=True, kw_only=True):
     name: str
 
 
-class Source(_Part, frozen=True, kw_only=True):
+class SourceReport(_Part, frozen=True, kw_only=True):
     """The source of truth."""
 
     kind: str
@@ -66,7 +66,7 @@ class Where(_Part, frozen=True, kw_only=True):
     gaps: tuple[Lost, ...] = ()
 
 
-class Fence(_Part, frozen=True, kw_only=True):
+class FenceReport(_Part, frozen=True, kw_only=True):
     """The moment at which both sides are compared: each side shows the transactions of `snapshot`, and no others. The
     changelog was read up to `position`.
     """
@@ -79,7 +79,7 @@ class Fence(_Part, frozen=True, kw_only=True):
     waited_seconds: float | None
 
 
-class Writer(_Part, frozen=True, kw_only=True):
+class WriterReport(_Part, frozen=True, kw_only=True):
     """A service, and the number of drifted keys whose last change it wrote."""
 
     service_name: str | None
@@ -120,7 +120,7 @@ class Action(_Part, frozen=True, kw_only=True):
     command: str | None
 
 
-class History(_Part, frozen=True, kw_only=True):
+class RepairHistory(_Part, frozen=True, kw_only=True):
     """How many keys are open (they drift, and no repair was sent), republished (a repair was sent, and no run has
     compared them since) and verified (equal again), over the newest 30 runs. `firstSeen` is the start of the run in
     which the key that has drifted longest began to drift.
@@ -150,7 +150,7 @@ class Repaired(_Part, frozen=True, kw_only=True):
     at: str
 
 
-class Entity(_Part, frozen=True, kw_only=True):
+class EntityReport(_Part, frozen=True, kw_only=True):
     """One entity. Its figures are null if it was not compared."""
 
     table: str
@@ -167,13 +167,13 @@ class Entity(_Part, frozen=True, kw_only=True):
     columns: dict[str, Count]
     schema_changed: dict[str, str]
     unknown: dict[str, Count]
-    writers: list[Writer]
+    writers: list[WriterReport]
     incidents: Incidents | None
     samples: Annotated[list[Sample], msgspec.Meta(max_length=20)]
     sampled: str | None
     seconds: float | None
     action: Action
-    history: History
+    history: RepairHistory
     trend: Annotated[list[Point], msgspec.Meta(max_length=30)]
     repaired: Repaired | None
 
@@ -183,14 +183,14 @@ class Report(_Part, frozen=True, kw_only=True):
 
     format: Literal[1]
     kind: Literal["changelog-drift-report"]
-    run: Run
+    run: RunReport
     verdict: Verdict
     exact: bool
     why: str | None
-    source: Source
+    source: SourceReport
     changelog: Where
-    fence: Fence | None
-    entities: dict[str, Entity]
+    fence: FenceReport | None
+    entities: dict[str, EntityReport]
     keys: Annotated[str, msgspec.Meta(pattern=FILE_NAME)] | None
 
 

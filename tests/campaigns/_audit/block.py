@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from tests.campaigns._audit.faults import ROWS, Faults
 from tests.campaigns._audit.history import BRANCH, history, tables, with_lost
@@ -30,7 +30,7 @@ class Block(Faults):
     """One database, its changelog and the writers of its tables. A subclass adds the faults of its sink to `faults`."""
 
     def __init__(
-        self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
+        self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
     ) -> None:
         super().__init__(server, link, folder, seed, sink, small)
         self._tables = [*ENTITIES, *small]

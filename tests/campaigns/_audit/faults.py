@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 
 from changelog.connectors.capture.table_reads import FAIL_POINTS as READING_FAIL_POINTS
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from tests.campaigns._audit.load import CONFLICTS, alter_types
 from tests.campaigns._audit.losses import HIDDEN_S
 from tests.campaigns._audit.outages import Outages
@@ -26,7 +26,7 @@ class Faults(Outages):
     """A site with a list of faults to choose from."""
 
     def __init__(
-        self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
+        self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
     ) -> None:
         super().__init__(server, link, folder, seed, sink, small)
         self._later = [name for name, entity in ENTITIES.items() if entity.later]

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.crossing import FAIL_POINTS as GAP_FAIL_POINTS
 from changelog.connectors.sources.postgres.values.lsn import through_lsn
 from changelog.envelope.checkpoint import Checkpoint
@@ -48,7 +48,7 @@ class Losses(Site):
     """A site whose slot, publication or database can be lost."""
 
     def __init__(
-        self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
+        self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
     ) -> None:
         super().__init__(server, link, folder, seed, sink, small)
         self.gap_limits: list[GapLimits] = []

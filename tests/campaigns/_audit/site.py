@@ -15,7 +15,7 @@ from typing import Protocol
 import psycopg
 from psycopg import sql
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.envelope.checkpoint import Checkpoint
 from tests.campaigns._audit.history import Restored, place
 from tests.campaigns._audit.judge import Since
@@ -90,7 +90,7 @@ class Site:
     """
 
     def __init__(
-        self, server: Server, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
+        self, server: PostgresServer, link: Proxy, folder: Path, seed: int, sink: Sink, small: Sequence[str] = ()
     ) -> None:
         self.rng = random.Random(seed)
         self.done: Counter[str] = Counter()
@@ -204,7 +204,7 @@ class Site:
         self._config.write_text(self.configuration(self.link.port), "utf-8")
 
 
-def _hostile_database(server: Server) -> str:
+def _hostile_database(server: PostgresServer) -> str:
     """Returns the connection string of a new role in a new database. The names of both contain code that runs unless
     the names are quoted.
     """

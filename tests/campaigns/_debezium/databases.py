@@ -12,8 +12,8 @@ import psycopg
 import pymysql
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Server as MysqlServer
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.mysql import MysqlServer
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from tests.campaigns._debezium import mysql_types, postgres_types
 from tests.campaigns._debezium.tables import Alteration, KeyColumn, Kind, Table
 from tests.campaigns._debezium.workload import SESSIONS, Execute
@@ -145,7 +145,7 @@ class Postgres:
     name, begin, scans, jars = "postgres", "BEGIN", False, "postgres"
     key_kinds = postgres_types.KEYS
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
 
     def kinds(self) -> Sequence[Kind]:

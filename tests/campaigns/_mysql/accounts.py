@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 
 WRITERS = 4
 PAUSE_S = 0.01
@@ -30,7 +30,7 @@ class Writer(threading.Thread):
 
     def __init__(
         self,
-        server: Server,
+        server: MysqlServer,
         database: str,
         number: int,
         rng: random.Random,
@@ -77,7 +77,7 @@ class Writer(threading.Thread):
 
 
 @contextmanager
-def writing(server: Server, database: str, seed: int, *, xa: float) -> Iterator[list[Writer]]:
+def writing(server: MysqlServer, database: str, seed: int, *, xa: float) -> Iterator[list[Writer]]:
     """Runs the writers until the `with` block ends. Raises the first error of a writer."""
     over = threading.Event()
     writers = [

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pymysql
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.campaigns._mysql.marks import MARK, MarkedReader, MarksJudge, Versions
 
 ROWS = 1_000
@@ -29,7 +29,7 @@ COMMIT = 25
 UPDATE = "UPDATE hot SET version = version + 1 WHERE id BETWEEN %s AND %s"
 
 
-def create(server: Server, database: str) -> None:
+def create(server: MysqlServer, database: str) -> None:
     """Creates the hot table with the row for marks, and the table whose full-text index delays commits."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE hot (id INT PRIMARY KEY, version BIGINT NOT NULL)")
@@ -38,7 +38,7 @@ def create(server: Server, database: str) -> None:
 
 
 @contextmanager
-def updated(server: Server, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
+def updated(server: MysqlServer, database: str, seed: int, chunks: dict[int, Versions]) -> Iterator[None]:
     """While the block runs, updates the table, delays commits, and reads the table by marks into `chunks`."""
     over = threading.Event()
     threads = [
@@ -58,7 +58,7 @@ def updated(server: Server, database: str, seed: int, chunks: dict[int, Versions
             thread.join()
 
 
-def _update(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
+def _update(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
     with server.connect(database) as connection, connection.cursor() as cursor:
         while not over.is_set():
             first = rng.randrange(ROWS)
@@ -68,7 +68,7 @@ def _update(server: Server, database: str, rng: random.Random, over: threading.E
                 continue  # another transaction has locked some of the rows
 
 
-def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
+def _hold_unacknowledged(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
     """Lets each commit wait for a replica's acknowledgement. There is no replica, so the commit waits for HOLD_MS."""
     with server.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC")
@@ -79,7 +79,7 @@ def _hold_unacknowledged(server: Server, database: str, rng: random.Random, over
             cursor.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
 
 
-def _hold_by_words(server: Server, database: str, rng: random.Random, over: threading.Event) -> None:
+def _hold_by_words(server: MysqlServer, database: str, rng: random.Random, over: threading.Event) -> None:
     """Updates rows in transactions that also add to a full-text index.
 
     MySQL adds the words when the commit is in the log, and only then makes it visible.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 
 MARK = -1
 """The key of the row that is the mark."""
@@ -25,7 +25,7 @@ class MarkedReader(threading.Thread):
     Adds the rows of each read to `chunks`. The key in `chunks` is the version of the marks' row after the second mark.
     """
 
-    def __init__(self, server: Server, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:
+    def __init__(self, server: MysqlServer, database: str, chunks: dict[int, Versions], over: threading.Event) -> None:
         super().__init__(name="marked-reader")
         self._server, self._database, self._chunks, self._over = server, database, chunks, over
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pymysql
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from tests.campaigns._mysql.gate import Gates
 from tests.campaigns._mysql.tables import APPEND
 from tests.campaigns._mysql.xa import XaRecord, decide_all
@@ -34,7 +34,7 @@ _ANSWER_S = 30.0
 class Servers:
     """A server, its replica if it has one, and the proxy in front of it. `database` has the tables."""
 
-    def __init__(self, primary: Server, replica: Server | None, proxy: Proxy, database: str) -> None:
+    def __init__(self, primary: MysqlServer, replica: MysqlServer | None, proxy: Proxy, database: str) -> None:
         self.primary, self.database, self.proxy, self.gates = primary, database, proxy, Gates()
         self.xa = XaRecord()
         self._replica = replica

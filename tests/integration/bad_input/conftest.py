@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.wiring import sources
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
@@ -46,7 +46,7 @@ def stopped_site(site: Site) -> Site:
 
 
 @pytest.fixture(scope="module")
-def other_cluster(starts_servers: None) -> Iterator[Server]:
+def other_cluster(starts_servers: None) -> Iterator[PostgresServer]:
     """A server of another cluster, which was started without logical decoding."""
     with temporary_server(settings={**SETTINGS, "wal_level": "replica"}) as running:
         yield running

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import cli
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.terminal import safe
 from tests.integration.site import Site
 from tests.servers import drop_slots
@@ -27,7 +27,7 @@ SECRET = 'keyless\n[signals]\nsecret = "known"\n[tables]\ninclude = ["*"]\n#'
 
 
 @pytest.fixture
-def hostile(server: Server, tmp_path: Path, own_name: str) -> Iterator[Site]:
+def hostile(server: PostgresServer, tmp_path: Path, own_name: str) -> Iterator[Site]:
     """A database in which every name is an attack. Each test has roles of its own."""
     role = f"mallory_{own_name[-4:]}"
     database = BREAKOUT.format(role=role) + CONTROLS
@@ -69,6 +69,12 @@ def test_the_printed_grants_make_nobody_a_superuser(hostile: Site, capsys: pytes
     assert hostile.sql(f"SELECT rolsuper FROM pg_roles WHERE rolname = '{hostile.name}'") == [(False,)]
     may_select = "SELECT has_table_privilege('changelog_run', oid, 'SELECT') FROM pg_class WHERE relname LIKE 'guest%'"
     assert hostile.sql(f"{may_select} AND relkind = 'r'") == [(True,)]
+
+
+def test_the_printed_triggers_are_those_of_the_tables(hostile: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile.sql(output_of(hostile, capsys, "init", "--dsn", hostile.dsn, "--stamps"))
+    tables = "SELECT relname FROM pg_trigger JOIN pg_class AS c ON c.oid = tgrelid WHERE tgname = 'changelog_stamp'"
+    assert {name for (name,) in hostile.sql(tables)} == {f"guest{CONTROLS}\nx", SECRET}
 
 
 def test_the_written_configuration_has_only_the_sections_of_init(

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres import watch
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import Kind
@@ -26,7 +26,7 @@ SECRET = "opensesame"
 # The database
 
 
-def test_a_wrong_password(site: Site, server: Server) -> None:
+def test_a_wrong_password(site: Site, server: PostgresServer) -> None:
     rules = server.data_dir / "pg_hba.conf"
     original_rules = rules.read_text()
     site.sql("DROP ROLE IF EXISTS locked", "CREATE ROLE locked LOGIN PASSWORD 'right'")
@@ -44,7 +44,7 @@ def test_a_wrong_password(site: Site, server: Server) -> None:
         site.sql("DROP ROLE locked")
 
 
-def test_a_server_without_logical_decoding(other_cluster: Server, tmp_path: Path) -> None:
+def test_a_server_without_logical_decoding(other_cluster: PostgresServer, tmp_path: Path) -> None:
     with fresh_database(other_cluster) as dsn:
         site = Site(dsn, tmp_path)
         site.sql(GUEST)
@@ -55,16 +55,16 @@ def test_a_server_without_logical_decoding(other_cluster: Server, tmp_path: Path
         assert site.sql("SELECT 1 FROM pg_publication") == []
 
 
-def test_a_standby(site: Site, server: Server) -> None:
+def test_a_standby(site: Site, server: PostgresServer) -> None:
     folder = server.data_dir.parent / "standby"
     server.run("pg_basebackup", "--dbname", server.dsn(), "--pgdata", str(folder), "-R", "-X", "stream", "-c", "fast")
-    with Server(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
+    with PostgresServer(server.bin_dir, folder, settings={**SETTINGS, "hot_standby": "on"}) as standby:
         site.configure(ONE, dsn=standby.dsn(site.name))
         line = site.refused()
     assert line == "primary: the server is a standby; connect to the primary, because the service writes into its log"
 
 
-def test_a_database_without_a_text_encoding(server: Server, tmp_path: Path) -> None:
+def test_a_database_without_a_text_encoding(server: PostgresServer, tmp_path: Path) -> None:
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute("CREATE DATABASE bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
         try:
@@ -78,7 +78,7 @@ def test_a_database_without_a_text_encoding(server: Server, tmp_path: Path) -> N
             admin.execute("DROP DATABASE bytes WITH (FORCE)")
 
 
-def test_another_database_of_the_same_cluster(site: Site, server: Server, tmp_path: Path) -> None:
+def test_another_database_of_the_same_cluster(site: Site, server: PostgresServer, tmp_path: Path) -> None:
     with fresh_database(server) as dsn:
         other = Site(dsn, tmp_path / "other")
         other.sql(
@@ -109,7 +109,7 @@ def test_another_database_of_the_same_cluster(site: Site, server: Server, tmp_pa
     assert site.state("guest").keys() == {"1"}
 
 
-def test_a_database_that_was_renamed_is_the_same(stopped_site: Site, server: Server) -> None:
+def test_a_database_that_was_renamed_is_the_same(stopped_site: Site, server: PostgresServer) -> None:
     renamed = f"{stopped_site.name}_renamed"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
         admin.execute(f"ALTER DATABASE {stopped_site.name} RENAME TO {renamed}".encode())

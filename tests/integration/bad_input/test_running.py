@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors import failpoints
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.service import service
 from changelog.connectors.sources.postgres import watch
 from changelog.envelope.errors import Kind
@@ -100,7 +100,7 @@ def test_a_second_signal_stops_at_once(stopped_site: Site, monkeypatch: pytest.M
         assert process.returncode == service.STOPPED_AT_ONCE
 
 
-def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site: Site, server: Server) -> None:
+def test_a_server_that_is_restarted_and_one_that_is_not_yet_running(stopped_site: Site, server: PostgresServer) -> None:
     with stopped_site.running() as running:
         running.until(lambda: running.said("streaming"))
         stopped_site.sql("INSERT INTO guest VALUES (2)")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from changelog.connectors.capture import throttled_warnings
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.envelope.errors import OVER_GAP
 from tests.integration.bad_input import GUEST, ONE
 from tests.integration.site import Site
@@ -41,7 +41,7 @@ def test_a_slot_that_lost_its_log(stopped_site: Site) -> None:
     assert f"slot {stopped_site.name} has lost its log (the server removed or invalidated it)" in line
 
 
-def test_another_cluster(stopped_site: Site, other_cluster: Server) -> None:
+def test_another_cluster(stopped_site: Site, other_cluster: PostgresServer) -> None:
     other_cluster.stop()
     other_cluster.settings["wal_level"] = "logical"
     other_cluster.start()

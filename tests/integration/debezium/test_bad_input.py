@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from tests.integration.debezium.in_process import InProcess, over_postgres
 from tests.integration.kafka.test_debezium_topics import ENTITY, Reader, created
 from tests.integration.kafka.topics import grow
@@ -92,10 +92,10 @@ def reader(broker: Broker, own_name: str, tmp_path: Path) -> Reader:
     return reader
 
 
-def plain(message: Message) -> Message:
+def plain(message: SourceRecord) -> SourceRecord:
     """Returns the message without its schemas."""
     key, value = (json.dumps(json.loads(part or b"null")["payload"]).encode() for part in (message.key, message.value))
-    return Message(topic=message.topic, key=key, value=value)
+    return SourceRecord(topic=message.topic, key=key, value=value)
 
 
 NO_EVENT = "entities: configuration: entities.item.table: there is no event of public.item yet that can be read; "
@@ -124,7 +124,7 @@ def test_an_id_that_the_registry_does_not_know(
 ) -> None:
     reader = Reader(broker, tmp_path, own_name)
     topic = reader.create("public.item")
-    reader.produce(Message(topic="app.public.item", key=None, value=b"\0" + (987_654).to_bytes(4) + b"\x02"))
+    reader.produce(SourceRecord(topic="app.public.item", key=None, value=b"\0" + (987_654).to_bytes(4) + b"\x02"))
     entity = f'{ENTITY}key = ["id"]\n'
     reader.set_up(entity, topics='registry = "http://127.0.0.1:1"\n')
     [failure] = printed.failures(reader)
@@ -145,7 +145,7 @@ def test_an_id_that_the_registry_does_not_know(
 
 def test_what_is_no_event(reader: Reader, printed: Printed) -> None:
     reader.set_up(f'{ENTITY}key = ["id"]\n')
-    reader.produce(Message(topic="app.public.item", key=None, value=b"hello"))
+    reader.produce(SourceRecord(topic="app.public.item", key=None, value=b"hello"))
     [failure] = printed.failures(reader)
     topic = f"{reader.prefix}.public.item"
     line = f"a message of topic {topic} is not a change event: Debezium writes no messages of this form"

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
 from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
 
 
-def test_a_restart_knows_columns_from_the_history(mariadb: Server, tmp_path: Path) -> None:
+def test_a_restart_knows_columns_from_the_history(mariadb: MysqlServer, tmp_path: Path) -> None:
     jars = engine_jars("mariadb")
     with fresh_mysql_database(mariadb) as database:
         properties: dict[str, str | int | float | bool] = {

@@ -11,10 +11,11 @@ import pytest
 
 from changelog.connectors import config, gaps
 from changelog.connectors.failpoints import nowhere
-from changelog.connectors.servers.mysql import Server as MysqlServer
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.debezium.inputs.engine.history import unpacked
 from tests.integration.debezium.in_process import InProcess, create_orders, over_postgres
 from tests.integration.debezium.site import java_of, kill
+from tests.patience import until
 from tests.servers import engine_jars
 from tests.servers.mysql import fresh_mysql_database
 
@@ -113,14 +114,27 @@ def test_rows_that_were_deleted_while_a_snapshot_was_aborted_are_deleted(postgre
     assert postgres.state("zone") == {"1": {"id": 1}}
 
 
+def found_gap(settings: config.Config) -> gaps.GapAtStart:
+    """Returns the gap. Looks again if Debezium did not start within the time that one look waits for it."""
+    gap: gaps.GapAtStart | None = None
+
+    def look() -> bool:
+        nonlocal gap
+        gap = gaps.find(settings, accept_settings=False, reach=nowhere)
+        return gap is not None
+
+    until(look, "there is no gap")
+    assert gap is not None
+    return gap
+
+
 def test_a_lost_slot_is_a_gap(postgres: InProcess) -> None:
     postgres.publish(40)
     postgres.sql(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
     )
     settings = config.load(postgres.config, os.environ)
-    gap = gaps.find(settings, accept_settings=False, reach=nowhere)
-    assert gap is not None
+    gap = found_gap(settings)
     assert gap.error.message.startswith("Debezium: ")
     gaps.cross(settings, gap, accept_settings=False, reach=nowhere)
     postgres.publish(80)

@@ -11,21 +11,23 @@ import pyarrow as pa
 import pytest
 
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.assembling import whole
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.inputs import Placed
 from changelog.connectors.sources.debezium.inputs.topics.reader import TopicsInput
 from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
 from changelog.debezium import ChangeEvent, DebeziumEngine, FileStore
-from changelog.envelope.key import partitions
+from changelog.envelope.key import partition_batch
 from tests.integration.debezium.site import connector
 from tests.integration.kafka.test_debezium_topics import Reader
+from tests.patience import PATIENCE_S
 from tests.servers import engine_jars
 
 TRANSACTIONS, PARTITIONS = 40, 3
 ENTITIES = "".join(f'[entities.{name}]\ntable = "public.{name}"\nkey = ["id"]\n' for name in ("item", "sale"))
 
 
-def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[Message], list[list[tuple[str, str, str]]]]:
+def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
     """Writes transactions, and returns Debezium's messages, and the operation, table and key of each change."""
     expected: list[list[tuple[str, str, str]]] = []
 
@@ -46,7 +48,7 @@ def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[Message], li
                 connection.commit()
                 expected.append([*changes, ("update", "item", "0")])
 
-    messages: list[Message] = []
+    messages: list[SourceRecord] = []
     engine: DebeziumEngine
 
     def handle(events: Sequence[ChangeEvent]) -> None:
@@ -54,7 +56,7 @@ def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[Message], li
             write()
         for event in events:
             messages.append(
-                Message(
+                SourceRecord(
                     topic=event.topic.replace("shop.", "app.", 1),
                     key=event.key_with_schema(),
                     value=event.value_with_schema(),
@@ -71,7 +73,7 @@ def events_of(dsn: str, folder: Path, random: Random) -> tuple[list[Message], li
 
 
 @pytest.fixture
-def written(database: str, tmp_path: Path, seed: int) -> tuple[list[Message], list[list[tuple[str, str, str]]]]:
+def written(database: str, tmp_path: Path, seed: int) -> tuple[list[SourceRecord], list[list[tuple[str, str, str]]]]:
     with psycopg.connect(database, autocommit=True) as connection:
         for table in ("item", "sale"):
             connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, status text)".encode())
@@ -81,19 +83,21 @@ def written(database: str, tmp_path: Path, seed: int) -> tuple[list[Message], li
     return events_of(database, tmp_path / "store", Random(seed))
 
 
-def partition_of(message: Message) -> int:
+def partition_of(message: SourceRecord) -> int:
     if message.topic not in ("app.public.item", "app.public.sale"):
         return 0
-    return int(partitions(pa.array([message.key or b""]), PARTITIONS)[0])
+    return int(partition_batch(pa.array([message.key or b""]), PARTITIONS)[0])
 
 
 def test_each_is_published_at_once_whatever_arrives_first(
-    written: tuple[list[Message], list[list[tuple[str, str, str]]]],
+    written: tuple[list[SourceRecord], list[list[tuple[str, str, str]]]],
     broker: Broker,
     own_name: str,
     tmp_path: Path,
     seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(whole, "WAIT_S", PATIENCE_S)  # a busy machine may need more than the usual wait to produce
     messages, expected = written
     reader = Reader(broker, tmp_path, own_name)
     reader.set_up(ENTITIES, topics=f'transactions = "{own_name}.transaction"\nheld_mib = 1\n')
@@ -102,7 +106,7 @@ def test_each_is_published_at_once_whatever_arrives_first(
     for topic in ("message", "transaction"):
         reader.create(topic)
     assert reader.call("check")[0] == 0
-    by_part: dict[tuple[str, int], list[Message]] = {}
+    by_part: dict[tuple[str, int], list[SourceRecord]] = {}
     for message in messages:
         by_part.setdefault((message.topic, partition_of(message)), []).append(message)
     parts = list(by_part)
@@ -162,7 +166,9 @@ def test_a_paused_partition_is_read_on_where_it_was(broker: Broker, own_name: st
 
         def produce(*values: str) -> None:
             for topic in ("a", "b"):
-                reader.produce(*(Message(topic=f"app.{topic}", key=None, value=value.encode()) for value in values))
+                reader.produce(
+                    *(SourceRecord(topic=f"app.{topic}", key=None, value=value.encode()) for value in values)
+                )
 
         produce("1", "2")
         assert sorted(read(4)) == [(name, value) for name in names for value in (b"1", b"2")]

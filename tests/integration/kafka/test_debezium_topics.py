@@ -19,11 +19,13 @@ from changelog.connectors.kafka import client
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.servers.kafka import Broker
 from changelog.connectors.servers.unprivileged import free_port
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.envelope.errors import Kind
 from tests.integration.kafka.site import Site as KafkaSite
 from tests.integration.kafka.topics import delete, grow
 from tests.integration.site import Site
+from tests.patience import until
+from tests.servers.registry import Registry
 from tests.unit.debezium.change_events import event, tombstone
 
 ITEM = ("public", "item")
@@ -49,15 +51,16 @@ class Reader(Site):
         )
 
     def create(self, topic: str, partitions: int = 1, **settings: str) -> str:
-        """Creates a topic, and returns its name."""
+        """Creates a topic, waits until the broker names it to clients, and returns its name."""
         name = f"{self.prefix}.{topic}"
         new = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in settings.items()})
         admin = self.client.admin()
         for future in admin.create_topics([new]).values():
             future.result()
+        until(lambda: name in admin.topics(), f"the broker does not name the topic {name}")
         return name
 
-    def produce(self, *messages: Message, partition: int = 0) -> None:
+    def produce(self, *messages: SourceRecord, partition: int = 0) -> None:
         """Sends messages to their topics."""
         producer = Producer({"bootstrap.servers": self.client.bootstrap_servers})
         for message in messages:
@@ -85,7 +88,7 @@ def reader(broker: Broker, own_name: str, tmp_path: Path) -> Reader:
     return reader
 
 
-def created(number: int, **more: Any) -> Message:
+def created(number: int, **more: Any) -> SourceRecord:
     return event("c", ITEM, None, {"id": number, "status": f"s{number}"}, transaction=number, at=number, **more)
 
 
@@ -102,10 +105,25 @@ def rows(messages: Sequence[dict[str, Any]]) -> list[tuple[str, str, Any, Any]]:
     ]
 
 
+@pytest.fixture(params=["json", "avro"])
+def registry_of_events(request: pytest.FixtureRequest, starts_servers: None) -> Registry | None:
+    """The registry of the events' schemas; None if the events are JSON with schemas."""
+    registry: Registry | None = request.getfixturevalue("registry") if request.param == "avro" else None
+    return registry
+
+
 def test_a_changelog_by_way_of_topics_equals_the_direct_one(
-    database: str, broker: Broker, own_name: str, tmp_path: Path
+    database: str, broker: Broker, registry_of_events: Registry | None, own_name: str, tmp_path: Path
 ) -> None:
-    direct = KafkaSite(database, broker, tmp_path, tables={"item": 3, "sale": 1}, envelope="debezium", name=own_name)
+    direct = KafkaSite(
+        database,
+        broker,
+        tmp_path,
+        tables={"item": 3, "sale": 1},
+        registry=registry_of_events,
+        envelope="debezium",
+        name=own_name,
+    )
     for table in ("item", "sale"):
         direct.sql(
             f"CREATE TABLE {table} (id int PRIMARY KEY, name text, price numeric(8,2), at timestamptz, doc jsonb)",
@@ -119,7 +137,8 @@ def test_a_changelog_by_way_of_topics_equals_the_direct_one(
         f'[entities.{name}]\ntable = "public.{name}"\npartitions = {n}\n' for name, n in (("item", 3), ("sale", 1))
     )
     plain.configure(tables, path="plain")
-    reader.set_up(tables, include=[f"{own_name}.item", f"{own_name}.sale"])
+    topics = "" if registry_of_events is None else f'registry = "{registry_of_events.url}"\n'
+    reader.set_up(tables, include=[f"{own_name}.item", f"{own_name}.sale"], topics=topics)
     statements = [
         "UPDATE item SET name = 'x' || id WHERE id % 2 = 0",
         "UPDATE sale SET price = NULL WHERE id < 9",
@@ -195,7 +214,7 @@ def test_a_message_that_cannot_be_read_stops_the_service_until_it_is_accepted(re
     reader.produce(created(1))
     reader.produce(created(2), partition=1)
     reader.publish(2)
-    reader.produce(created(3), Message(topic="app.public.item", key=b"{}", value=b"not json"), created(4))
+    reader.produce(created(3), SourceRecord(topic="app.public.item", key=b"{}", value=b"not json"), created(4))
     reader.produce(created(5), created(6), partition=1)
     with reader.running() as service:
         error = service.ended()
@@ -364,6 +383,27 @@ def test_init_writes_a_configuration_from_topics(reader: Reader, capsys: pytest.
     text = reader.config.read_text("utf-8").replace("127.0.0.1:9464", "127.0.0.1:0")
     reader.config.write_text(text.replace("data/changelog", "log"), "utf-8")
     reader.publish(2)
+    assert "types = " not in text
     assert reader.refused("init", "--force", "--debezium", "nothing", *servers, code=2) == (
         "topics that match nothing have no event of a table; name other topics, or let Debezium publish an event"
     )
+
+
+def test_init_guesses_the_types_of_events_without_schemas(reader: Reader) -> None:
+    reader.create("public.item")
+    for number in (1, 2):
+        source = {"connector": "postgresql", "name": "app", "db": "shop", "schema": "public", "table": "item"}
+        value = {"op": "c", "before": None, "after": {"id": number, "price": 1.5}, "source": {**source, "ts_ms": 1}}
+        key, content = (json.dumps(part).encode() for part in ({"id": number}, value))
+        reader.produce(SourceRecord(topic="app.public.item", key=key, value=content))
+    reader.config.unlink()
+    servers = ["--debezium-servers", reader.client.bootstrap_servers]
+    assert reader.call("init", "--name", reader.name, "--debezium", f"{reader.prefix}.*", *servers)[0] == 0
+    text = reader.config.read_text("utf-8")
+    assert 'types = { "id" = "long", "price" = "double" }' in text
+    reader.config.write_text(text.replace("127.0.0.1:9464", "127.0.0.1:0").replace("data/changelog", "log"), "utf-8")
+    reader.publish(2)
+    assert [message["value"]["current"] for message in reader.messages("item")] == [
+        {"id": 1, "price": 1.5},
+        {"id": 2, "price": 1.5},
+    ]

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from tests.integration.kafka.site import Site
 from tests.patience import until
 from tests.proxy import Proxy
@@ -27,7 +27,7 @@ def _sites(database: str, proxy: Proxy, broker: Broker, folder: Path) -> tuple[S
 
 
 def test_changes_that_another_instance_published_are_not_a_gap(
-    server: Server, database: str, broker: Broker, tmp_path: Path
+    server: PostgresServer, database: str, broker: Broker, tmp_path: Path
 ) -> None:
     with psycopg.connect(database, autocommit=True) as sql, closing(Proxy("127.0.0.1", server.port)) as proxy:
         sql.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from changelog.connectors.servers.kafka import Broker
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.admin.signals import send
 from changelog.envelope.signal import Signal
 from tests.integration.kafka.site import Site
@@ -34,7 +34,7 @@ ROW = """
 
 
 @pytest.fixture
-def target(server: Server) -> Iterator[str]:
+def target(server: PostgresServer) -> Iterator[str]:
     """The connection string of the database that the sinks write to."""
     with fresh_database(server) as dsn:
         yield dsn

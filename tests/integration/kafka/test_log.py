@@ -140,6 +140,7 @@ def test_only_committed_messages_are_read(settings: KafkaSettings) -> None:
         log = opened(settings)
         records = [item for rows in log.read() for item in batch.records(rows)]
         assert sorted(commits(list(log.read()))) == list(range(1, 9))
+        assert commits(list(log.read(identifier="req-3"))) == [3]
     assert {item.place.key: item for item in records} == {item.place.key: item for item in stored}
 
 
@@ -198,6 +199,18 @@ def test_the_last_messages_are_the_newest_by_position(settings: KafkaSettings, l
         for commit in range(2, 31):
             store(sink, commit, change(commit, str(commit)))
     assert commits(list(opened(settings).follow(last=last, wait=once))) == list(range(max(31 - last, 1), 31))
+
+
+def test_the_recent_rows_are_the_newest_of_each_partition(settings: KafkaSettings) -> None:
+    with writing(settings, entity(partitions=1), entity("guest", partitions=1)) as sink:
+        store(sink, 1, change(1, "g", at=0, entity="guest"))
+        for commit in range(2, 31):
+            store(sink, commit, change(commit, str(commit), at=0))
+    recent = commits(list(opened(settings).recent(20)))
+    assert recent[0] == 1
+    assert recent[-1] == 30
+    assert 3 <= len(recent) <= 11  # the messages of each partition include markers of transactions
+    assert commits(list(opened(settings).recent(1000))) == list(range(1, 31))
 
 
 def test_the_last_messages_of_a_rare_key_are_searched_further_back(settings: KafkaSettings) -> None:

@@ -1,5 +1,7 @@
 """The first and last offsets of partitions, from a real broker."""
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
@@ -8,6 +10,7 @@ from changelog.connectors.kafka import offsets
 from changelog.connectors.kafka.client import Admin, Client
 from changelog.connectors.kafka.offsets import Part
 from changelog.connectors.servers.kafka import Broker
+from tests.patience import until
 
 PARTITIONS = 24
 
@@ -22,6 +25,7 @@ def parts(admin: Admin, own_name: str) -> list[Part]:
     """The partitions of a topic that has just been created. For a moment, they have no leader."""
     [created] = admin.create_topics([NewTopic(own_name, PARTITIONS, 1)]).values()
     created.result()
+    until(lambda: own_name in admin.topics(), f"the broker does not name the topic {own_name}")
     return [(own_name, number) for number in range(PARTITIONS)]
 
 
@@ -47,3 +51,26 @@ def test_an_open_transaction_is_after_the_end_that_readers_see(broker: Broker, a
     assert offsets.ends(admin, [part]) == {part: 2}  # the message and the marker of its commit
     assert offsets.written_ends(admin, [part]) == {part: 3}
     producer.abort_transaction()
+
+
+def test_offsets_are_asked_for_only_after_a_broker_has_answered(
+    broker: Broker, parts: list[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client without a connection would ask again only after 3 s."""
+    admin, requests = Client(bootstrap_servers=broker.bootstrap_servers).admin(), []
+
+    def record(name: str) -> None:
+        request = getattr(admin, name)
+
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            requests.append(name)
+            return request(*arguments, **named)
+
+        monkeypatch.setattr(admin, name, recorded)
+
+    record("list_topics")
+    record("list_offsets")
+    for _ in range(2):
+        assert offsets.ends(admin, parts[:1]) == {parts[0]: 0}
+    assert requests[0] == "list_topics"
+    assert set(requests[1:]) == {"list_offsets"}

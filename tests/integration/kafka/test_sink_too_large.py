@@ -91,7 +91,7 @@ def test_a_message_can_be_restored_from_the_dead_letter_topic(settings: KafkaSet
     with opened(settings) as app_sink:
         store(app_sink, 1, *large(1))
     parts = [
-        oversized.Message(
+        oversized.ProducerRecord(
             topic=message.topic() or "",
             partition=0,
             key=message.key() or b"",

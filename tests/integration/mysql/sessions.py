@@ -6,13 +6,13 @@ import pymysql
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 
 ENCODERS: Final[dict[Any, Any]] = {**encoders}
 """The converters for PyMySQL: they write values into statements. There are no decoders, so values arrive as bytes."""
 
 
-def session(server: Server, database: str) -> "pymysql.Connection[Cursor]":
+def session(server: MysqlServer, database: str) -> "pymysql.Connection[Cursor]":
     """Opens a session in autocommit mode. Texts are in UTF-8. If a value does not fit a column, the server stores the
     nearest value that fits.
     """

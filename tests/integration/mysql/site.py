@@ -8,7 +8,7 @@ from typing import Any
 
 from pymysql.cursors import DictCursor
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.site import Site
 
 HEAD = """
@@ -22,7 +22,7 @@ service = {{ listen = "127.0.0.1:0" }}
 class MysqlSite(Site):
     """A fresh database of a server, and in `folder` the configuration and the log of one service."""
 
-    def __init__(self, server: Server, database: str, folder: Path, *, snapshot_rows: int = 20) -> None:
+    def __init__(self, server: MysqlServer, database: str, folder: Path, *, snapshot_rows: int = 20) -> None:
         self.server, self.database = server, database
         self.dsn = self.url("root")
         self.name = database

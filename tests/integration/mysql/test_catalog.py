@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.catalog import read_tables
 from tests.integration.mysql.sessions import session
 from tests.servers.mysql import EVERY_VERSION
@@ -11,7 +11,7 @@ from tests.servers.mysql import EVERY_VERSION
 
 @EVERY_VERSION
 def test_a_table_that_is_renamed_while_it_is_looked_for_has_its_columns(
-    mysql_server: Server, mysql_database: str
+    mysql_server: MysqlServer, mysql_database: str
 ) -> None:
     with session(mysql_server, mysql_database) as other, other.cursor() as renaming:
         renaming.execute("CREATE TABLE item (id INT PRIMARY KEY, name TEXT)")
@@ -28,7 +28,7 @@ def test_a_table_that_is_renamed_while_it_is_looked_for_has_its_columns(
                 renaming.execute("RENAME TABLE away TO item")
             return rows
 
-        [table] = read_tables(query, named=(mysql_database, "item"))
+        [table] = read_tables(query, only=(mysql_database, "item"))
     assert renamed
     assert [column.name for column in table.columns] == ["id", "name"]
     assert table.primary_key == ("id",)

@@ -8,7 +8,7 @@ from random import Random
 
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.values.text.charsets import clean, to_utf8
 from changelog.connectors.sources.mysql.values.text.collations import charset_name
 from tests.integration.mysql.sessions import rows, session
@@ -33,7 +33,7 @@ ENCODINGS = {
 
 
 @EVERY_VERSION
-def test_every_collation_has_its_character_set(mysql_server: Server) -> None:
+def test_every_collation_has_its_character_set(mysql_server: MysqlServer) -> None:
     table = "COLLATIONS" if mysql_server.flavour == "mysql" else "COLLATION_CHARACTER_SET_APPLICABILITY"
     with session(mysql_server, "information_schema") as connection, connection.cursor() as cursor:
         listed = rows(cursor, f"SELECT ID, CHARACTER_SET_NAME FROM {table}")
@@ -85,7 +85,7 @@ def stored(cursor: Cursor, name: str, texts: Iterable[bytes]) -> dict[bytes, byt
 
 
 def test_every_text_is_converted_as_the_server_converts_it(
-    mysql_server: Server, mysql_database: str, seed: int
+    mysql_server: MysqlServer, mysql_database: str, seed: int
 ) -> None:
     random = Random(seed)
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:

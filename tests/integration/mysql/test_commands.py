@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from changelog.connectors import cli
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import EVERY_VERSION
 
@@ -39,7 +39,7 @@ def own_logs() -> Iterator[None]:
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InitSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InitSite:
     site = InitSite(mysql_server, mysql_database, tmp_path)
     site.sql(
         "CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(40))",
@@ -102,6 +102,11 @@ def test_the_printed_grants_are_enough(
 
 def test_an_event_trigger_is_refused(site: InitSite) -> None:
     assert "--event-trigger is for PostgreSQL" in site.refused("init", "--event-trigger", code=2)
+
+
+def test_triggers_that_stamp_are_refused(site: InitSite) -> None:
+    site.set_up()
+    assert "--stamps is for PostgreSQL" in site.refused("init", "--stamps", code=2)
 
 
 @EVERY_VERSION

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.mysql.site import MysqlSite
 
 SETUP = Path(__file__).parents[3] / "docs" / "compose"
@@ -15,7 +15,7 @@ PASSWORD = "changelog"
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> Iterator[MysqlSite]:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> Iterator[MysqlSite]:
     """A database in which the script has run. The account gets a unique name, because other tests use the same
     server.
     """

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.events import (
     Event,
@@ -12,7 +12,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     Heartbeat,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     TableMap,
 )
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
@@ -32,7 +32,7 @@ def decoded(contents: Sequence[bytes]) -> Iterator[Event]:
         for event in reader.read(content):
             if isinstance(event, TableMap):
                 table_maps[event.table_id] = event
-            elif isinstance(event, Rows):
+            elif isinstance(event, RowsEvent):
                 assert all(old or new for old, new in images(table_maps[event.table_id], event))
             yield event
 
@@ -43,7 +43,7 @@ def run_all(cursor: Cursor, statements: Sequence[str]) -> None:
 
 
 @EVERY_VERSION
-def test_every_byte_of_the_log_is_decoded(mysql_server: Server, mysql_database: str) -> None:
+def test_every_byte_of_the_log_is_decoded(mysql_server: MysqlServer, mysql_database: str) -> None:
     every = statements(mysql_server.flavour, version_of(mysql_server))
     contents = logged(mysql_server, mysql_database, lambda cursor: run_all(cursor, every))
     events = list(decoded(contents))
@@ -53,7 +53,7 @@ def test_every_byte_of_the_log_is_decoded(mysql_server: Server, mysql_database: 
 
 @EVERY_VERSION
 def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
-    mysql_server: Server, mysql_database: str
+    mysql_server: MysqlServer, mysql_database: str
 ) -> None:
     """The log lists signs only for numbers and collations only for texts, without the names of these columns. So the
     decoder must know which columns are in each list.
@@ -78,7 +78,9 @@ def test_a_column_has_its_sign_and_collation_after_a_column_of_any_type(
 
 
 @EVERY_VERSION
-def test_a_replica_receives_the_events_of_a_file_and_then_heartbeats(mysql_server: Server, mysql_database: str) -> None:
+def test_a_replica_receives_the_events_of_a_file_and_then_heartbeats(
+    mysql_server: MysqlServer, mysql_database: str
+) -> None:
     with mysql_server.connect(mysql_database) as connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
         cursor.execute("SHOW BINARY LOGS")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
 from tests.patience import PATIENCE_S
@@ -28,8 +28,8 @@ table = "shop.item"
 class Pair:
     """A primary and its replica. `site` has the primary's database."""
 
-    primary: Server
-    replica: Server
+    primary: MysqlServer
+    replica: MysqlServer
     site: MysqlSite
 
     def promote(self) -> MysqlSite:
@@ -54,7 +54,7 @@ class Pair:
             return None
 
 
-def one(server: Server, query: str) -> object:
+def one(server: MysqlServer, query: str) -> object:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(query)
         return cursor.fetchone()

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from changelog.connectors import config
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sinks.files.log import read_log
 from changelog.connectors.sources import Database
 from changelog.connectors.sources.fences import Fence, NoFenceError, Pages
@@ -39,7 +39,7 @@ table = "{database}.account"
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql(
         *TABLE,

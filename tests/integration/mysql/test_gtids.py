@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.events import PreviousGtids
 from changelog.connectors.sources.mysql.values.positions.gtid_encoding import decode_gtids, encode_gtids
@@ -17,7 +17,7 @@ from tests.servers.mysql import mysql_server
 UUIDS = [f"{digit * 8}-71ca-11e1-9e33-c80aa9429562" for digit in "a1f"]
 
 
-def asked(server: Server, *statements: str) -> str:
+def asked(server: MysqlServer, *statements: str) -> str:
     """Executes statements in one session, and returns the value that the last statement selects."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
@@ -33,7 +33,7 @@ def drawn(random: Random) -> str:
     return ",".join(f"{uuid}:{first}-{last}" for uuid, first, last in spans)
 
 
-def test_sets_agree_with_the_functions_of_mysql(mysql: Server, seed: int) -> None:
+def test_sets_agree_with_the_functions_of_mysql(mysql: MysqlServer, seed: int) -> None:
     random = Random(seed)
     with mysql.connect() as connection, connection.cursor() as cursor:
         for _ in range(200):
@@ -73,13 +73,13 @@ def previous_gtids(packets: Sequence[bytes]) -> list[bytes]:
 
 
 @pytest.fixture
-def loose_mariadb(starts_servers: None) -> Iterator[Server]:
+def loose_mariadb(starts_servers: None) -> Iterator[MysqlServer]:
     """A MariaDB that accepts sequence numbers in any order."""
     with mysql_server("mariadb", {"gtid_strict_mode": "OFF"}) as server:
         yield server
 
 
-def test_a_position_follows_mariadb(loose_mariadb: Server, seed: int) -> None:
+def test_a_position_follows_mariadb(loose_mariadb: MysqlServer, seed: int) -> None:
     random = Random(seed)
     asked(loose_mariadb, "CREATE DATABASE test", "CREATE TABLE test.t (a INT)", "SELECT 1")
     start = position = GtidPosition.parse(asked(loose_mariadb, "SELECT @@gtid_binlog_pos"))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
-from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent, TableMap
 from changelog.connectors.sources.mysql.decode.rows.row_images import PartialJson, RawValue, images
 from changelog.connectors.sources.mysql.values.documents.json_diff import apply_diffs
 from changelog.connectors.sources.mysql.values.documents.json_text import json_text
@@ -70,7 +70,7 @@ def stored(cursor: Cursor) -> str:
     return str(row[0])
 
 
-def texts(server: Server, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
+def texts(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Iterator[tuple[str, bool]]:
     """Runs statements. For each row of table `t` that the server logged, yields the row's new document.
 
     Also yields whether the server logged only the differences from the old document (a partial update).
@@ -80,7 +80,7 @@ def texts(server: Server, database: str, run: Callable[[Cursor], object]) -> Ite
     for event in (event for packet in logged(server, database, run) for event in reader.read(packet)):
         if isinstance(event, TableMap):
             table_map = event
-        elif isinstance(event, Rows) and table_map is not None and table_map.table == "t":
+        elif isinstance(event, RowsEvent) and table_map is not None and table_map.table == "t":
             for old, new in images(table_map, event):
                 assert new is not None
                 yield new_text(old[0] if old else None, new[0]), isinstance(new[0], PartialJson)
@@ -95,12 +95,12 @@ def new_text(old: RawValue, new: RawValue) -> str:
 
 
 @pytest.fixture
-def database(mysql: Server) -> Iterator[str]:
+def database(mysql: MysqlServer) -> Iterator[str]:
     with fresh_mysql_database(mysql) as name:
         yield name
 
 
-def test_documents_are_what_the_server_prints(mysql: Server, database: str, seed: int) -> None:
+def test_documents_are_what_the_server_prints(mysql: MysqlServer, database: str, seed: int) -> None:
     random = Random(seed)
     printed: list[str] = []
 
@@ -127,7 +127,7 @@ OPAQUE = [
 """Expressions of types that JSON lacks. A document stores such a value with its SQL type, or converts it to JSON."""
 
 
-def test_values_of_other_types_are_what_the_server_prints(mysql: Server, database: str) -> None:
+def test_values_of_other_types_are_what_the_server_prints(mysql: MysqlServer, database: str) -> None:
     printed: list[str] = []
 
     def run(cursor: Cursor) -> None:
@@ -182,7 +182,7 @@ def change(cursor: Cursor, random: Random) -> bool:
     return bool(cursor.execute(f"UPDATE t SET doc = {expression}", (path,)))
 
 
-def test_partial_updates_give_what_the_server_stores(mysql: Server, database: str, seed: int) -> None:
+def test_partial_updates_give_what_the_server_stores(mysql: MysqlServer, database: str, seed: int) -> None:
     random = Random(seed)
     printed: list[str] = []
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from changelog.connectors.capture.rows.row_records import Origin
-from changelog.connectors.capture.tables.key_lookup import Keys
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.columns import ColumnCatalog
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.settings import Settings
@@ -103,7 +103,7 @@ def composite(seed: int) -> list[str]:
     return [f"({number}, '{name}', '{day}', 1)" for number, name, day in keys]
 
 
-def tables_of(server: Server) -> dict[str, tuple[str, list[str]]]:
+def tables_of(server: MysqlServer) -> dict[str, tuple[str, list[str]]]:
     """For each table, returns the declaration of its key and the values of the key."""
     version = "_v7" if version_of(server) >= (11, 7) else ""
     uuids = {"UUID": [f"UUID{version}()"] * 20} if server.flavour == "mariadb" else {}
@@ -120,7 +120,7 @@ def fill(site: MysqlSite, name: str, columns: str, rows: list[str]) -> None:
 
 @on_versions("mariadb", "mysql", "mariadb-11.8")
 def test_rows_are_read_by_keys_of_each_type(
-    mysql_server: Server, mysql_database: str, tmp_path: Path, seed: int
+    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, seed: int
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path, snapshot_rows=4)
     tables = {
@@ -172,13 +172,13 @@ def lookup(site: MysqlSite, table: str, requested: Sequence[str]) -> tuple[set[s
     with settings.connect_reading(settings.stopping) as connection:
         bound = read_table(ColumnCatalog.of(connection.query, connection.flavour), Binder(hmac_key=b""), entity)
         present = bound.rows(connection, origin, "TRUE", read_at=0).keys.to_pylist()
-        rows = read_keys(connection, origin, bound, Keys(keys=(*requested, *present)), read_at=0)
+        rows = read_keys(connection, origin, bound, LookupKeys(keys=(*requested, *present)), read_at=0)
     return set(present), rows.gone.to_pylist()
 
 
 @EVERY_VERSION
 def test_keys_of_any_form_and_length_are_looked_up_in_every_type(
-    mysql_server: Server, mysql_database: str, tmp_path: Path, seed: int
+    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, seed: int
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     tables = tables_of(mysql_server) | {
@@ -198,7 +198,7 @@ def test_keys_of_any_form_and_length_are_looked_up_in_every_type(
 @on_versions("mariadb", "mysql")
 @pytest.mark.parametrize("declared", ["ENUM({})", "BIGINT"])
 def test_keys_of_a_table_that_is_larger_than_a_chunk_are_looked_up(
-    mysql_server: Server, mysql_database: str, tmp_path: Path, declared: str, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path, declared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path, snapshot_rows=10)
     keys = [str(number) for number in range(200)]
@@ -217,7 +217,7 @@ def test_keys_of_a_table_that_is_larger_than_a_chunk_are_looked_up(
 
 @on_versions("mariadb")
 def test_a_key_of_a_type_whose_rows_cannot_be_found_is_refused(
-    mysql_server: Server, mysql_database: str, tmp_path: Path
+    mysql_server: MysqlServer, mysql_database: str, tmp_path: Path
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql("CREATE TABLE item (k JSON NOT NULL, UNIQUE (k))")

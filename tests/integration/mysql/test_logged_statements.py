@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import fresh_mysql_database
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     return MysqlSite(mysql_server, mysql_database, tmp_path)
 
 
@@ -32,7 +32,7 @@ def test_a_name_in_the_character_set_of_the_session(site: MysqlSite, charset: st
     assert [op for op, _ in site.ops("item")] == ["read", "truncate", "create"]
 
 
-def test_an_alter_of_two_phases_takes_effect_once(mariadb: Server, tmp_path: Path) -> None:
+def test_an_alter_of_two_phases_takes_effect_once(mariadb: MysqlServer, tmp_path: Path) -> None:
     with fresh_mysql_database(mariadb) as database:
         rename_in_two_phases(MysqlSite(mariadb, database, tmp_path))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import on_versions
 
@@ -12,7 +12,7 @@ ENTITY = '[entities.item]\ntable = "item"\n'
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.configure(ENTITY)
     return site

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from changelog.connectors.servers.certificates import write_certificates
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
 from tests.servers.mysql import EVERY_VERSION, FLAVOURS, fresh_mysql_database
@@ -18,7 +18,7 @@ ENTITY = '[entities.item]\ntable = "item"\n'
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1), (2, 2)")
     site.configure(ENTITY)
@@ -190,7 +190,7 @@ def test_a_statement_that_is_not_logged_as_rows_can_be_skipped(site: MysqlSite) 
     skip_the_stop(site, *statements, problem="the log has")
 
 
-def test_a_rollback_in_the_log_can_be_skipped(mariadb: Server, tmp_path: Path) -> None:
+def test_a_rollback_in_the_log_can_be_skipped(mariadb: MysqlServer, tmp_path: Path) -> None:
     """MariaDB logs a transaction that was rolled back, if it also wrote to a table of MyISAM."""
     with fresh_mysql_database(mariadb) as database:
         site = MysqlSite(mariadb, database, tmp_path)

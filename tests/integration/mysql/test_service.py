@@ -8,7 +8,7 @@ import pytest
 
 from changelog.connectors import config, gaps
 from changelog.connectors.failpoints import nowhere
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.envelope.errors import Kind
 from tests.integration.mysql.site import MysqlSite
 from tests.patience import until
@@ -21,7 +21,7 @@ table = "{database}.item"
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     """A table of 50 rows, and the configuration of a service that reads it in chunks of 20."""
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     values = ", ".join(f"({number}, 'item {number}', {number})" for number in range(1, 51))
@@ -85,7 +85,7 @@ def test_a_checkpoint_does_not_grow_with_each_start(site: MysqlSite) -> None:
         assert site.checkpoint.source["declared"] == {"item": {"name": ""}}
 
 
-def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: Server, tmp_path: Path) -> None:
+def test_a_restarted_service_knows_types_that_the_catalogue_no_longer_has(mariadb: MysqlServer, tmp_path: Path) -> None:
     """MariaDB logs a uuid like a binary(16). When row 4 is published, the column in the catalogue is also a
     binary(16).
     """
@@ -292,7 +292,7 @@ def is_lost(site: MysqlSite, capsys: pytest.CaptureFixture[str]) -> bool:
 
 
 def test_purged_log_is_a_gap_that_can_be_crossed(
-    tmp_path: Path, mysql_server: Server, mysql_database: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, mysql_server: MysqlServer, mysql_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql("CREATE TABLE item (id INT PRIMARY KEY, amount INT)", "INSERT INTO item VALUES (1, 1), (2, 2)")

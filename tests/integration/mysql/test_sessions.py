@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from changelog.connectors import config
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
-from changelog.connectors.sources.mysql.session.packets import Patience
+from changelog.connectors.sources.mysql.session.packets import PacketPatience
 from changelog.connectors.sources.mysql.session.results import read_text_rows
 from changelog.connectors.sources.mysql.settings import Settings
 from changelog.connectors.sources.mysql.snapshot import cut
@@ -29,7 +29,7 @@ NUMBERS = "WITH RECURSIVE n AS (SELECT 0 AS n UNION ALL SELECT n + 1 FROM n WHER
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     return MysqlSite(mysql_server, mysql_database, tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_a_lost_host_does_not_keep_writers_stopped(site: MysqlSite, monkeypatch:
 
 
 def test_a_read_without_an_answer_is_reported(site: MysqlSite) -> None:
-    patience = Patience(silence_s=0.3)
+    patience = PacketPatience(silence_s=0.3)
     with Connection(Address.parse(site.dsn), patience=patience) as reading:
         with pytest.raises(ChangelogError, match=r"reading a table: .*no answer for 0\.3 s") as raised:
             read_text_rows(reading, "SELECT SLEEP(60)", bytes_max=100)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from changelog.connectors.findings import Finding
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.check import server
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.envelope.errors import Kind
@@ -32,7 +32,7 @@ path = "state"
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql(f"CREATE TABLE item {COLUMNS}", f"CREATE TABLE twin {COLUMNS}")
     site.configure(ENTITIES.format(database=mysql_database))

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from tests.integration.mysql.site import MysqlSite
 
 TILL = "/*serviceName='till',apiVersion='v2',identifier='%C3%A4%2A%2F'*/"
 
 
 @pytest.fixture
-def site(mysql_server: Server, mysql_database: str, tmp_path: Path) -> MysqlSite:
+def site(mysql_server: MysqlServer, mysql_database: str, tmp_path: Path) -> MysqlSite:
     site = MysqlSite(mysql_server, mysql_database, tmp_path)
     site.sql(
         "CREATE TABLE item (id INT PRIMARY KEY, amount INT)",

@@ -4,7 +4,7 @@ did.
 
 from collections.abc import Iterator, Sequence
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.events import Query, XaId
 from changelog.connectors.sources.mysql.decode.statements.effects import (
@@ -17,8 +17,8 @@ from changelog.connectors.sources.mysql.decode.statements.effects import (
     PartitionExchanged,
     PartitionTruncated,
     Renamed,
-    Replaced,
     TableName,
+    TablespaceReplaced,
     Transactional,
     Truncated,
     Verb,
@@ -49,7 +49,7 @@ def queries(packets: Sequence[bytes]) -> Iterator[list[Effect]]:
                 )
 
 
-def compare(server: Server, database: str, cases: Sequence[tuple[str | bytes, list[Effect]]]) -> None:
+def compare(server: MysqlServer, database: str, cases: Sequence[tuple[str | bytes, list[Effect]]]) -> None:
     """Executes the statements of `cases`, and compares the effects of the logged statements with those in `cases`.
 
     The BEGIN that the server logs before changes of rows is ignored.
@@ -65,7 +65,7 @@ def compare(server: Server, database: str, cases: Sequence[tuple[str | bytes, li
     assert effects_of_log == [expected for _, expected in cases if expected]
 
 
-def test_statements_on_tables(mysql_server: Server, mysql_database: str) -> None:
+def test_statements_on_tables(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u, v, copy = (TableName(mysql_database, name) for name in ("t", "größe", "v w", "copy"))
     needless: list[Effect] = [Created(table=copy, if_missing=True)] if mysql_server.flavour == "mysql" else []
     with fresh_mysql_database(mysql_server) as other:
@@ -98,7 +98,7 @@ def test_statements_on_tables(mysql_server: Server, mysql_database: str) -> None
             ("DROP INDEX k ON t", [Altered(table=t)]),
             (f"RENAME TABLE t TO {other}.t, `v w` TO t", [Renamed(table=t, new=moved), Renamed(table=v, new=t)]),
             (f"TRUNCATE {other}.t", [Truncated(table=moved)]),
-            ("ALTER TABLE t DISCARD TABLESPACE", [Altered(table=t), Replaced(table=t)]),
+            ("ALTER TABLE t DISCARD TABLESPACE", [Altered(table=t), TablespaceReplaced(table=t)]),
             (f"DROP TABLE IF EXISTS t, {other}.t", [Dropped(table=t), Dropped(table=moved)]),
             ("CREATE TABLE copy (a INT)", [Created(table=copy)]),
             ("CREATE TABLE IF NOT EXISTS copy (b INT)", needless),
@@ -116,7 +116,7 @@ def test_statements_on_tables(mysql_server: Server, mysql_database: str) -> None
         compare(mysql_server, mysql_database, cases)
 
 
-def test_statements_in_other_character_sets(mysql_server: Server, mysql_database: str) -> None:
+def test_statements_in_other_character_sets(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u = (TableName(mysql_database, name) for name in ("größe", "表"))
     cases: list[tuple[str | bytes, list[Effect]]] = [
         ("SET NAMES latin1", []),
@@ -129,7 +129,7 @@ def test_statements_in_other_character_sets(mysql_server: Server, mysql_database
     compare(mysql_server, mysql_database, cases)
 
 
-def test_statements_of_mariadb(mariadb: Server) -> None:
+def test_statements_of_mariadb(mariadb: MysqlServer) -> None:
     with fresh_mysql_database(mariadb) as database:
         t, u = (TableName(database, name) for name in ("t", "u"))
         cases: list[tuple[str | bytes, list[Effect]]] = [
@@ -151,7 +151,7 @@ def test_statements_of_mariadb(mariadb: Server) -> None:
         compare(mariadb, database, cases)
 
 
-def test_rows_in_statement_format(mysql_server: Server, mysql_database: str) -> None:
+def test_rows_in_statement_format(mysql_server: MysqlServer, mysql_database: str) -> None:
     t, u = (TableName(mysql_database, name) for name in ("t", "u"))
 
     def run(cursor: Cursor) -> None:
@@ -177,7 +177,7 @@ def test_rows_in_statement_format(mysql_server: Server, mysql_database: str) -> 
     assert changed[5:] == [None]
 
 
-def test_steps_of_transactions(mysql_server: Server, mysql_database: str) -> None:
+def test_steps_of_transactions(mysql_server: MysqlServer, mysql_database: str) -> None:
     xa_id = XaId(format_id=7, gtrid=f"it's {mysql_database}".encode(), bqual=b"\xff")
 
     is_mysql = mysql_server.flavour == "mysql"  # MySQL refuses a transaction that changes both kinds of tables

@@ -14,14 +14,14 @@ from typing import Any
 
 from pymysql.cursors import Cursor
 
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from changelog.connectors.sources.mysql.admin.catalog import read_tables
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
-from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent, TableMap
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from changelog.connectors.sources.mysql.session.flavour import Flavour as SourceFlavour
 from changelog.connectors.sources.mysql.values.catalog_columns import COLLATIONS, FIELDS, CatalogColumn, column_of
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.printed import printer_for
 from changelog.connectors.sources.mysql.values.selected import SETTINGS, selected
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
@@ -44,22 +44,22 @@ class Table:
     query returns for each value.
     """
 
-    in_log: Column
-    in_catalog: Column
+    in_log: LogColumn
+    in_catalog: LogColumn
     log: Sequence[bytes]
     printed: Sequence[bytes]
     query: Sequence[bytes]
 
 
-def logged_values(packets: Sequence[bytes], schema: str) -> dict[str, tuple[Column, list[bytes]]]:
+def logged_values(packets: Sequence[bytes], schema: str) -> dict[str, tuple[LogColumn, list[bytes]]]:
     """For each table of a database, returns its column and the values that were inserted. Each table has one column."""
     reader, tables = EventReader(), dict[int, TableMap]()
-    result: dict[str, tuple[Column, list[bytes]]] = {}
+    result: dict[str, tuple[LogColumn, list[bytes]]] = {}
     for packet in packets:
         for event in reader.read(packet):
             if isinstance(event, TableMap):
                 tables[event.table_id] = event
-            elif isinstance(event, Rows) and tables[event.table_id].schema == schema:
+            elif isinstance(event, RowsEvent) and tables[event.table_id].schema == schema:
                 table = tables[event.table_id]
                 assert table.columns is not None
                 (column,) = table.columns
@@ -71,7 +71,7 @@ def logged_values(packets: Sequence[bytes], schema: str) -> dict[str, tuple[Colu
     return result
 
 
-def catalog_columns(server: Server, schema: str) -> dict[str, Column]:
+def catalog_columns(server: MysqlServer, schema: str) -> dict[str, LogColumn]:
     """For each table of a database, returns its column as the catalogue describes it."""
     with server.connect() as connection, connection.cursor() as cursor:
 
@@ -90,7 +90,7 @@ def catalog_columns(server: Server, schema: str) -> dict[str, Column]:
     }
 
 
-def queried(cursor: Cursor, table: str, column: Column) -> list[bytes]:
+def queried(cursor: Cursor, table: str, column: LogColumn) -> list[bytes]:
     """Returns the printed texts of all values. InnoDB returns the values in the order of insertion."""
     of = selected(column)
     return [of.convert(value) if of.convert else value for (value,) in rows(cursor, f"SELECT {of.sql} FROM `{table}`")]
@@ -100,7 +100,7 @@ def insert(cursor: Cursor, table: str, expressions: Sequence[str]) -> None:
     cursor.execute(f"INSERT INTO `{table}` VALUES {','.join(f'({expression})' for expression in expressions)}")
 
 
-def read_back(server: Server, cursor: Cursor, schema: str, packets: Sequence[bytes]) -> dict[str, Table]:
+def read_back(server: MysqlServer, cursor: Cursor, schema: str, packets: Sequence[bytes]) -> dict[str, Table]:
     """Reads all tables that the packets insert into, from the log and by queries."""
     columns = catalog_columns(server, schema)
     result = {}
@@ -130,7 +130,7 @@ def check(table: Table, definition: str) -> None:
     assert not wrong, f"{definition}: {wrong[:5]}"
 
 
-def expression(column: Column, text: bytes) -> str:
+def expression(column: LogColumn, text: bytes) -> str:
     """Returns the SQL of a published value."""
     codec = codec_for(column)
     token = codec.to_json(text).decode()
@@ -158,7 +158,9 @@ def expression(column: Column, text: bytes) -> str:
     return f"CONVERT(x'{value.encode().hex()}' USING utf8mb4)"
 
 
-def run(server: Server, schema: str, all_types: Sequence[Typed], random: Random) -> Iterator[tuple[str, Table, Table]]:
+def run(
+    server: MysqlServer, schema: str, all_types: Sequence[Typed], random: Random
+) -> Iterator[tuple[str, Table, Table]]:
     """Inserts random values of each type into a table, and then their JSON into a second one.
 
     Yields the definition of each type, and both tables.
@@ -186,7 +188,7 @@ def run(server: Server, schema: str, all_types: Sequence[Typed], random: Random)
         yield typed.definition, first[f"first_{number}"], second[f"second_{number}"]
 
 
-def has_text(column: Column) -> bool:
+def has_text(column: LogColumn) -> bool:
     """Whether a column has a character set. If a value of such a column is written back, its text stays the same, but
     its bytes may differ.
 
@@ -218,7 +220,7 @@ def check_results(results: Iterable[tuple[str, Table, Table]], *, zero: bytes = 
 
 
 @EVERY_VERSION
-def test_all_types(mysql_server: Server, mysql_database: str, seed: int) -> None:
+def test_all_types(mysql_server: MysqlServer, mysql_database: str, seed: int) -> None:
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
         listed = rows(cursor, "SELECT CHARACTER_SET_NAME FROM information_schema.CHARACTER_SETS")
         charsets = sorted(name.decode() for (name,) in listed if name != b"binary")
@@ -235,7 +237,7 @@ def test_all_types(mysql_server: Server, mysql_database: str, seed: int) -> None
     assert of_server <= of_test
 
 
-def test_settings_of_the_server_do_not_change_values(mysql_server: Server, mysql_database: str) -> None:
+def test_settings_of_the_server_do_not_change_values(mysql_server: MysqlServer, mysql_database: str) -> None:
     definitions = {"c": "CHAR(5) CHARACTER SET utf8mb4", "t": "TIMESTAMP(1) NULL", "b": "CHAR(2) CHARACTER SET latin1"}
     with session(mysql_server, mysql_database) as connection, connection.cursor() as cursor:
         for name, definition in definitions.items():
@@ -255,7 +257,7 @@ def test_settings_of_the_server_do_not_change_values(mysql_server: Server, mysql
         assert queried(cursor, "b", columns["b"]) == ["ä".encode(), b"b"]
 
 
-def test_the_older_layouts_of_times(mariadb: Server, seed: int) -> None:
+def test_the_older_layouts_of_times(mariadb: MysqlServer, seed: int) -> None:
     with fresh_mysql_database(mariadb) as schema, mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
         try:
@@ -266,7 +268,7 @@ def test_the_older_layouts_of_times(mariadb: Server, seed: int) -> None:
     check_results(results)
 
 
-def test_the_remedy_for_older_layouts_whose_size_is_not_in_the_log(mariadb: Server) -> None:
+def test_the_remedy_for_older_layouts_whose_size_is_not_in_the_log(mariadb: MysqlServer) -> None:
     with fresh_mysql_database(mariadb) as schema, mariadb.connect(schema) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
         try:

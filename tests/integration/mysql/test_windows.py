@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from changelog.connectors.servers.mysql import Server
+from changelog.connectors.servers.mysql import MysqlServer
 from changelog.connectors.sources.mysql.admin.server_log import log_end
 from changelog.connectors.sources.mysql.session.address import Address
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot import chunk_reader
-from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from tests.campaigns._pieces import run
 from tests.campaigns.mysql_windows import SETUPS, campaign, read_once
@@ -29,13 +29,13 @@ def test_chunks_under_writers_have_the_rows_of_their_place(seed: int) -> None:
 
 @pytest.mark.campaign
 def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
-    mysql_server: Server, seed: int, monkeypatch: pytest.MonkeyPatch
+    mysql_server: MysqlServer, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this test, the reader claims that its snapshots see all changes. So it does not leave out the rows that
     changed later.
     """
 
-    def see_everything(reading: Connection, _asking: Connection, _delivered: Delivered) -> PlaceSnapshot:
+    def see_everything(reading: Connection, _asking: Connection, _delivered: Deliveries) -> PlaceSnapshot:
         reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         return PlaceSnapshot(end=END)
 
@@ -46,7 +46,7 @@ def test_the_judge_finds_rows_that_were_changed_while_they_were_read(
 
 @on_versions("mariadb", "mariadb-10.11", "mariadb-11.8")
 def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
-    mysql_server: Server, mysql_database: str
+    mysql_server: MysqlServer, mysql_database: str
 ) -> None:
     """MariaDB's snapshots end at the last commit, but the log may be longer: in this test by 40 bytes, as after a
     checkpoint of the server.
@@ -59,10 +59,10 @@ def test_an_idle_server_whose_log_ends_with_an_event_of_its_own_is_read(
         reading.execute("CREATE TABLE item (id INT PRIMARY KEY)")
         end = log_end(asking.query, asking.version)
         begun = end.coordinate + 40
-        snapshot = chunk_reader.take_snapshot(reading, asking, Delivered(end.gtids, begun))
+        snapshot = chunk_reader.take_snapshot(reading, asking, Deliveries(end.gtids, begun))
         assert snapshot.unseen_before(begun) == ()
         reading.execute("ROLLBACK")
         [(gtid,)] = reading.query("SELECT @@gtid_binlog_pos")
         later = re.sub(r"(\d+)$", lambda match: str(int(match[1]) + 1), str(gtid))
-        lacking = Delivered(parse_gtids(asking.flavour, later), begun)
+        lacking = Deliveries(parse_gtids(asking.flavour, later), begun)
         assert chunk_reader.take_snapshot(reading, asking, lacking).unseen_before(begun) == (begun - 1,)

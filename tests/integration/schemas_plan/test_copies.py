@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from changelog.connectors.servers.postgres import Server
+from changelog.connectors.servers.postgres import PostgresServer
 from changelog.connectors.sources.postgres.admin.catalog import Table, read_tables
 from changelog.connectors.sources.postgres.migration.recreate import Definition, definitions, recreate
 from changelog.connectors.sources.postgres.session.connection import connect
@@ -90,7 +90,7 @@ CREATE PUBLICATION p FOR TABLE ONLY t WHERE (id > 0 AND v <> 'x%s'), part WITH (
 
 @pytest.mark.parametrize("version", ["server", "server_15"])
 def test_a_copy_has_the_same_objects_as_the_database(
-    version: str, request: pytest.FixtureRequest, server: Server
+    version: str, request: pytest.FixtureRequest, server: PostgresServer
 ) -> None:
     with fresh_database(request.getfixturevalue(version)) as live, fresh_database(server) as copy:
         with psycopg.connect(live, autocommit=True) as connection:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from changelog.connectors.servers.postgres import Server, temporary_server
+from changelog.connectors.servers.postgres import PostgresServer, temporary_server
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.integration.stream.streams import ask, connected, execute, stream, take_until, wait_for
@@ -111,7 +111,7 @@ def test_a_slot_cannot_be_created_without_wal_level_logical() -> None:
 
 
 @pytest.fixture(scope="module", params=["18", "15"])
-def strict_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[Server]:
+def strict_server(request: pytest.FixtureRequest, starts_servers: None) -> Iterator[PostgresServer]:
     """A server that requires a password from the role `reader` (scram), and admits only the roles `reader`, `postgres`
     and `plain`.
     """
@@ -136,7 +136,7 @@ def _write(path: Path, text: str) -> None:
         ({"user": "plain"}, "replication|permission denied"),
     ],
 )
-def test_roles_that_are_not_admitted(strict_server: Server, change: dict[str, str], message: str) -> None:
+def test_roles_that_are_not_admitted(strict_server: PostgresServer, change: dict[str, str], message: str) -> None:
     with pytest.raises(ChangelogError, match=message) as raised:
         ReplicationConnection.connect(make_conninfo(strict_server.dsn(), **change))
     assert raised.value.kind is Kind.ACCESS
@@ -144,12 +144,12 @@ def test_roles_that_are_not_admitted(strict_server: Server, change: dict[str, st
     assert "secret" not in str(raised.value)
 
 
-def test_a_role_that_is_admitted(strict_server: Server) -> None:
+def test_a_role_that_is_admitted(strict_server: PostgresServer) -> None:
     with connected(make_conninfo(strict_server.dsn(), user="reader", password="right")) as connection:
         assert connection.identify_system().timeline == 1
 
 
-def test_a_database_that_does_not_exist(server: Server) -> None:
+def test_a_database_that_does_not_exist(server: PostgresServer) -> None:
     with pytest.raises(ChangelogError, match="does not exist") as raised:
         ReplicationConnection.connect(server.dsn("nowhere"))
     assert raised.value.kind is Kind.PRECONDITION

@@ -147,7 +147,7 @@ def test_a_changelog_is_resumed_with_the_present_entities_and_settings(joined: b
         settings={"guest": 1},
         source={"oid": 5},
         joined=joined,
-        held=lambda: {"guest"},
+        held_entities=lambda: {"guest"},
     )
     assert (checkpoint.position, checkpoint.partial, checkpoint.decisions) == (None, True, stored.decisions)
     assert (checkpoint.through, checkpoint.epoch, checkpoint.source) == (commit_text(300), 2, {"oid": 5})
@@ -166,7 +166,7 @@ def test_an_entity_that_is_configured_again_is_read_and_swept() -> None:
         settings={"order": 1, "guest": 1, "ticket": 1},
         source={},
         joined=True,
-        held=lambda: {"order", "guest", "gone"},
+        held_entities=lambda: {"order", "guest", "gone"},
     )
     [(name, repair)] = checkpoint.repairs["open"].items()
     assert (name, repair["start"]) == ("guest", str(checkpoint.complete_before))
@@ -176,7 +176,7 @@ def test_an_entity_that_is_configured_again_is_read_and_swept() -> None:
 
 def test_a_new_changelog_reads_every_table() -> None:
     checkpoint = resumed(
-        None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False, held=set
+        None, [entity()], through=commit_text(3), epoch=1, settings={}, source={}, joined=False, held_entities=set
     )
     assert checkpoint == Checkpoint(
         position=None, through=commit_text(3), epoch=1, windows={"order": {"complete": False}}

@@ -9,7 +9,7 @@ import pytest
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, timestamp, timestamptz
 from changelog.connectors.capture.rows.json_columns import Template
-from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.capture.rows.text_columns import TextColumns
 from changelog.connectors.sources.postgres.decode.binder import Binder
 from changelog.envelope.columnar.splice import INLINE
 from changelog.envelope.model import Op
@@ -21,7 +21,7 @@ def test_a_selection_of_rows_keeps_their_keys_and_states() -> None:
     binding = Binder(resolve=TYPES.__getitem__, hmac_key=b"").bind(entity(), relation(), crossing=False)
     data = b"123abc" + bytes(INLINE)
     starts = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
-    columns = Columns(starts=starts, lengths=np.ones_like(starts), null=np.zeros_like(starts, bool))
+    columns = TextColumns(starts=starts, lengths=np.ones_like(starts), null=np.zeros_like(starts, bool))
     all_rows = np.ones(3, bool)
     texts = Template(binding).texts(Op.UPDATE, data, np.frombuffer(data, np.uint8), columns, columns, all_rows)
     assert texts.original is not None
@@ -60,7 +60,7 @@ def test_timestamps_equal_the_texts_of_their_codec(zone: str) -> None:
     data = joined + b"7" + bytes(INLINE)
     lengths = np.array([[1] * len(texts), list(map(len, texts))], np.int32)
     starts = np.array([[len(joined)] * len(texts), np.cumsum(lengths[1]) - lengths[1]], np.int32)
-    columns = Columns(starts=starts, lengths=lengths, null=np.zeros_like(starts, bool))
+    columns = TextColumns(starts=starts, lengths=lengths, null=np.zeros_like(starts, bool))
     result = Template(binding).texts(
         Op.CREATE, data, np.frombuffer(data, np.uint8), None, columns, np.ones(len(texts), bool)
     )

@@ -14,7 +14,7 @@ from changelog.connectors.capture.assembly.row_groups import RowGroup, encode_gr
 from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.row_records import Origin, Transaction
 from changelog.connectors.capture.rows.spans import Span
-from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.capture.rows.text_columns import TextColumns
 from changelog.envelope.columnar.splice import INLINE
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -45,9 +45,9 @@ class Texts:
     def __init__(self, random: Random) -> None:
         self._random, self.data = random, bytearray()
 
-    def columns(self, keys: list[int]) -> Columns:
+    def columns(self, keys: list[int]) -> TextColumns:
         """Adds random rows with these keys to the buffer, and returns where their values are."""
-        columns = Columns.empty(len(COLUMNS), len(keys))
+        columns = TextColumns.empty(len(COLUMNS), len(keys))
         for number, key in enumerate(keys):
             for place, text in enumerate((str(key), self._text(), self._text())):
                 columns.starts[place, number] = len(self.data)

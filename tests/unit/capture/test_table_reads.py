@@ -91,7 +91,7 @@ def test_the_threads_end_when_every_table_is_read() -> None:
         yield read_and_publish
 
     def read_and_publish(_nonce: str, chunk: Chunk) -> bool:
-        task.publish(chunk.taken, ())
+        task.publish(chunk.part, ())
         return True
 
     start(reads, sessions)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 
 FOLDER = Path(__file__).parent / "captured"
 
 
-def messages(name: str) -> list[Message]:
+def messages(name: str) -> list[SourceRecord]:
     """Returns the messages of the file `name`.jsonl, topic by topic."""
     schemas: list[str] = []
     result = []
@@ -23,7 +23,7 @@ def messages(name: str) -> list[Message]:
             schemas.append(read["schema"])
             continue
         result.append(
-            Message(
+            SourceRecord(
                 topic=read["topic"],
                 key=_content(read["key"], schemas),
                 value=_content(read["value"], schemas),

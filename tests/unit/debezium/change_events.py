@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 
 COLUMNS: Mapping[str, str] = {"id": "int32", "status": "string"}
 STARTED_MS = 1_795_000_000_000
@@ -28,7 +28,7 @@ def event(
     headers: Sequence[tuple[str, bytes | None]] = (),
     topic: str | None = None,
     order: int | None = None,
-) -> Message:
+) -> SourceRecord:
     """Returns the event of a row. `at` is its time, in milliseconds after STARTED_MS.
 
     `order` is its number in the transaction, if Debezium counts the events of transactions.
@@ -50,7 +50,7 @@ def event(
             **_counted(transaction, order),
         },
     }
-    return Message(
+    return SourceRecord(
         topic=topic or f"app.{'.'.join(table)}",
         key=json.dumps(
             {
@@ -64,7 +64,7 @@ def event(
     )
 
 
-def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> Message:
+def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> SourceRecord:
     """Returns the begin of a transaction, or the end of one that had so many events in each table."""
     ends = counts is not None
     payload = {
@@ -75,7 +75,7 @@ def boundary(transaction: int, counts: Mapping[str, int] | None = None) -> Messa
         "ts_ms": STARTED_MS,
     }
     value = {"schema": _struct([_column("status", "string")]), "payload": payload}
-    return Message(topic="app.transaction", key=None, value=json.dumps(value).encode())
+    return SourceRecord(topic="app.transaction", key=None, value=json.dumps(value).encode())
 
 
 def _counted(transaction: int | None, order: int | None) -> dict[str, object]:
@@ -84,10 +84,10 @@ def _counted(transaction: int | None, order: int | None) -> dict[str, object]:
     return {"transaction": {"id": f"{transaction}:1{order}", "total_order": order, "data_collection_order": 1}}
 
 
-def tombstone(table: tuple[str, str], key: Row) -> Message:
+def tombstone(table: tuple[str, str], key: Row) -> SourceRecord:
     """Returns the message that follows a delete."""
     text = {"schema": _struct([_column(name, COLUMNS[name]) for name in key]), "payload": key}
-    return Message(topic=f"app.{'.'.join(table)}", key=json.dumps(text).encode(), value=None)
+    return SourceRecord(topic=f"app.{'.'.join(table)}", key=json.dumps(text).encode(), value=None)
 
 
 def key_header(name: str, key: Row) -> tuple[str, bytes]:
@@ -98,7 +98,7 @@ def key_header(name: str, key: Row) -> tuple[str, bytes]:
 
 def stamp(
     content: bytes, *, transaction: int, at: int, prefix: str = "provenance", order: int | None = None
-) -> Message:
+) -> SourceRecord:
     """Returns the event of a logical message."""
     payload = {
         "op": "m",
@@ -108,15 +108,15 @@ def stamp(
         **_counted(transaction, order),
     }
     value = {"schema": _struct([_column("op", "string")]), "payload": payload}
-    return Message(topic="app.message", key=None, value=json.dumps(value).encode(), timestamp_ms=STARTED_MS + at)
+    return SourceRecord(topic="app.message", key=None, value=json.dumps(value).encode(), timestamp_ms=STARTED_MS + at)
 
 
-def truncate(table: tuple[str, str], *, transaction: int = 7, at: int = 0) -> Message:
+def truncate(table: tuple[str, str], *, transaction: int = 7, at: int = 0) -> SourceRecord:
     """Returns the event of a truncate."""
     source = _source(table, transaction, at, "postgresql", "false")
     payload = {"before": None, "after": None, "source": source, "op": "t", "ts_ms": STARTED_MS + at}
     value = {"schema": _struct([_column("op", "string")]), "payload": payload}
-    return Message(topic=f"app.{'.'.join(table)}", key=None, value=json.dumps(value).encode())
+    return SourceRecord(topic=f"app.{'.'.join(table)}", key=None, value=json.dumps(value).encode())
 
 
 def _source(

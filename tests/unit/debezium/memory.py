@@ -17,13 +17,14 @@ from changelog.connectors.sinks.files.log import read_checkpoint, read_log
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import Hold, Recover, Remnant
 from changelog.connectors.sources.debezium.database import DebeziumDatabase, Settings
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.inputs import AfterGap, Batch, Declared, Placed, Progress
 from changelog.connectors.sources.debezium.settings import Whole
 from changelog.connectors.sources.debezium.source import DebeziumSource
 from changelog.connectors.sources.debezium.tables import Sampled, Translate, sampled
 from changelog.connectors.sources.debezium.translation import translator
+from changelog.connectors.state.before_images import BeforeImages
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
@@ -45,14 +46,14 @@ def entity(name: str, **settings: Any) -> Entity:
 
 
 class Topics:
-    """Implements `Origin`. `parts` has the messages of each part. A reader receives them in random batches, or all
-    `at_once`.
+    """Implements `ConfiguredInput`. `parts` has the messages of each part. A reader receives them in random batches, or
+    all `at_once`.
     """
 
     name = "memory"
     samples = True
 
-    def __init__(self, parts: Mapping[str, Sequence[Message]], random: Random, *, at_once: bool = False) -> None:
+    def __init__(self, parts: Mapping[str, Sequence[SourceRecord]], random: Random, *, at_once: bool = False) -> None:
         self.parts = {part: list(messages) for part, messages in parts.items()}
         self.random, self.at_once = random, at_once
         self.confirmed: Progress = {}
@@ -154,7 +155,10 @@ class TopicsReader:
 
 
 class App:
-    """Topics, and a service that publishes them, and that starts again after each crash."""
+    """Topics, and a service that publishes them, and that starts again after each crash.
+
+    At each start, `open_state` opens the service's state, if it has one.
+    """
 
     def __init__(
         self,
@@ -166,20 +170,19 @@ class App:
         connector: str = "postgresql",
         whole: Whole | None = None,
         snapshots: str = "",
+        open_state: Callable[[], BeforeImages | None] = lambda: None,
     ) -> None:
-        self.topics, self.path, self.entities = topics, path, entities
-        settings = translation or TranslationSettings()
-        self.database = DebeziumDatabase(
-            Settings(
-                name="app",
-                connector=connector,
-                origin=topics,
-                translator=lambda: translator(settings),
-                hmac_key=b"secret",
-                whole=whole,
-                snapshots=snapshots,
-            )
+        self.topics, self.path, self.entities, self._open_state = topics, path, entities, open_state
+        self.settings = Settings(
+            name="app",
+            connector=connector,
+            origin=topics,
+            translator=lambda: translator(translation or TranslationSettings()),
+            hmac_key=b"secret",
+            whole=whole,
+            snapshots=snapshots,
         )
+        self.database = DebeziumDatabase(self.settings)
         self.passed = Counter[str]()
         self._crashes = 0.0
         self._stop: Event = NoWait()
@@ -200,6 +203,7 @@ class App:
                         self._open,
                         sink,
                         stop=self._stop,
+                        state=self._open_state(),
                         cadence=Cadence(seconds=self.topics.random.choice([0.0, 3.0]), rows=40, idle_seconds=5.0),
                         reach=self._reach,
                         clock=self._clock,

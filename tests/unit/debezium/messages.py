@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from changelog.connectors.sources.debezium.decode.events import Changed, Event, Message
+from changelog.connectors.sources.debezium.decode.events import Changed, Event, SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.translate import Translator
 
@@ -42,30 +42,30 @@ def event(op: str, before: Any, after: Any, block: dict[str, Any] = POSTGRES, **
     return {"before": before, "after": after, "source": block, "op": op, "ts_ms": 9, "transaction": None, **members}
 
 
-def plain(payload: Any, key: Any = None, **members: Any) -> Message:
+def plain(payload: Any, key: Any = None, **members: Any) -> SourceRecord:
     """Returns a message without a schema."""
     topic = members.pop("topic", "shop.public.orders")
-    return Message(topic=topic, key=None if key is None else text(key), value=text(payload), **members)
+    return SourceRecord(topic=topic, key=None if key is None else text(key), value=text(payload), **members)
 
 
-def typed(columns: dict[str, Schema], payload: Any, key: tuple[dict[str, Schema], Any] | None = None) -> Message:
+def typed(columns: dict[str, Schema], payload: Any, key: tuple[dict[str, Schema], Any] | None = None) -> SourceRecord:
     """Returns a message with the schema of an event whose rows have these columns."""
     row = struct("shop.public.orders.Value", columns, optional=True)
     schema = struct("shop.public.orders.Envelope", {"before": row, "after": row})
     key_content = None if key is None else {"schema": struct("Key", key[0]), "payload": key[1]}
-    return Message(
+    return SourceRecord(
         topic="shop.public.orders",
         key=None if key_content is None else text(key_content),
         value=text({"schema": schema, "payload": payload}),
     )
 
 
-def translate(message: Message, **settings: Any) -> Event:
+def translate(message: SourceRecord, **settings: Any) -> Event:
     (translated,) = Translator(TranslationSettings(**settings)).translate([message])
     return translated
 
 
-def changed(message: Message, **settings: Any) -> Changed:
+def changed(message: SourceRecord, **settings: Any) -> Changed:
     translated = translate(message, **settings)
     assert isinstance(translated, Changed)
     return translated

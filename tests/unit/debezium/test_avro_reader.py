@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.debezium.decode import avro_messages
-from changelog.connectors.sources.debezium.decode.avro_reader import UNUSUAL, event_reader, values_reader
-from changelog.connectors.sources.debezium.decode.events import Changed, Event, Message
+from changelog.connectors.sources.debezium.decode.avro import messages as avro_messages
+from changelog.connectors.sources.debezium.decode.avro.reader import UNUSUAL, event_reader, values_reader
+from changelog.connectors.sources.debezium.decode.events import Changed, Event, SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.translate import Translator
 from changelog.envelope.codec.avro_codec import without_logical_types
@@ -177,7 +177,7 @@ def test_values_are_those_of_fastavro(data: st.DataObject, row: list[Typed]) -> 
         compare(read, schema, damaged(content, data.draw(damage)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(number=LONGS)
 @example(number=-(1 << 63))
 @example(number=(1 << 63) - 1)
@@ -229,7 +229,7 @@ def outcome(schema: Any, content: bytes, *, generated: bool) -> list[Event] | st
     readers = {"event_reader": event_reader, "values_reader": values_reader}
     with patch.multiple(avro_messages, **(readers if generated else dict.fromkeys(readers, nothing))):
         translator = Translator(TranslationSettings(schema_of=lambda _: schema))
-        message = Message(topic="t", key=None, value=b"\0\0\0\0\1" + content)
+        message = SourceRecord(topic="t", key=None, value=b"\0\0\0\0\1" + content)
         try:
             return [without_number(event) for event in translator.translate([message])]
         except ChangelogError as error:
@@ -244,7 +244,7 @@ def without_number(event: Event) -> Any:
     return event
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), row=columns(), source=SOURCES, op=st.sampled_from("cudrtx"))
 def test_events_are_those_of_the_plain_path(data: st.DataObject, row: list[Typed], source: Any, op: str) -> None:
     schema = envelope(row)
@@ -279,7 +279,7 @@ def test_zeros_keep_their_signs() -> None:
     for old, new in [(0.0, -0.0), (-0.0, 0.0), (0.0, 0.0)]:
         event = {"before": {"c0": old, "c1": old}, "after": {"c0": new, "c1": new}, "source": source}
         content = encoded(schema, {**event, "transaction": None, "op": "u", "ts_ms": None})
-        [changed] = translator.translate([Message(topic="t", key=None, value=b"\0\0\0\0\1" + content)])
+        [changed] = translator.translate([SourceRecord(topic="t", key=None, value=b"\0\0\0\0\1" + content)])
         assert isinstance(changed, Changed)
         assert changed.before == (printed(old),) * 2
         assert changed.after == (printed(new),) * 2

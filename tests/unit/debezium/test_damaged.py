@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
-from changelog.connectors.sources.debezium.decode.tables import UNFIT, ReadColumn, Rows
+from changelog.connectors.sources.debezium.decode.tables import UNFIT, ReadColumn, RowsReader
 from changelog.connectors.sources.debezium.decode.translate import Translator
 from changelog.connectors.sources.debezium.decode.unwrapped import members_of
 from changelog.connectors.sources.debezium.values.declared_types import declared_type
@@ -93,10 +93,10 @@ def damaged(content: bytes, steps: list[tuple[float, str, int]]) -> bytes:
 Damage = list[tuple[float, str, int]]
 
 
-def refuses(translator: Translator, message: Message, value: Damage, key: Damage | None) -> None:
+def refuses(translator: Translator, message: SourceRecord, value: Damage, key: Damage | None) -> None:
     """Translates a damaged copy of a message. It must be read, or refused with an error that names its topic."""
     assert message.value is not None
-    wrong = Message(
+    wrong = SourceRecord(
         topic=message.topic,
         key=message.key if key is None or message.key is None else damaged(message.key, key),
         value=damaged(message.value, value),
@@ -133,7 +133,7 @@ def avro_schema(number: int) -> Any:
     return AVRO_SCHEMAS[number]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(which=st.integers(0, len(AVRO) - 1), value=damage, key=st.none() | damage)
 def test_damage_in_avro_is_malformed(
     which: int, value: list[tuple[float, str, int]], key: list[tuple[float, str, int]] | None
@@ -157,18 +157,18 @@ TOKENS = st.one_of(
 )
 
 
-def reader() -> Rows:
+def reader() -> RowsReader:
     columns = []
     for name, declared in COLUMNS.items():
         type_ = declared_type(declared, "postgresql")
         columns.append(ReadColumn(name=name, schema=type_.schema, semantics=type_.semantics))
-    return Rows(columns, Placeholders("__debezium_unavailable_value"))
+    return RowsReader(columns, Placeholders("__debezium_unavailable_value"))
 
 
 ROWS = reader()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(row=st.fixed_dictionaries({name: TOKENS | st.just(ROW[name]) for name in COLUMNS}), ascii_=st.booleans())
 def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any], *, ascii_: bool) -> None:
     content = json.dumps(row, ensure_ascii=ascii_, separators=(",", ":"))
@@ -187,7 +187,7 @@ def test_the_generated_reader_gives_what_the_converters_give(row: dict[str, Any]
     assert read == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_two_rows_are_read_together_as_each_is_read_alone(data: st.DataObject) -> None:
     """Values that both rows have are converted once."""

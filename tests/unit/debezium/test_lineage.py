@@ -9,8 +9,8 @@ import pytest
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.sources.debezium.inputs.engine.history import packed, unpacked
 from changelog.connectors.sources.debezium.inputs.topics.lineage import (
-    Topics,
-    TopicState,
+    InputTopic,
+    InputTopics,
     offsets,
     offsets_over_gap,
     part_name,
@@ -26,10 +26,10 @@ GROWN = "topic a has 4 partitions, and had 2 when its events were published, so 
 PROGRESS = {"a/0": 5, "a/1": 7}
 
 
-def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2) -> Topics:
+def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2) -> InputTopics:
     parts = [("a", number) for number in range(partitions)]
-    return Topics(
-        states={"a": TopicState(id=id_, partitions=partitions)},
+    return InputTopics(
+        states={"a": InputTopic(id=id_, partitions=partitions)},
         begins=dict.fromkeys(parts, begin),
         ends=dict.fromkeys(parts, end),
     )
@@ -59,10 +59,10 @@ def topics(begin: int = 0, end: int = 9, *, id_: str = "A", partitions: int = 2)
             topics(partitions=4),
             [GROWN],
         ),
-        (Topics(states={}, begins={}, ends={}), ["topic a is gone"]),
+        (InputTopics(states={}, begins={}, ends={}), ["topic a is gone"]),
     ],
 )
-def test_what_breaks_the_lineage(present: Topics, lines: list[str]) -> None:
+def test_what_breaks_the_lineage(present: InputTopics, lines: list[str]) -> None:
     assert problems(IDENTITY, PROGRESS, present, {"a"}) == lines
     assert problems(IDENTITY, PROGRESS, present, set()) == [], "a topic that is no longer configured may change"
     assert problems(None, None, present, set()) == []
@@ -83,7 +83,7 @@ def test_where_partitions_are_read_from() -> None:
     ("present", "first", "second"),
     [(topics(), 5, 7), (topics(begin=6), 6, 7), (topics(end=6), 5, 0), (topics(id_="B"), 0, 0)],
 )
-def test_after_a_gap_partitions_that_lost_nothing_go_on(present: Topics, first: int, second: int) -> None:
+def test_after_a_gap_partitions_that_lost_nothing_go_on(present: InputTopics, first: int, second: int) -> None:
     assert offsets_over_gap(IDENTITY, PROGRESS, present) == {("a", 0): first, ("a", 1): second}
 
 

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from changelog.connectors.sinks.files.sink import FileSink
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.source import FAIL_POINTS
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.position import Position
@@ -70,7 +70,7 @@ def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: in
     for _ in range(6):
         writer.write(15)
         part = random.choice(list(writer.parts))
-        writer.parts[part].append(Message(topic="app", key=None, value=b"{}"))
+        writer.parts[part].append(SourceRecord(topic="app", key=None, value=b"{}"))
     app = App(Topics(writer.parts, random), tmp_path / "log", [entity(name) for name in TABLES])
     for _ in range(6):
         with pytest.raises(ChangelogError, match="is not a change event"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.entity import Entity
 from tests.unit.debezium.change_events import event
@@ -17,16 +17,16 @@ ITEM, PART = ("public", "item"), "app.public.item/0"
 COLUMNS = {"id": "int32", "status": "string"}
 
 
-def read(number: int, snapshot: str = "true", at: int = 0, **more: Any) -> Message:
+def read(number: int, snapshot: str = "true", at: int = 0, **more: Any) -> SourceRecord:
     return event("r", ITEM, None, {"id": number, "status": f"s{number}"}, snapshot=snapshot, at=at, **more)
 
 
-def app_of(path: Path, *messages: Message, snapshots: str = "same", of: Entity | None = None) -> App:
+def app_of(path: Path, *messages: SourceRecord, snapshots: str = "same", of: Entity | None = None) -> App:
     topics = Topics({PART: messages}, Random(1), at_once=True)
     return App(topics, path / "log", [of or entity("item")], snapshots=snapshots)
 
 
-def again(app: App, *messages: Message, snapshots: str = "same") -> list[tuple[str, str]]:
+def again(app: App, *messages: SourceRecord, snapshots: str = "same") -> list[tuple[str, str]]:
     """Starts the service again, with these further events. Returns the operations and keys of what is published."""
     count = len(ops(app))
     topics = Topics({PART: [*app.topics.parts[PART], *messages]}, Random(1), at_once=True)
@@ -105,7 +105,7 @@ def test_an_entity_that_keeps_deleted_rows(tmp_path: Path) -> None:
 class Connector(Topics):
     """A connector that begins its snapshot again if it is stopped within it, as Debezium's relational ones do."""
 
-    def __init__(self, first: list[Message], second: list[Message], random: Random) -> None:
+    def __init__(self, first: list[SourceRecord], second: list[SourceRecord], random: Random) -> None:
         super().__init__({PART: first}, random)
         self._second = second
 

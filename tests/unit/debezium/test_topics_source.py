@@ -14,7 +14,8 @@ import structlog
 from changelog.connectors.findings import Finding
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources import ChangelogEnd
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.database import DebeziumDatabase
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
@@ -29,9 +30,9 @@ A, B, C = ({"id": 1, "status": status} for status in "abc")
 
 def app(
     path: Path,
-    *messages: Message,
+    *messages: SourceRecord,
     entities: Sequence[Entity] = (),
-    parts: Mapping[str, Sequence[Message]] | None = None,
+    parts: Mapping[str, Sequence[SourceRecord]] | None = None,
 ) -> App:
     topics = Topics(parts or {"app.public.item/0": messages}, Random(1), at_once=True)
     return App(topics, path / "log", entities or [entity("item")])
@@ -132,7 +133,7 @@ def test_an_old_row_with_only_the_columns_of_an_index_is_ignored(tmp_path: Path)
 MOVED = {"id": 2, "status": "b"}
 
 
-def moving(transaction: int = 7) -> list[Message]:
+def moving(transaction: int = 7) -> list[SourceRecord]:
     return [
         event("u", ITEM, A, A),
         event("d", ITEM, A, None, headers=[key_header("newkey", {"id": 2})]),
@@ -160,7 +161,7 @@ def test_the_halves_of_a_move_in_two_parts_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("between", [event("c", ITEM, None, {"id": 9, "status": "z"}), None])
-def test_halves_that_do_not_meet_are_two_changes(tmp_path: Path, between: Message | None) -> None:
+def test_halves_that_do_not_meet_are_two_changes(tmp_path: Path, between: SourceRecord | None) -> None:
     update, deleted, grave, created = moving(transaction=7 if between else 8)
     of_item = app(tmp_path, update, deleted, grave, *([between] if between else []), created)
     of_item.run()
@@ -269,7 +270,7 @@ def test_a_decision_on_a_stop_applies_to_the_same_event(tmp_path: Path, decision
 
 
 def test_a_message_that_is_no_event_can_be_skipped(tmp_path: Path) -> None:
-    strange = Message(topic="app.public.item", key=None, value=b'{"a": 1}')
+    strange = SourceRecord(topic="app.public.item", key=None, value=b'{"a": 1}')
     of_item = app(tmp_path, event("c", ITEM, None, A), strange, event("u", ITEM, A, B))
     with pytest.raises(ChangelogError, match="item/0, before 2: a message of topic app") as caught:
         of_item.run()
@@ -308,25 +309,13 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
     assert len(published(of_item)) == 1
 
 
-def test_invalid_stamps_and_other_messages_change_nothing(tmp_path: Path) -> None:
-    of_item = app(
-        tmp_path,
-        stamp(b"not json", transaction=7, at=0),
-        stamp(b'{"serviceName":"x"}', transaction=7, at=0, prefix="other"),
-        stamp(b'{"do":"rebuild","id":"1","entity":"item"}', transaction=7, at=0, prefix="changelog"),
-        event("c", ITEM, None, A),
-    )
-    of_item.run()
-    [message] = of_item.messages("item")
-    assert message["value"]["provenance"]["serviceName"] == "nobody"
-    assert of_item.checkpoint.repairs == {}
-
-
-@pytest.mark.parametrize("seed", range(3, 9))
-def test_a_half_published_transaction_goes_on_after_a_restart(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
+@pytest.mark.parametrize("seed", range(3, 6))
+def test_a_half_published_transaction_goes_on_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
     """Its events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
-    topics = Topics({"item/0": [stamp(b'{"serviceName":"till"}', transaction=5, at=0), *rows]}, Random(seed))
+    till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)
+    topics = Topics({"item/0": [till, *rows]}, Random(seed))
     of_item = App(topics, tmp_path / "log", [entity("item")])
     of_item.run(killed_if=lambda stored: stored.partial)
     assert of_item.checkpoint.partial
@@ -419,12 +408,21 @@ def findings(of_item: App) -> dict[str, Finding]:
 
 
 def test_findings_name_what_events_lack(tmp_path: Path) -> None:
-    messages = [event("u", ITEM, None, A), Message(topic="app.public.item", key=None, value=b"[]")]
+    messages = [event("u", ITEM, None, A), SourceRecord(topic="app.public.item", key=None, value=b"[]")]
     results = findings(app(tmp_path, *messages, entities=[entity("item"), entity("sale")]))
     assert results["item"].message == "`before` is missing in updates, so their `original` is unknown"
-    assert results["item"].hint == "for old rows: ALTER TABLE … REPLICA IDENTITY FULL"
+    assert results["item"].hint == "for old rows: ALTER TABLE … REPLICA IDENTITY FULL; or keep them in a [state]"
     assert (results["sale"].status, results["delivery"].status) == ("warn", "ok")
     assert results["app.public.item/0"].status == "fail"
+
+
+def test_check_says_that_originals_come_from_a_state(tmp_path: Path) -> None:
+    of_item = app(tmp_path, event("u", ITEM, None, A))
+    of_item.database = DebeziumDatabase(replace(of_item.settings, keeps_state=True))
+    assert (findings(of_item)["item"].status, findings(of_item)["item"].message) == (
+        "ok",
+        "`before` is missing in updates; their `original` comes from the state",
+    )
 
 
 def test_a_connector_that_may_repeat_is_named(tmp_path: Path) -> None:

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED
-from changelog.connectors.sources.debezium.decode.events import Boundary, Emitted, Facts, Ignored, Message, Truncated
+from changelog.connectors.sources.debezium.decode.events import (
+    Boundary,
+    Emitted,
+    EventFacts,
+    IgnoredRecord,
+    RowsTruncated,
+    SourceRecord,
+)
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.decode.translate import Translator
 from changelog.envelope.errors import ChangelogError, Kind
@@ -13,7 +20,7 @@ from tests.unit.debezium.messages import POSTGRES, changed, event, plain, scalar
 
 ORDERS = {("public", "orders"): {"id": "int", "note": "string"}}
 
-SOURCES: list[tuple[dict[str, Any], tuple[str, str], Facts]] = [
+SOURCES: list[tuple[dict[str, Any], tuple[str, str], EventFacts]] = [
     (
         source(
             "postgresql",
@@ -28,22 +35,22 @@ SOURCES: list[tuple[dict[str, Any], tuple[str, str], Facts]] = [
             ts_ns=1003004,
         ),
         ("public", "orders"),
-        Facts(connector="postgresql", database="app", transaction="556", committed_at=1003),
+        EventFacts(connector="postgresql", database="app", transaction="556", committed_at=1003),
     ),
     (
         source("mysql", db="shop", table="orders", gtid="8ee8-1:12", file="b.000003", pos=805, row=0, ts_ms=1),
         ("shop", "orders"),
-        Facts(connector="mysql", database="shop", transaction="8ee8-1:12", committed_at=1000),
+        EventFacts(connector="mysql", database="shop", transaction="8ee8-1:12", committed_at=1000),
     ),
     (
         source("mariadb", db="shop", table="orders", gtid="0-1-5", file="b.000003", pos=805, row=0, ts_us=7, ts_ms=1),
         ("shop", "orders"),
-        Facts(connector="mariadb", database="shop", transaction="0-1-5", committed_at=7),
+        EventFacts(connector="mariadb", database="shop", transaction="0-1-5", committed_at=7),
     ),
     (
         source("mysql", db="shop", table="orders", gtid=None, file="b.000003", pos=805, row=0, ts_ms=1),
         ("shop", "orders"),
-        Facts(connector="mysql", database="shop", transaction="", committed_at=1000),
+        EventFacts(connector="mysql", database="shop", transaction="", committed_at=1000),
     ),
     (
         source(
@@ -57,31 +64,31 @@ SOURCES: list[tuple[dict[str, Any], tuple[str, str], Facts]] = [
             ts_ms=1,
         ),
         ("dbo", "orders"),
-        Facts(connector="sqlserver", database="shop", transaction="00000027:00000758:0005", committed_at=1000),
+        EventFacts(connector="sqlserver", database="shop", transaction="00000027:00000758:0005", committed_at=1000),
     ),
     (
         source(
             "oracle", db="ORCL", schema="SALES", table="ORDERS", txId="6.28.807", scn="2122185", commit_scn="2122190"
         ),
         ("SALES", "ORDERS"),
-        Facts(connector="oracle", database="ORCL", transaction="6.28.807", committed_at=5000),
+        EventFacts(connector="oracle", database="ORCL", transaction="6.28.807", committed_at=5000),
     ),
     (
         source("db2", db="shop", schema="DB2INST1", table="ORDERS", change_lsn="00:01", commit_lsn="00:02", ts_ms=1),
         ("DB2INST1", "ORDERS"),
-        Facts(connector="db2", database="shop", transaction="00:02", committed_at=1000),
+        EventFacts(connector="db2", database="shop", transaction="00:02", committed_at=1000),
     ),
     (
         source(
             "informix", db="shop", schema="informix", table="orders", commitLsn="12", changeLsn="11", txId="8", ts_ms=1
         ),
         ("informix", "orders"),
-        Facts(connector="informix", database="shop", transaction="8", committed_at=1000),
+        EventFacts(connector="informix", database="shop", transaction="8", committed_at=1000),
     ),
     (
         source("vitess", db="", keyspace="commerce", table="orders", vgtid='[{"shard":"-80"}]', shard="-80", ts_ms=1),
         ("commerce", "orders"),
-        Facts(connector="vitess", database="commerce", transaction='[{"shard":"-80"}]', committed_at=1000),
+        EventFacts(connector="vitess", database="commerce", transaction='[{"shard":"-80"}]', committed_at=1000),
     ),
     (
         source(
@@ -94,13 +101,13 @@ SOURCES: list[tuple[dict[str, Any], tuple[str, str], Facts]] = [
             ts_ns=1_500_000,
         ),
         ("database", "orders"),
-        Facts(connector="spanner", database="database", transaction="abc", committed_at=1500),
+        EventFacts(connector="spanner", database="database", transaction="abc", committed_at=1500),
     ),
 ]
 
 
 @pytest.mark.parametrize(("block", "table", "facts"), SOURCES)
-def test_source_blocks(block: dict[str, Any], table: tuple[str, str], facts: Facts) -> None:
+def test_source_blocks(block: dict[str, Any], table: tuple[str, str], facts: EventFacts) -> None:
     message = plain(event("c", None, {"id": 1}, block), {"id": 1}, timestamp_ms=5)
     row = changed(message, types={table: {"id": "int"}})
     assert row.table.name == table
@@ -166,12 +173,12 @@ def test_a_move_whose_header_is_not_readable() -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"null", text({"schema": scalar("string"), "payload": None})])
 def test_tombstones(value: bytes | None) -> None:
-    assert translate(Message(topic="t", key=b'{"id":1}', value=value)) == Ignored(reason="tombstone")
+    assert translate(SourceRecord(topic="t", key=b'{"id":1}', value=value)) == IgnoredRecord(reason="tombstone")
 
 
 def test_a_truncate() -> None:
     truncated = translate(plain(event("t", None, None)))
-    assert isinstance(truncated, Truncated)
+    assert isinstance(truncated, RowsTruncated)
     assert truncated.name == ("public", "orders")
 
 
@@ -195,11 +202,11 @@ def test_boundaries(id_: str, transaction: str) -> None:
 
 
 def test_other_messages() -> None:
-    assert translate(plain({"ts_ms": 5}, {"serverName": "shop"})) == Ignored(reason="heartbeat")
+    assert translate(plain({"ts_ms": 5}, {"serverName": "shop"})) == IgnoredRecord(reason="heartbeat")
     ddl = {"source": POSTGRES, "ts_ms": 1, "databaseName": "shop", "ddl": "CREATE …", "tableChanges": []}
-    assert translate(plain(ddl)) == Ignored(reason="schema change")
+    assert translate(plain(ddl)) == IgnoredRecord(reason="schema change")
     other = plain(event("c", None, {"id": 1}))
-    assert translate(other, tables=frozenset({("public", "guests")})) == Ignored(reason="other table")
+    assert translate(other, tables=frozenset({("public", "guests")})) == IgnoredRecord(reason="other table")
 
 
 CELLS = {
@@ -252,14 +259,14 @@ def test_mongodb(*, with_schema: bool) -> None:
     document = '{"_id": {"$oid": "58385328e4b001431e4e497a"},"n": {"$numberLong": "5"}}'
     id_ = '{"$oid": "58385328e4b001431e4e497a"}'
 
-    def message(op: str, before: str | None, after: str | None) -> Message:
+    def message(op: str, before: str | None, after: str | None) -> SourceRecord:
         payload = event(op, before, after, MONGODB, updateDescription=None)
         if not with_schema:
             return plain(payload, {"id": id_})
         side = scalar("string", "io.debezium.data.Json")
         schema = struct("Envelope", {"before": side, "after": side})
         key = {"schema": struct("Key", {"id": scalar("string")}), "payload": {"id": id_}}
-        return Message(topic="t", key=text(key), value=text({"schema": schema, "payload": payload}))
+        return SourceRecord(topic="t", key=text(key), value=text({"schema": schema, "payload": payload}))
 
     created = changed(message("c", None, document))
     assert [column.name for column in created.table.columns] == ["id", "document"]
@@ -303,9 +310,9 @@ def test_rewritten_deletes() -> None:
 
 
 def test_deletes_that_became_nulls() -> None:
-    null = Message(topic="shop.public.orders", key=b'{"id":1}', value=None)
-    null_with_op = Message(topic="shop.public.orders", key=b'{"id":1}', value=b"null", headers=[("__op", b'"d"')])
-    assert translate(null, types=ORDERS, unwrapped=True) == Ignored(reason="tombstone")
+    null = SourceRecord(topic="shop.public.orders", key=b'{"id":1}', value=None)
+    null_with_op = SourceRecord(topic="shop.public.orders", key=b'{"id":1}', value=b"null", headers=[("__op", b'"d"')])
+    assert translate(null, types=ORDERS, unwrapped=True) == IgnoredRecord(reason="tombstone")
     for message, settings in ((null, {"tombstones_delete": True}), (null_with_op, {})):
         row = changed(message, types=ORDERS, unwrapped=True, **settings)
         assert (row.op, row.before, row.after, row.key) == ("d", None, None, (b"1",))
@@ -313,7 +320,7 @@ def test_deletes_that_became_nulls() -> None:
 
 def test_a_null_belongs_to_the_table_of_the_last_row() -> None:
     translator = Translator(TranslationSettings(types=ORDERS, unwrapped=True, tombstones_delete=True))
-    null = Message(topic="shop.public.orders", key=b'{"id":1}', value=None)
+    null = SourceRecord(topic="shop.public.orders", key=b'{"id":1}', value=None)
     created, deleted = translator.translate([plain({"id": 1, "note": "x"}, {"id": 1}), null])
     assert created.table is deleted.table  # type: ignore[union-attr]
 
@@ -321,7 +328,7 @@ def test_a_null_belongs_to_the_table_of_the_last_row() -> None:
 def test_messages_that_the_transformation_leaves_as_they_are() -> None:
     begin = {"status": "BEGIN", "id": "5", "event_count": None, "data_collections": None, "ts_ms": 1}
     assert translate(plain(begin), unwrapped=True) == Boundary(transaction="5", ends=False, events=None)
-    assert translate(plain({"ts_ms": 1}), unwrapped=True) == Ignored(reason="heartbeat")
+    assert translate(plain({"ts_ms": 1}), unwrapped=True) == IgnoredRecord(reason="heartbeat")
 
 
 def test_cloud_events() -> None:
@@ -345,7 +352,9 @@ def test_cloud_events() -> None:
     }
     row = changed(plain(attributes, {"id": 1}), types=ORDERS)
     assert (row.op, row.after, row.table.name) == ("u", (b"1",), ("public", "orders"))
-    assert row.facts == Facts(connector="postgresql", database="app", transaction="7", committed_at=1578923739738001)
+    assert row.facts == EventFacts(
+        connector="postgresql", database="app", transaction="7", committed_at=1578923739738001
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +406,7 @@ def test_white_space_and_another_order_of_members() -> None:
     expected = changed(message)
     schema, _, payload = message.value[len(b'{"schema":') : -1].partition(b',"payload":')
     spaced = b'{ "payload" : %b , "schema" : %b }' % (payload, schema)
-    row = changed(Message(topic=message.topic, key=None, value=spaced))
+    row = changed(SourceRecord(topic=message.topic, key=None, value=spaced))
     assert (row.after, row.table.columns[0].name) == (expected.after, "id")
 
 

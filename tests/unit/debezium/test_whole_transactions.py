@@ -12,7 +12,7 @@ import structlog
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.connectors.sources.debezium.assembling.merging import Item
 from changelog.connectors.sources.debezium.assembling.whole import WAIT_S, Incomplete, WholeTransactions
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
 from changelog.connectors.sources.debezium.inputs import Placed
 from changelog.connectors.sources.debezium.settings import Settings, Whole
@@ -33,7 +33,10 @@ def app_of(writer: Writer, random: Random, path: Path, whole: Whole = WHOLE) -> 
 
 
 def transactions(app: App) -> dict[int, list[tuple[str, str]]]:
-    """Returns the op and the key of each row, by its transaction. Each has to have one commit."""
+    """Returns the op and the key of each row, by its transaction.
+
+    Checks that all rows of a transaction have the same commit, and that the transactions are in order.
+    """
     rows: dict[int, list[tuple[str, str]]] = {}
     commits: dict[int, str] = {}
     for message in app.messages():
@@ -76,7 +79,7 @@ def test_a_stop_within_a_transaction_cuts_nothing(seed: int, tmp_path: Path) -> 
     for _ in range(4):
         writer.write(15)
         part = random.choice([part for part in writer.parts if "transaction" not in part])
-        writer.parts[part].append(Message(topic="app", key=None, value=b"{}"))
+        writer.parts[part].append(SourceRecord(topic="app", key=None, value=b"{}"))
     app = app_of(writer, random, tmp_path)
     for _ in range(4):
         with pytest.raises(ChangelogError, match="is not a change event"):
@@ -107,7 +110,7 @@ ITEM, SALE, ENDS = "app.public.item/0", "app.public.sale/0", "app.transaction/0"
 
 
 class Held:
-    """Events that arrive at times that a test says."""
+    """Holds events that arrive at times that a test chooses."""
 
     def __init__(self, bytes_max: int = 1 << 20, *, messages: bool = False) -> None:
         tables = [("public", name) for name in TABLES]
@@ -116,10 +119,10 @@ class Held:
         self._translate = translator(TranslationSettings())
         self._after: dict[str, int] = {}
 
-    def add(self, *messages: Message, part: int = 0, now: float = 0.0) -> None:
+    def add(self, *messages: SourceRecord, part: int = 0, now: float = 0.0) -> None:
         self.whole.add([self._item(message, part) for message in messages], now)
 
-    def _item(self, message: Message, part: int) -> Item:
+    def _item(self, message: SourceRecord, part: int) -> Item:
         name = f"{message.topic}/{part}"
         after = self._after[name] = self._after.get(name, 0) + 1
         [translated] = self._translate([message])
@@ -129,7 +132,7 @@ class Held:
         return [str(item.placed.where) for item in self.whole.take(now, behind)]
 
 
-def row(table: str, number: int, transaction: int, order: int | None, **more: Any) -> Message:
+def row(table: str, number: int, transaction: int, order: int | None, **more: Any) -> SourceRecord:
     after = {"id": number, "status": "s"}
     return event("c", ("public", table), None, after, transaction=transaction, order=order, **more)
 
@@ -156,7 +159,7 @@ def test_a_transaction_whose_rest_is_lost_is_published_when_nothing_more_can_com
     held.add(row("item", 1, 5, 1), boundary(5, {"public.item": 1, "public.sale": 1}), now=1.0)
     assert held.take(WAIT_S, [SALE]) == []
     assert held.take(1.0 + WAIT_S, [SALE]) == [], "the rest may still come"
-    assert held.take(1.0 + WAIT_S, [ITEM]) == [], "a further event may be there, too"
+    assert held.take(1.0 + WAIT_S, [ITEM]) == [], "ITEM may also have another event of the transaction"
     held.add(row("sale", 1, 6, 1))
     assert held.take(1.0 + WAIT_S, [SALE]) == [f"{ITEM}, before 1", f"{ENDS}, before 1"]
     assert held.whole.incomplete() == [Incomplete(name="5", missing=1)]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from tests.unit.debezium.change_events import boundary, event, key_header, tombstone
 
 TABLES = ("item", "sale")
@@ -27,7 +27,7 @@ class Writer:
         self._random, self._begun_ms, self._boundaries = random, begun_ms, boundaries
         self._rows: dict[tuple[str, int], dict[str, Any]] = {}
         self._number = 0
-        self.parts: dict[str, list[Message]] = {
+        self.parts: dict[str, list[SourceRecord]] = {
             f"app.public.{table}/{number}": [] for table in TABLES for number in range(PARTITIONS)
         }
         self.expected: dict[str, list[Expected]] = {part: [] for part in self.parts}

@@ -16,7 +16,7 @@ SHAPE = ColumnHistory(columns=("id", "a", "b"))
 
 
 def step(position: str | None, **parts: set[str]) -> Step:
-    columns = {name: frozenset(parts.get(name, ())) for name in ("added", "restated", "gone")}
+    columns = {name: frozenset(parts.get(name, ())) for name in ("added", "restated", "dropped")}
     return Step(position=position, **columns)
 
 
@@ -86,11 +86,11 @@ def test_unavailable_columns_are_unknown_and_hide_no_other_difference() -> None:
         ([step("5", restated={"b"})], "4", '"b":"1.50"', '"b":1.5', Compared(kind=None, schema_changed=("b",))),
         ([step("5", restated={"b"})], "6", '"b":"1.50"', '"b":1.5', Compared(kind="changed", columns=("b",))),
         # the table has no values of a dropped column
-        ([step("5", gone={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
-        ([step("5", gone={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
+        ([step("5", dropped={"c"})], "4", '"b":1', '"b":1,"c":2', Compared(kind=None)),
+        ([step("5", dropped={"c"})], "6", '"b":1', '"b":1,"c":2', Compared(kind="changed", columns=("c",))),
         # the schema changed after the changelog's last row
         ([step(None, added={"b"}, restated={"b"})], "9", '"b":1', "", Compared(kind=None, schema_changed=("b",))),
-        ([step("3"), step(None, gone={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
+        ([step("3"), step(None, dropped={"c"})], "9", '"b":1', '"b":1,"c":2', Compared(kind=None)),
     ],
 )
 def test_differences_due_to_a_changed_schema_are_no_drift(
@@ -136,7 +136,7 @@ def test_steps_are_those_of_the_versions_and_of_changes_that_no_row_shows_yet() 
     )
     now = Struct(fields=(("id", Primitive.INT), ("b", Primitive.LONG), ("c", Primitive.STRING)))
     assert steps_of([("1", first), ("5", second)], now) == (
-        step("5", added={"b"}, restated={"b"}, gone={"a"}),
+        step("5", added={"b"}, restated={"b"}, dropped={"a"}),
         step(None, added={"c"}, restated={"b", "c"}),
     )
     assert steps_of([("1", first)], first.columns) == ()

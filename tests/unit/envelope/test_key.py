@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.envelope.key import key_text, murmur2, partition, partitions
+from changelog.envelope.key import key_text, murmur2, partition, partition_batch
 
 # From Kafka's own test: clients/src/test/java/org/apache/kafka/common/utils/UtilsTest.java
 JAVA = {
@@ -42,14 +42,14 @@ def test_the_column_form_equals_the_scalar(keys: list[str], count: int, data: st
     expected = [partition(key.encode(), count) for key in keys[start:]]
     for type_ in (pa.utf8(), pa.large_utf8(), pa.binary()):
         column = pa.array([key.encode() for key in keys], pa.binary()).cast(type_).slice(start)
-        numbers = partitions(column, count)
+        numbers = partition_batch(column, count)
         assert numbers.dtype == np.int32
         assert numbers.tolist() == expected
 
 
 def test_the_column_form_takes_keys_of_all_lengths() -> None:
     keys = [bytes(range(256))[:length] for length in range(200)]
-    assert partitions(pa.array(keys, pa.binary()), 97).tolist() == [partition(key, 97) for key in keys]
+    assert partition_batch(pa.array(keys, pa.binary()), 97).tolist() == [partition(key, 97) for key in keys]
 
 
 def test_the_key_of_one_column_is_its_text_and_of_several_an_array() -> None:

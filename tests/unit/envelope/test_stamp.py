@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from changelog.envelope import stamp
 from changelog.envelope.model import Stamp
-from changelog.envelope.stamp import ParsedStamp
+from changelog.envelope.stamp import ParsedStamp, StampKind, kind_of
 from tests.unit.envelope.strategies import HOSTILE_CONTEXTS, stamps
 
 ONLY = Stamp(api_version="", service_name="s", identifier="")
@@ -178,3 +178,30 @@ def test_the_short_way_keeps_the_limit_of_4_kib() -> None:
     for spaces in (stamp.NBYTES_MAX, 1 << 20):
         payload = b'{"serviceName":"s"}' + b" " * spaces
         assert stamp.parse(payload) == stamp.parse_any(payload)
+
+
+@pytest.mark.parametrize(
+    ("context", "kind"),
+    [
+        (None, StampKind.APPLICATION),
+        ('{"user":"session"}', StampKind.APPLICATION),
+        ('{"more":{"session":{}}}', StampKind.APPLICATION),
+        ('{"a":"\\ud800"}', StampKind.APPLICATION),
+        ('{"session": {"user":"u","application":"psql"}}', StampKind.SESSION),
+        ('{"sess\\u0069on":1}', StampKind.SESSION),
+    ],
+)
+def test_a_stamp_of_the_trigger_is_told_by_its_context(context: str | None, kind: StampKind) -> None:
+    assert kind_of(replace(ONLY, context=context)) == kind
+
+
+def test_a_change_without_a_stamp_is_told_by_the_default_service() -> None:
+    by_nobody = Stamp(api_version="unknown", service_name="unknown", identifier="")
+    own_default = replace(by_nobody, service_name="legacy")
+    assert kind_of(by_nobody) == kind_of(own_default, own_default) == StampKind.NONE
+    assert kind_of(own_default) == kind_of(by_nobody, own_default) == StampKind.APPLICATION
+
+
+@given(stamps)
+def test_every_stamp_has_a_kind(written: Stamp) -> None:
+    assert kind_of(written) in StampKind

@@ -214,7 +214,7 @@ def test_an_invalid_version_is_malformed(state: bytes) -> None:
 def test_a_version_is_known_by_its_columns_their_order_its_table_and_its_key() -> None:
     versions = _after(OLD)
     assert versions.has(_entity(), Look(columns=OLD, relation=7))
-    assert versions.has(_entity(), Look(columns=OLD))  # the version is known for any table
+    assert versions.has(_entity(), Look(columns=OLD))  # without a relation, tables are not compared
     turned = Struct(fields=OLD.fields[::-1])
     assert not versions.has(_entity(), Look(columns=turned, relation=7))
     assert not versions.has(_entity(), Look(columns=OLD, relation=8))

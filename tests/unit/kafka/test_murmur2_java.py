@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from changelog.connectors.java import find_java
-from changelog.envelope.key import murmur2, partition, partitions
+from changelog.envelope.key import murmur2, partition, partition_batch
 from tests.servers import kafka_lib
 
 KEYS = 5_000
@@ -45,4 +45,4 @@ def test_the_hash_is_the_same_as_in_java(answers: Answers) -> None:
 def test_the_partition_is_the_same_as_in_java_for_one_key_and_for_a_column(answers: Answers, count: int) -> None:
     expected = [positive % count for _, _, positive in answers]
     assert [partition(key, count) for key, _, _ in answers] == expected
-    assert partitions(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == expected
+    assert partition_batch(pa.array([key for key, _, _ in answers], pa.binary()), count).tolist() == expected

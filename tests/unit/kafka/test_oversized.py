@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from changelog.connectors.sinks.kafka.encoding import oversized
 
 MESSAGES = st.builds(
-    oversized.Message,
+    oversized.ProducerRecord,
     topic=st.just("booking.order"),
     partition=st.integers(0, 9),
     key=st.binary(max_size=3000),
@@ -18,7 +18,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES, st.integers(2000, 4000))
-def test_parts_fit_and_can_be_joined(message: oversized.Message, nbytes_max: int) -> None:
+def test_parts_fit_and_can_be_joined(message: oversized.ProducerRecord, nbytes_max: int) -> None:
     parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=nbytes_max))
     assert all(part.nbytes <= nbytes_max for part in parts)
     assert {(part.topic, part.partition, part.key) for part in parts} == {("booking.dead", 0, b"p")}
@@ -26,7 +26,7 @@ def test_parts_fit_and_can_be_joined(message: oversized.Message, nbytes_max: int
 
 
 def test_a_missing_part_is_noticed() -> None:
-    message = oversized.Message(
+    message = oversized.ProducerRecord(
         topic="booking.order", partition=0, key=b"1", value=bytes(9000), headers=[], timestamp_ms=0
     )
     parts = list(oversized.parts(message, topic="booking.dead", position="p", nbytes_max=4000))

@@ -138,7 +138,7 @@ class MemoryDatabase:
         if idle:
             time.sleep(_PAUSE_S)
 
-    def status(self, through: str, _stored: Checkpoint | None = None) -> SourceStatus:
+    def status(self, through: str, _checkpoint: Checkpoint | None = None) -> SourceStatus:
         """See `Database`."""
         end = self.world.end - 1
         lag = max(end - int(through or "0", 16), 0)
@@ -153,7 +153,7 @@ class MemoryDatabase:
         if self._source is not None and not self._source.is_closed:
             raise ChangelogError(Kind.IN_USE, "another source reads the log", hint="close that source first")
 
-    def check(self, entities: Sequence[Entity], stored: Checkpoint | None) -> Sequence[Finding]:
+    def check(self, entities: Sequence[Entity], checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """See `Database`: nothing has to be set up."""
         return [ok(entity.name, "it is in memory") for entity in entities]
 
@@ -181,15 +181,15 @@ class MemoryDatabase:
         """See `Database`."""
         return str(int(through, 16))
 
-    def log_facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def log_facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `Database`."""
         facts = [("database", f"ends at {self.world.end - 1}")]
-        return facts if stored is None else [("", f"at {self.spell(stored.through)}"), *facts]
+        return facts if checkpoint is None else [("", f"at {self.spell(checkpoint.through)}"), *facts]
 
     def cross_gap(
         self,
         entities: Sequence[Entity],
-        stored: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         take_over: Callable[[], ChangelogEnd],
         *,
         reason: str,

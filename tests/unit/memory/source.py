@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.Source` for a `World` (a database in memory). It uses only the capture
+"""Implements `changelog.connectors.sources.ChangeSource` for a `World` (a database in memory). It uses only the capture
 core.
 """
 
@@ -10,7 +10,7 @@ from changelog.connectors.capture.checkpointing import Checkpointing, resumed
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.settings_guard import PLAIN_CODEC, check_settings, shapes_of
 from changelog.connectors.capture.tables import survivors
-from changelog.connectors.capture.tables.key_lookup import Keys, Lookup
+from changelog.connectors.capture.tables.key_lookup import Lookup, LookupKeys
 from changelog.connectors.capture.tables.repairs import LookedUp, Reached
 from changelog.connectors.capture.tables.table_progress import is_complete
 from changelog.connectors.capture.tables.windows import Chunk, Windows
@@ -101,21 +101,21 @@ class MemorySource:
         """For each chunk without a message: the end of the log when the chunk was read, and the chunk's nonce."""
         self.is_closed = False
 
-    def _resumed(self, stored: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
+    def _resumed(self, checkpoint: Checkpoint | None, *, accept_settings: bool) -> Checkpoint:
         entities = list(self._entities.values())
         shapes = shapes_of(entities, codec=PLAIN_CODEC, hmac_key=b"")
-        check_settings(stored, shapes, accept=accept_settings)
-        through = commit_text(self._world.end - 1) if stored is None else stored.through
+        check_settings(checkpoint, shapes, accept=accept_settings)
+        through = commit_text(self._world.end - 1) if checkpoint is None else checkpoint.through
         assert through >= commit_text(self._world.confirmed), "the source needs the log before the confirmed position"
         return resumed(
-            stored,
+            checkpoint,
             entities,
             through=through,
             epoch=EPOCH,
             settings=shapes,
             source=SOURCE,
             joined=True,
-            held=lambda: {version.entity for version in self._changelog.versions()},
+            held_entities=lambda: {version.entity for version in self._changelog.versions()},
         )
 
     def _plan(self, checkpoint: Checkpoint) -> None:
@@ -173,12 +173,12 @@ class MemorySource:
             return
         self._reach("window:begun")
         rows = {str(key): values(row, table.columns) for key, row in table.rows(snapshot).items()}
-        if isinstance(chunk.taken, Keys):
-            requested, ghosts = chunk.taken.keys, chunk.taken.ghosts
+        if isinstance(chunk.part, LookupKeys):
+            requested, ghosts = chunk.part.keys, chunk.part.ghosts
             rows = {key: row for key, row in rows.items() if key in requested}
         else:
             requested, ghosts = None, {}
-            first, end = chunk.taken
+            first, end = chunk.part
             rows = {key: row for key, row in rows.items() if first <= int(key) < end}
         binding = bind(self._entities[chunk.entity], table.columns)
         self._windows.read(
@@ -215,7 +215,9 @@ class MemorySource:
         return Reached(
             revision=self._revision,
             idle=self._windows.complete,
-            looked_up={name: LookedUp(left=lookup.left, absent=lookup.absent) for name, lookup in lookups.items()},
+            looked_up={
+                name: LookedUp(keys_left=lookup.keys_left, absent=lookup.absent) for name, lookup in lookups.items()
+            },
             sweeping=frozenset(self._sweeps),
             swept={
                 name: sweep.more for name, sweep in self._sweeps.items() if sweep.complete and name not in replanned
@@ -233,14 +235,14 @@ class MemorySource:
     def ghosts(self) -> tuple[str, tuple[int, ...]]:
         """The entity and the ghosts of the chunk that was read last. Empty once that chunk's message is written."""
         chunk = self._marked[1] if self._marked else None
-        if chunk is None or not isinstance(chunk.taken, Keys):
+        if chunk is None or not isinstance(chunk.part, LookupKeys):
             return "", ()
-        return chunk.entity, tuple(map(int, chunk.taken.ghosts))
+        return chunk.entity, tuple(map(int, chunk.part.ghosts))
 
     # Source
 
     def read(self, timeout_s: float, gather_s: float = 0.0) -> Piece | None:
-        """See `Source.read`."""
+        """See `ChangeSource.read`."""
         if self._fresh is not None:
             fresh, self._fresh = self._fresh, None
             return Piece(rows=(), checkpoint=fresh, nbytes=0, urgent=True)
@@ -271,20 +273,20 @@ class MemorySource:
         )
 
     def end(self) -> str:
-        """See `Source.end`."""
+        """See `ChangeSource.end`."""
         return commit_text(self._world.end - 1)
 
     def confirm(self, checkpoint: Checkpoint) -> None:
-        """See `Source.confirm`."""
+        """See `ChangeSource.confirm`."""
         self._state.confirm(checkpoint)
         self._world.confirmed = int(checkpoint.through, 16)
 
     def close(self) -> None:
-        """See `Source.close`; the table locks end with the session."""
+        """See `ChangeSource.close`; the table locks end with the session."""
         self.is_closed = True
         for table in self._world.tables.values():
             table.locks = 0
 
     def activity(self) -> Activity:
-        """See `Source.activity`."""
+        """See `ChangeSource.activity`."""
         return Activity(windows_open=self._windows.open, waiting=self._windows.waiting)

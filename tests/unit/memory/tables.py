@@ -128,7 +128,7 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRows:
-    """Rows that were read from a table and have no position yet. Implements `Rows` of the module `windows`.
+    """Rows that were read from a table and have no position yet. Implements `WindowRows` of the module `windows`.
 
     `requested` has the keys that were looked up; it is None if a range of keys was read. `ghosts` has keys that the
     changelog still has. If the table lacks such a key, the changelog gets a deletion of it.

@@ -74,10 +74,7 @@ class FileChangelog:
         return [Version.parse(record.envelope.current or b"") for part in rows for record in batch.records(part)]
 
     def rows(self, entities: Collection[str], key: str | None) -> Iterator[pa.RecordBatch]:
-        if key is None:
-            return read_together(self._path, entities)
-        [entity] = entities
-        return read_log(self._path, entity=entity, key=key)
+        return read_together(self._path, entities, key=key)
 
 
 class Shop:

@@ -17,7 +17,7 @@ from changelog.connectors.sources.mysql.decode.events.events import Operation
 from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.tables import Declarations, Tables
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.columnar import batch
@@ -112,7 +112,7 @@ class Catalogue:
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
         self._fails = fails
 
-    def declare(self, _entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
+    def declare(self, _entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         if self._fails():
             raise ChangelogError(Kind.CONNECTION, "the connection was lost")
         return tuple(columns)

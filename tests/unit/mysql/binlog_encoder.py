@@ -22,10 +22,10 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     PreviousGtids,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     RowsQuery,
+    ServerStop,
     StatementContext,
-    Stop,
     TableMap,
     Unsupported,
     XaId,
@@ -96,11 +96,11 @@ def body(event: Event) -> bytes:
             return query(event)
         case TableMap():
             return struct.pack("<Q", event.table_id)[:6] + struct.pack("<H", event.flags) + event.body
-        case Rows():
+        case RowsEvent():
             return rows(event)
         case Heartbeat():
             return heartbeat(event)
-        case Stop() | StatementContext() | Unsupported() | Other():
+        case ServerStop() | StatementContext() | Unsupported() | Other():
             return b""
         case _:
             return small_body(event)
@@ -236,7 +236,7 @@ WITH_EXTRA_DATA = frozenset({30, 31, 32, 39, 169, 170, 171})
 """The types of row events that have extra data."""
 
 
-def rows(event: Rows) -> bytes:
+def rows(event: RowsEvent) -> bytes:
     head = struct.pack("<Q", event.table_id)[:6] + struct.pack("<H", event.flags)
     extra = struct.pack("<H3s", 5, b"???") if event.header.type in WITH_EXTRA_DATA else b""
     bitmaps = b"".join(bitmap for bitmap in (event.before, event.after) if bitmap is not None)

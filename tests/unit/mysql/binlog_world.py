@@ -15,14 +15,14 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     Operation,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     RowsQuery,
     TableMap,
     XaId,
     XaPrepare,
     Xid,
 )
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
@@ -39,8 +39,8 @@ ITEM = Table(
     schema="shop",
     name="item",
     kinds=(
-        Kind(Column(name="id", type=TypeCode.LONG, meta=0, nullable=False), size=4),
-        Kind(Column(name="name", type=TypeCode.VARCHAR, meta=160, nullable=True, collation=45), prefix=1),
+        Kind(LogColumn(name="id", type=TypeCode.LONG, meta=0, nullable=False), size=4),
+        Kind(LogColumn(name="name", type=TypeCode.VARCHAR, meta=160, nullable=True, collation=45), prefix=1),
     ),
     primary_key=(0,),
     prefixed=False,
@@ -281,9 +281,9 @@ _TYPES = {
 }
 
 
-def _rows_event(operation: Operation, row: Row) -> Rows:
+def _rows_event(operation: Operation, row: Row) -> RowsEvent:
     images = 2 if operation is Operation.UPDATE else 1
-    return Rows(
+    return RowsEvent(
         header=header(_TYPES[operation]),
         table_id=TABLE_ID,
         operation=operation,

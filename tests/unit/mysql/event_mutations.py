@@ -14,7 +14,7 @@ import pyarrow as pa
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Event, Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.events import Event, RowsEvent, TableMap
 from changelog.connectors.sources.mysql.decode.events.header import Header, read_header
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from changelog.envelope.errors import ChangelogError, Kind
@@ -91,7 +91,7 @@ def _decode(before: Sequence[bytes], changed: bytes | memoryview) -> list[Event]
             if isinstance(event, TableMap):
                 table_map = event
                 assert table_map.columns is None or len(table_map.columns) == table_map.description.width
-            elif isinstance(event, Rows) and table_map is not None and table_map.columns is not None:
+            elif isinstance(event, RowsEvent) and table_map is not None and table_map.columns is not None:
                 for old, new in images(table_map, event):
                     assert old or new
     return events

@@ -17,7 +17,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     Operation,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     RowsQuery,
     StatementContext,
     TableMap,
@@ -206,10 +206,10 @@ class MixedLog:
             table=table.name, body=table_body(table), dialect=table.dialect,
         )  # fmt: skip
 
-    def _rows(self, table: Table, operation: Operation, rows: Sequence[bytes], *, flags: int = 1) -> Rows:
+    def _rows(self, table: Table, operation: Operation, rows: Sequence[bytes], *, flags: int = 1) -> RowsEvent:
         every = ((1 << len(table.kinds)) - 1).to_bytes(1, "little")
         images = 2 if operation is Operation.UPDATE else 1
-        return Rows(
+        return RowsEvent(
             header=header(_TYPES[operation][self._mariadb]), table_id=_TABLE_IDS[table.name], operation=operation,
             flags=flags, width=len(table.kinds), before=None if operation is Operation.INSERT else every,
             after=None if operation is Operation.DELETE else every, partial=False,

@@ -18,10 +18,10 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     PreviousGtids,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     RowsQuery,
+    ServerStop,
     StatementContext,
-    Stop,
     Unsupported,
     XaId,
     XaPrepare,
@@ -142,7 +142,7 @@ ROW_TYPES = {
 
 
 @st.composite
-def rows_events(draw: st.DrawFn) -> Rows:
+def rows_events(draw: st.DrawFn) -> RowsEvent:
     operation = draw(st.sampled_from(Operation))
     header = draw(headers(*ROW_TYPES[operation]))
     width = draw(st.integers(0, 20) | st.integers(240, 300))
@@ -161,11 +161,11 @@ def rows_event(
     before: bytes | None,
     after: bytes | None,
     body: bytes,
-) -> Rows:
+) -> RowsEvent:
     """Makes an event with rows. Computes the offset of its body from the other fields."""
     bitmaps = b"".join(bitmap for bitmap in (before, after) if bitmap is not None)
     fixed = 32 if header.type in WITH_EXTRA_DATA else 27
-    return Rows(
+    return RowsEvent(
         header=header,
         table_id=table_id,
         operation=operation,
@@ -201,7 +201,7 @@ far_heartbeats = st.builds(
 closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Xid, header=headers(EventType.XID), number=uint64),
     st.builds(XaPrepare, header=headers(EventType.XA_PREPARE), xa_id=xa_ids, one_phase=st.booleans()),
-    st.builds(Stop, header=headers(EventType.STOP)),
+    st.builds(ServerStop, header=headers(EventType.STOP)),
     st.builds(Incident, header=headers(EventType.INCIDENT), number=uint16, message=short_bytes),
     st.builds(
         GtidList,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from changelog.connectors.servers.mysql import Flavour, Server
+from changelog.connectors.servers.mysql import Flavour, MysqlServer
 from tests.servers.binlog import logged
 from tests.servers.binlog_statements import MARIADB_11_8, MYSQL_9, statements
 from tests.servers.mysql import mysql_server
@@ -39,7 +39,7 @@ def _file(recording: str) -> Path:
     return _FOLDER / f"binlog_{recording}.txt"
 
 
-def _record(server: Server, recording: str, statements: Sequence[str]) -> None:
+def _record(server: MysqlServer, recording: str, statements: Sequence[str]) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE shop")
     events = logged(server, "shop", lambda session: [session.execute(statement) for statement in statements])

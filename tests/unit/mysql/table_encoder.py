@@ -11,7 +11,7 @@ from changelog.connectors.capture.rows.row_change import Unchanged as UnchangedT
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import TableMap
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from tests.unit.mysql.binlog_encoder import number, text
 from tests.unit.mysql.reading import header
@@ -28,13 +28,13 @@ GEOMETRY, ENUM, SET, YEAR = 255, 247, 248, 13
 class Kind:
     """A column of a random type. Its values have the fixed `size`, or a length of `prefix` bytes before them."""
 
-    column: Column
+    column: LogColumn
     prefix: int = 0
     size: int = 0
 
 
-def column(code: TypeCode, meta: int = 0) -> Column:
-    return Column(name="", type=code, meta=meta, nullable=True)
+def column(code: TypeCode, meta: int = 0) -> LogColumn:
+    return LogColumn(name="", type=code, meta=meta, nullable=True)
 
 
 def digits_bytes(digits: int) -> int:
@@ -110,7 +110,7 @@ class Table:
     listed: bool
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[LogColumn, ...]:
         return tuple(kind.column for kind in self.kinds)
 
 
@@ -172,7 +172,7 @@ def table_body(table: Table) -> bytes:
     )
 
 
-def metadata(column: Column) -> bytes:
+def metadata(column: LogColumn) -> bytes:
     code, meta = column.type, column.meta
     if code == TypeCode.STRING:
         return bytes([code ^ (meta & 0x300) >> 4, meta & 0xFF])
@@ -218,7 +218,7 @@ def optional(table: Table) -> Iterator[tuple[int, bytes]]:
     yield 99, b"a field of later versions"
 
 
-def collations(columns: Sequence[Column], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
+def collations(columns: Sequence[LogColumn], table: Table, default_field: int) -> Iterator[tuple[int, bytes]]:
     """Yields the field with the collations of `columns`. If a column has no collation, servers write 63 for it."""
     ids = [63 if column.collation is None else column.collation for column in columns]
     if not ids:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Rotate
-from changelog.connectors.sources.mysql.decode.prepared import Prepared
+from changelog.connectors.sources.mysql.decode.prepared import PreparedTransactions
 from changelog.connectors.sources.mysql.values.positions.coordinates import COORDINATE_BITS, OFFSET_BITS
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
@@ -26,7 +26,7 @@ def test_an_error_without_a_position_gets_the_position_of_its_transaction(seed: 
     world.prepare(5)
     world.settle()
     reader = assembler(NEW, Reads())
-    reader.state.prepared = Prepared(bytes_max=1)
+    reader.state.prepared = PreparedTransactions(bytes_max=1)
     stored = read(NEW, reader, world, rows, size=1000)
     assert reader.stop is not None
     assert (reader.stop.kind, reader.stop.position) == (Kind.LIMIT, Position(1, prepared, 0))

@@ -8,7 +8,7 @@ import pytest
 
 from changelog.connectors.sources.mysql.decode import cutting
 from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
-from changelog.connectors.sources.mysql.decode.prepared import Prepared
+from changelog.connectors.sources.mysql.decode.prepared import PreparedTransactions
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.errors import Kind
 from changelog.envelope.position import Position
@@ -60,7 +60,7 @@ def test_rows_of_xa_transactions_are_refused_before_they_are_all_in_memory(
     second = Position(1, world.end, 0)
     world.prepare(40, one_phase=one_phase)
     reader = assembler(NEW, Reads())
-    reader.state.prepared = Prepared(bytes_max=sum(map(len, world.log[0].packets)) + 500)
+    reader.state.prepared = PreparedTransactions(bytes_max=sum(map(len, world.log[0].packets)) + 500)
     *packets, _, _ = world.sent(NOTHING)
     for packet in packets:
         reader.feed(EventBlock.of([packet]))

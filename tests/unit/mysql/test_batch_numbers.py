@@ -32,8 +32,8 @@ def test_a_column_of_floats_is_printed_like_its_values(size: int, numbers: list[
     )
     printed = floating(size)(column)
     assert printed.data is not None
-    assert printed.left is not None
+    assert printed.unprintable is not None
     for place, raw in enumerate(stored):
-        if not printed.left[place]:
+        if not printed.unprintable[place]:
             begin, length = printed.starts[place], printed.lengths[place]
             assert printed.data[begin : begin + length] == ONE_BY_ONE[size](raw)

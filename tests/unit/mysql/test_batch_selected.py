@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES, RawColumn
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.selected import Selected, selected
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.columnar.splice import Pool
@@ -32,7 +32,7 @@ moments = st.builds(
 )
 printed_numbers = st.sampled_from([b"0", b"-0", b"1e-7", b"1e22", b"0.0001", b"999999", b"1000000", b"123456.789"])
 
-KINDS: Sequence[tuple[Column, st.SearchStrategy[bytes]]] = [
+KINDS: Sequence[tuple[LogColumn, st.SearchStrategy[bytes]]] = [
     (
         TEXT,
         st.text(max_size=8).map(str.encode) | st.sampled_from([b"a\xed\xa0\x80", b"\xed\xb0\x80", b"\xc3", b"\xa4"]),
@@ -56,7 +56,9 @@ KINDS: Sequence[tuple[Column, st.SearchStrategy[bytes]]] = [
 ]
 
 
-def columns_and_texts(kind: tuple[Column, st.SearchStrategy[bytes]]) -> st.SearchStrategy[tuple[Column, list[bytes]]]:
+def columns_and_texts(
+    kind: tuple[LogColumn, st.SearchStrategy[bytes]],
+) -> st.SearchStrategy[tuple[LogColumn, list[bytes]]]:
     of, sent = kind
     return st.tuples(st.just(of), st.lists(sent, min_size=1, max_size=8))
 
@@ -89,7 +91,7 @@ def together(of: Selected, sent: Sequence[bytes]) -> list[bytes] | Kind:
 
 
 @given(drawn=st.sampled_from(KINDS).flatmap(columns_and_texts))
-def test_a_column_is_converted_like_its_values(drawn: tuple[Column, list[bytes]]) -> None:
+def test_a_column_is_converted_like_its_values(drawn: tuple[LogColumn, list[bytes]]) -> None:
     of, sent = selected(drawn[0]), drawn[1]
     assert together(of, sent) == one_by_one(of, sent)
 
@@ -105,8 +107,8 @@ def test_a_column_is_converted_like_its_values(drawn: tuple[Column, list[bytes]]
         (column(TypeCode.BIT, bit_meta(10)), [b"\2\3", b"\0\0"]),
     ],
 )
-def test_usual_values_are_converted_together(of: Column, sent: list[bytes]) -> None:
+def test_usual_values_are_converted_together(of: LogColumn, sent: list[bytes]) -> None:
     convert_column = selected(of).convert_column
     assert convert_column is not None
-    left = convert_column(raw_column(sent)).left
+    left = convert_column(raw_column(sent)).unprintable
     assert left is None or not left.any()

@@ -20,7 +20,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     Operation,
     Query,
     Rotate,
-    Rows,
+    RowsEvent,
     RowsQuery,
     TableMap,
     XaId,
@@ -56,7 +56,7 @@ def changes(recording: str, table: str) -> Iterator[Change]:
     for event in events(recording):
         if isinstance(event, TableMap):
             table_map = event
-        elif isinstance(event, Rows) and table_map is not None and table_map.table == table:
+        elif isinstance(event, RowsEvent) and table_map is not None and table_map.table == table:
             assert event.table_id == table_map.table_id
             for old, new in images(table_map, event):
                 yield event.operation, old, new
@@ -216,7 +216,7 @@ def test_columns_that_an_event_does_not_contain_are_unchanged(flavour: Flavour) 
 def test_an_event_has_several_rows(flavour: Flavour) -> None:
     inserts = [new for operation, _, new in changes(flavour, "pair") if operation is Operation.INSERT]
     assert [plain(new[0]) for new in inserts if new] == [b"one", b"two", b"three", b"once"]
-    assert all(event.ends_statement for event in events(flavour) if isinstance(event, Rows))
+    assert all(event.ends_statement for event in events(flavour) if isinstance(event, RowsEvent))
 
 
 @EACH_FLAVOUR
@@ -323,7 +323,7 @@ def test_a_transaction_that_zstd_compressed() -> None:
         b"UPDATE",
         b"DELETE",
     ]
-    assert {event.header.end_log_pos for event in inner if isinstance(event, Rows)} > {end}
+    assert {event.header.end_log_pos for event in inner if isinstance(event, RowsEvent)} > {end}
     *_, first_deleted, second_deleted, third_deleted = changes("mysql_9", "modern")
     keys = [old[0] for _, old, _ in (first_deleted, second_deleted, third_deleted) if old is not None]
     assert [plain(key) for key in keys] == [b"\1\0\0\0", b"\2\0\0\0", b"\3\0\0\0"]

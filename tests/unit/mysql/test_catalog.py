@@ -1,4 +1,4 @@
-"""Tests how the catalogue is read while a table is renamed, so that the queries of the catalogue do not agree."""
+"""Tests how the catalogue is read while a table is renamed: the answers to the queries then contradict each other."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -6,7 +6,7 @@ import pytest
 
 from changelog.connectors.sources.mysql.admin.catalog import Table, TableColumn, UniqueIndex
 from changelog.connectors.sources.mysql.admin.check import server, tables
-from changelog.connectors.sources.mysql.admin.check.facts import Facts
+from changelog.connectors.sources.mysql.admin.check.facts import ServerFacts
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -22,7 +22,7 @@ SETTINGS = {
     "log_bin": "ON",
     "log_replica_updates": "ON",
 }
-MYSQL = Facts(
+MYSQL = ServerFacts(
     version=ServerVersion.parse("8.0.36"),
     settings=SETTINGS,
     is_replica=False,
@@ -37,7 +37,7 @@ MARIADB = replace(
 
 
 @pytest.mark.parametrize("facts", [MYSQL, MARIADB])
-def test_a_server_that_fits_has_no_problem(facts: Facts) -> None:
+def test_a_server_that_fits_has_no_problem(facts: ServerFacts) -> None:
     assert {finding.status for finding in server.findings(facts)} == {"ok"}
 
 
@@ -96,7 +96,7 @@ def test_mariadb_may_leave_out_what_an_update_does_not_change() -> None:
         ),
     ],
 )
-def test_other_problems_of_a_server(facts: Facts, message: str) -> None:
+def test_other_problems_of_a_server(facts: ServerFacts, message: str) -> None:
     assert [finding.message for finding in server.findings(facts) if finding.status == "fail"] == [message]
 
 

@@ -8,7 +8,7 @@ from changelog.connectors.sources.mysql.decode.cutting import BLOCK_BYTES_MAX, d
 from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, Xid
+from changelog.connectors.sources.mysql.decode.events.events import Operation, RowsEvent, Xid
 from tests.unit.mysql.binlog_encoder import encode, payload
 from tests.unit.mysql.reading import format_description, header
 
@@ -35,8 +35,8 @@ def test_many_small_events_are_divided() -> None:
     assert 0 < portion(events) < len(events)
 
 
-def rows(kind: EventType) -> Rows:
-    return Rows(
+def rows(kind: EventType) -> RowsEvent:
+    return RowsEvent(
         header=header(kind),
         table_id=1,
         operation=Operation.INSERT,
@@ -63,7 +63,7 @@ def test_a_block_of_small_compressed_events_is_divided(event: bytes) -> None:
     for item in divided(EventReader(), block, lambda _: None):
         if item is None:
             parts.append(0)
-        elif isinstance(item, Rows):
+        elif isinstance(item, RowsEvent):
             parts[-1] += len(item.body)
     assert sum(parts) == 100 * (BLOCK_BYTES_MAX // 20 + 1)
     assert max(parts) < BLOCK_BYTES_MAX + BLOCK_BYTES_MAX // 20 + 1
@@ -74,4 +74,4 @@ def test_a_transaction_is_not_divided_before_its_end() -> None:
     compressed = encode(rows(EventType.WRITE_ROWS_COMPRESSED_V1))
     block = EventBlock.of([encode(format_description()), *[compressed] * 20, xid, xid])
     _, *items = divided(EventReader(), block, lambda _: None)
-    assert [type(item) for item in items] == [*[Rows] * 20, Xid, Xid]
+    assert [type(item) for item in items] == [*[RowsEvent] * 20, Xid, Xid]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.decode.events import event_block
-from changelog.connectors.sources.mysql.decode.events.event_block import GAP_BYTES, EventBlock, Piece
+from changelog.connectors.sources.mysql.decode.events.event_block import GAP_BYTES, EventBlock, EventPiece
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.events import Xid
 from changelog.connectors.sources.mysql.decode.usual.headers import Headers
@@ -46,7 +46,7 @@ def test_a_block_has_its_events_in_order(events: list[bytes], random: Random) ->
 def test_a_large_event_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_block, "_VIEW_BYTES_MIN", 10)
     data = bytes(GAP_BYTES) + b"a large event"
-    event = EventBlock([Piece(data, np.array([len(data)]))])[0]
+    event = EventBlock([EventPiece(data, np.array([len(data)]))])[0]
     assert isinstance(event, memoryview)
     assert event.tobytes() == b"a large event"
     assert event.obj is data

@@ -151,7 +151,7 @@ def test_other_bytes_are_malformed(data: bytes, offset: int) -> None:
 
 
 @given(DOCUMENTS, st.booleans(), st.randoms(use_true_random=False))
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_changed_bytes_are_another_document_or_malformed(document: Json, large: bool, random: Random) -> None:
     data = bytearray(encode(document, large=large))
     for _ in range(20):

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.values.documents.json_binary import DEPTH_MAX, Json
-from changelog.connectors.sources.mysql.values.documents.json_diff import Operation, apply_diffs
+from changelog.connectors.sources.mysql.values.documents.json_diff import JsonOperation, apply_diffs
 from changelog.connectors.sources.mysql.values.documents.json_text import print_json
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.unit.mysql.json_encoder import change, encode
 from tests.unit.mysql.test_json import DOCUMENTS, mutated
 
-REPLACE, INSERT, REMOVE = Operation
+REPLACE, INSERT, REMOVE = JsonOperation
 OLD: Json = {"b": [1, 2, 3], "é": None, "aaa": {"x": [[], {"y": 1.5}]}}
 
 
@@ -39,7 +39,7 @@ OLD: Json = {"b": [1, 2, 3], "é": None, "aaa": {"x": [[], {"y": 1.5}]}}
         (REMOVE, "$.b[last]", None, '{"b": [1, 2], "é": null, "aaa": {"x": [[], {"y": 1.5}]}}'),
     ],
 )
-def test_changes(operation: Operation, path: str, value: Json, text: str) -> None:
+def test_changes(operation: JsonOperation, path: str, value: Json, text: str) -> None:
     assert apply_diffs(encode(OLD), change(operation, path, value)).decode() == text
 
 
@@ -66,7 +66,7 @@ def test_no_changes(document: Json) -> None:
         *[(REMOVE, path) for path in (r'$."\ud800"', r'$."\x"', "$.b[٣]", "$" + "[0]" * (DEPTH_MAX + 1))],
     ],
 )
-def test_changes_that_do_not_fit_are_malformed(operation: Operation, path: str) -> None:
+def test_changes_that_do_not_fit_are_malformed(operation: JsonOperation, path: str) -> None:
     with pytest.raises(ChangelogError, match=r"a partial update of a JSON value is not valid: .* offset") as raised:
         apply_diffs(encode(OLD), change(operation, path, 1))
     assert raised.value.kind is Kind.MALFORMED

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.capture.tables.table_progress import pages_read
-from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress, KeyRange
+from changelog.connectors.sources.mysql.snapshot.key_progress import ChunkRange, KeyProgress
 
 KEYS = 40
 
@@ -15,13 +15,13 @@ def progress(chunk_rows: int = 4) -> KeyProgress:
     return KeyProgress(entity="t", signature="a", chunks=KEYS // chunk_rows, chunk_rows=chunk_rows)
 
 
-def keys(range_: KeyRange) -> set[int]:
+def keys(range_: ChunkRange) -> set[int]:
     first = -1 if range_.first is None else int(range_.first.key[0])
     end = KEYS if range_.end is None else int(range_.end.key[0])
     return {key for key in range(KEYS) if first < key <= end}
 
 
-def narrowed(task: KeyProgress, taken: KeyRange) -> KeyRange:
+def narrowed(task: KeyProgress, taken: ChunkRange) -> ChunkRange:
     """Does what a reader of chunks does: it reads the first rows of a range, and leaves the rest."""
     inside = sorted(keys(taken))
     if len(inside) < task.chunk_rows:
@@ -45,7 +45,7 @@ def test_a_table_is_read_in_chunks() -> None:
 @given(st.data())
 def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None:
     task = progress()
-    out: list[KeyRange] = []
+    out: list[ChunkRange] = []
     published: set[int] = set()
     for _ in range(200):
         step = data.draw(st.sampled_from(["take", "take", "publish", "publish", "give back", "divide", "store"]))
@@ -55,7 +55,7 @@ def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None
         elif step == "store":
             stored = json.loads(json.dumps(task.to_json()))
             out.clear()
-            task = KeyProgress.resume("t", "a", chunks=10, chunk_rows=4, stored=stored) if not task.complete else task
+            task = KeyProgress.resume("t", "a", chunks=10, chunk_rows=4, document=stored) if not task.complete else task
         elif out and step != "take":
             part = out.pop(data.draw(st.integers(0, len(out) - 1)))
             if step == "publish":
@@ -63,7 +63,7 @@ def test_each_key_is_published_and_no_range_is_lost(data: st.DataObject) -> None
                 task.publish(part)
             else:
                 (task.give_back if step == "give back" else task.divide)(part)
-        assert set().union(*map(keys, task.left)) == set(range(KEYS)) - published
+        assert set().union(*map(keys, task.ranges_left)) == set(range(KEYS)) - published
     stored = task.to_json()
     done, total = pages_read(stored)
     assert 0 <= done <= total
@@ -88,7 +88,7 @@ def test_another_signature_starts_the_table_over() -> None:
     assert rest is not None
     assert not task.admit(rest, "b")
     assert (task.generation, task.signature) == (1, "b")
-    assert keys(task.left[0]) == set(range(KEYS))
+    assert keys(task.ranges_left[0]) == set(range(KEYS))
 
 
 def test_progress_of_another_signature_is_not_resumed() -> None:
@@ -97,5 +97,5 @@ def test_progress_of_another_signature_is_not_resumed() -> None:
     assert taken is not None
     task.publish(narrowed(task, taken))
     stored = {**task.to_json(), "again": ["*"]}
-    resumed = KeyProgress.resume("t", "b", chunks=10, chunk_rows=4, stored=stored)
-    assert (keys(resumed.left[0]), resumed.again) == (set(range(KEYS)), ("*",))
+    resumed = KeyProgress.resume("t", "b", chunks=10, chunk_rows=4, document=stored)
+    assert (keys(resumed.ranges_left[0]), resumed.again) == (set(range(KEYS)), ("*",))

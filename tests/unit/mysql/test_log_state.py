@@ -1,7 +1,7 @@
 """Tests from where a service continues after stops and restarts. No transaction may be left out or processed twice."""
 
 from changelog.connectors.sources.mysql.decode.events.events import XaId
-from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
+from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.envelope.position import Position
@@ -13,10 +13,10 @@ def state(received: str) -> LogState:
     return LogState(epoch=1, received=GtidPosition.parse(received), resume=SENT_BEFORE, database="shop")
 
 
-def begin(log_state: LogState, number: int) -> Begun:
+def begin(log_state: LogState, number: int) -> LogTransaction:
     """Begins the transaction with this number. The transaction's coordinate is ten times the number."""
     gtid = f"0-1-{number}"
-    begun = Begun(gtid=gtid, commit=10 * number, committed_at=0, seen=log_state.is_seen(gtid))
+    begun = LogTransaction(gtid=gtid, commit=10 * number, committed_at=0, is_repeated=log_state.is_seen(gtid))
     log_state.begin(begun)
     return begun
 
@@ -88,7 +88,7 @@ def test_a_prepared_transaction_of_mysql_copies_no_set() -> None:
     gtids = GtidSet.parse(f"{server}:1-4")
     log_state = LogState(epoch=1, received=gtids, resume=gtids, database="shop")
     for number in 5, 6:
-        begun = Begun(gtid=f"{server}:{number}", commit=10 * number, committed_at=0, seen=False)
+        begun = LogTransaction(gtid=f"{server}:{number}", commit=10 * number, committed_at=0, is_repeated=False)
         log_state.begin(begun)
         if number == 5:
             log_state.hold(xa_id(b"early"), begun)

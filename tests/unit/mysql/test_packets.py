@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Packets, Patience
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketPatience, PacketReader, Packets
 
 LONGEST = 0xFFFFFF
 
@@ -35,7 +35,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
     server, own = socket.socketpair()
     own.settimeout(LOOK_S)
     with server, own:
-        reader = PacketReader(own, Patience())
+        reader = PacketReader(own, PacketPatience())
         received: list[bytes] = []
         data = b"".join(map(framed, payloads))
         for at in range(0, len(data), size):
@@ -50,7 +50,7 @@ def test_packets_are_the_same_however_their_bytes_arrive(payloads: list[bytes], 
 @given(payloads=st.lists(st.binary(max_size=40), min_size=1, max_size=10), size=st.integers(1, 60))
 def test_packets_read_in_one_piece_equal_packets_read_one_by_one(payloads: list[bytes], size: int) -> None:
     data = b"".join(map(framed, payloads))
-    reader = PacketReader(_Source(data, size), Patience())  # type: ignore[arg-type]
+    reader = PacketReader(_Source(data, size), PacketPatience())  # type: ignore[arg-type]
     received: list[bytes] = []
     while len(received) < len(payloads):
         packets = reader.packets(4)
@@ -81,7 +81,7 @@ def framed_end(payloads: list[bytes], size: int) -> int:
 def test_a_payload_of_several_packets_is_joined(size: int) -> None:
     payload = bytes(range(256)) * (size // 256 + 1)
     payload = payload[:size]
-    reader = PacketReader(_Source(framed(payload) + framed(b"next")), Patience())  # type: ignore[arg-type]
+    reader = PacketReader(_Source(framed(payload) + framed(b"next")), PacketPatience())  # type: ignore[arg-type]
     received: list[bytes] = []
     while len(received) < 2:
         received += payloads_of(reader.packets(100))
@@ -92,7 +92,7 @@ def test_a_payload_of_several_packets_is_joined(size: int) -> None:
 def test_a_payload_of_several_packets_is_also_joined_in_one_piece(size: int) -> None:
     payload = (bytes(range(256)) * (size // 256 + 1))[:size]
     data = framed(b"before") + framed(payload) + framed(b"next")
-    reader = PacketReader(_Source(data), Patience())  # type: ignore[arg-type]
+    reader = PacketReader(_Source(data), PacketPatience())  # type: ignore[arg-type]
     received: list[bytes] = []
     while len(received) < 3:
         received += payloads_of(reader.packets(100))
@@ -113,7 +113,7 @@ class _Source:
 
 def test_bytes_are_also_read_by_their_number(pair: tuple[socket.socket, socket.socket]) -> None:
     server, own = pair
-    reader = PacketReader(own, Patience())
+    reader = PacketReader(own, PacketPatience())
     server.sendall(b"abcdef")
     assert (reader.read(2), reader.read(3)) == (b"ab", b"cde")
     server.close()
@@ -124,14 +124,14 @@ def test_a_closed_connection_is_an_error(pair: tuple[socket.socket, socket.socke
     server, own = pair
     server.close()
     with pytest.raises(ConnectionResetError, match="closed"):
-        PacketReader(own, Patience()).packets(1)
+        PacketReader(own, PacketPatience()).packets(1)
 
 
 def test_a_silent_server_is_not_waited_for_without_end(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match=r"no answer for 0.2 s"):
-        PacketReader(pair[1], Patience(silence_s=0.2)).packets(1)
+        PacketReader(pair[1], PacketPatience(silence_s=0.2)).packets(1)
 
 
 def test_a_stopping_service_does_not_wait(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(TimeoutError, match="stopping"):
-        PacketReader(pair[1], Patience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).packets(1)
+        PacketReader(pair[1], PacketPatience(silence_s=None, stopping=lambda: True, stopping_s=0.0)).packets(1)

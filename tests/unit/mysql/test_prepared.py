@@ -3,8 +3,8 @@
 import pytest
 
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, XaId
-from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared, Signed
+from changelog.connectors.sources.mysql.decode.events.events import Operation, RowsEvent, XaId
+from changelog.connectors.sources.mysql.decode.prepared import HeldTransaction, PreparedTransactions, Signed
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Stamp
@@ -15,12 +15,12 @@ def xa_id(name: bytes) -> XaId:
     return XaId(format_id=1, gtrid=name, bqual=b"")
 
 
-def held(nbytes: int) -> Held:
-    return Held(gtid="", commit=1, before=GtidSet(intervals={}), nbytes=nbytes)
+def held(nbytes: int) -> HeldTransaction:
+    return HeldTransaction(gtid="", commit=1, before=GtidSet(intervals={}), nbytes=nbytes)
 
 
 def test_too_many_bytes_of_prepared_transactions_are_refused() -> None:
-    prepared = Prepared(bytes_max=3 << 20)
+    prepared = PreparedTransactions(bytes_max=3 << 20)
     prepared.hold(xa_id(b"a"), held(2 << 20))
     prepared.check(xa_id(b"a"), held(3 << 20))  # the same transaction, delivered a second time
     prepared.check(xa_id(b"b"), held(1 << 20))
@@ -31,7 +31,7 @@ def test_too_many_bytes_of_prepared_transactions_are_refused() -> None:
 
 
 def test_a_transaction_that_ended_takes_no_memory() -> None:
-    prepared = Prepared(bytes_max=3)
+    prepared = PreparedTransactions(bytes_max=3)
     for name in (b"a", b"b"):
         prepared.hold(xa_id(name), held(2))
         prepared.hold(xa_id(name), held(3))
@@ -44,7 +44,7 @@ def test_compressed_rows_count_with_the_size_that_they_have_in_memory() -> None:
     transaction = held(0)
     for size, body in (40, 10), (40, 1000):
         transaction.add(
-            Rows(
+            RowsEvent(
                 header=header(EventType.WRITE_ROWS_COMPRESSED_V1)._replace(size=size),
                 table_id=1,
                 operation=Operation.INSERT,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.printed import printer_for
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, STRINGS, codec_for
@@ -24,7 +24,7 @@ from tests.unit.mysql.value_columns import CHARSETS, UTF8MB4, bit_meta, column, 
 LABELS = (b"small", "größer".encode(), b"")
 
 
-def printed(of: Column, raw: bytes) -> bytes:
+def printed(of: LogColumn, raw: bytes) -> bytes:
     text = printer_for(of, CHARSETS)(raw)
     assert printer_for(of, CHARSETS)(memoryview(raw)) == text
     return text
@@ -108,7 +108,7 @@ VALUES = [  # column, bytes in the log, printed text
 
 
 @pytest.mark.parametrize(("of", "raw", "text"), VALUES)
-def test_the_printed_text(of: Column, raw: str, text: str) -> None:
+def test_the_printed_text(of: LogColumn, raw: str, text: str) -> None:
     assert printed(of, bytes.fromhex(raw)).decode() == text
 
 
@@ -142,7 +142,7 @@ MALFORMED = [  # column, bytes that its type cannot have
 
 
 @pytest.mark.parametrize(("of", "raw"), MALFORMED)
-def test_impossible_bytes(of: Column, raw: str) -> None:
+def test_impossible_bytes(of: LogColumn, raw: str) -> None:
     with pytest.raises(ChangelogError) as raised:
         printed(of, bytes.fromhex(raw))
     assert raised.value.kind is Kind.MALFORMED
@@ -152,7 +152,7 @@ ALL = list({case[0] for case in VALUES})
 
 
 @given(of=st.sampled_from(ALL), raw=st.binary(max_size=20))
-def test_any_bytes_are_printed_or_malformed(of: Column, raw: bytes) -> None:
+def test_any_bytes_are_printed_or_malformed(of: LogColumn, raw: bytes) -> None:
     try:
         text = printed(of, raw)
     except ChangelogError as error:
@@ -264,7 +264,7 @@ def test_no_double_is_printed_as_infinity() -> None:
 
 
 @pytest.mark.parametrize("of", [column(TypeCode.TYPED_ARRAY), column(TypeCode.VARCHAR, 9, collation=9999)])
-def test_unsupported_columns(of: Column) -> None:
+def test_unsupported_columns(of: LogColumn) -> None:
     with pytest.raises(ChangelogError) as raised:
         printer_for(of, CHARSETS)
     assert raised.value.kind is Kind.PRECONDITION

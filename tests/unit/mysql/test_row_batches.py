@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows
+from changelog.connectors.sources.mysql.decode.events.events import Operation, RowsEvent
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY
 from changelog.envelope.entity import Entity
@@ -63,11 +63,11 @@ class Typed:
         return self.usual | st.none() if self.kind.column.nullable else self.usual
 
 
-def fixed(of: Column, size: int, usual: st.SearchStrategy[bytes] | None = None) -> Typed:
+def fixed(of: LogColumn, size: int, usual: st.SearchStrategy[bytes] | None = None) -> Typed:
     return Typed(ColumnKind(of, size=size), st.binary(min_size=size, max_size=size) if usual is None else usual)
 
 
-def varying(of: Column, prefix: int, usual: st.SearchStrategy[bytes]) -> Typed:
+def varying(of: LogColumn, prefix: int, usual: st.SearchStrategy[bytes]) -> Typed:
     return Typed(ColumnKind(of, prefix=prefix), usual)
 
 
@@ -214,7 +214,7 @@ def bound(table: Table) -> BoundTable:
     return BoundTable.of(ENTITY, table.columns, Binder(hmac_key=b"").bind(ENTITY, table.columns), CHARSETS)
 
 
-def event_of(table: Table, operation: Operation, body: bytes) -> Rows:
+def event_of(table: Table, operation: Operation, body: bytes) -> RowsEvent:
     bitmap = bits([True] * len(table.kinds), low_first=True)
     before = None if operation is Operation.INSERT else bitmap
     after = None if operation is Operation.DELETE else bitmap
@@ -224,7 +224,7 @@ def event_of(table: Table, operation: Operation, body: bytes) -> Rows:
 Texts = dict[int, tuple[Op, object]]
 
 
-def texts(table: BoundTable, raw: Table, events: Sequence[Rows], *, together: bool) -> Texts | Kind:
+def texts(table: BoundTable, raw: Table, events: Sequence[RowsEvent], *, together: bool) -> Texts | Kind:
     """Returns the op and the texts of each row, by the row's place. If the events are refused, returns the kind of the
     error.
     """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.events import Operation, RowsEvent, TableMap
 from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson, images
 from changelog.connectors.sources.mysql.decode.rows.value_framing import framing
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
@@ -40,7 +40,7 @@ KINDS = {
 }
 
 
-def rows_of(table: Table, operation: Operation, content: bytes, bitmaps: Sequence[bytes | None]) -> Rows:
+def rows_of(table: Table, operation: Operation, content: bytes, bitmaps: Sequence[bytes | None]) -> RowsEvent:
     before, after = bitmaps
     return rows_event(header(KINDS[operation]), operation, 7, 1, len(table.kinds), before, after, content)
 
@@ -84,7 +84,7 @@ def test_every_row_is_read_back(
         assert fewer is None or fewer == changes[: len(fewer)]
 
 
-def read_rows(maps: TableMap, event: Rows) -> list[tuple[Row | None, Row | None]]:
+def read_rows(maps: TableMap, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
     return [(raw(old), raw(new)) for old, new in images(maps, event)]
 
 
@@ -124,7 +124,7 @@ def test_an_insert_without_any_column_is_one_change() -> None:
 JSON_TABLE = table_of((TypeCode.JSON, b"\4"), (TypeCode.LONG, b""), (TypeCode.JSON, b"\4")) + b"\4\6\1a\1b\1c" + SIGNED
 
 
-def json_update(new: bytes) -> Rows:
+def json_update(new: bytes) -> RowsEvent:
     old = b"\0" + b"\1\0\0\0A" + bytes(4) + b"\1\0\0\0C"
     return rows_event(header(EventType.PARTIAL_UPDATE_ROWS), Operation.UPDATE, 7, 1, 3, b"\7", b"\6", old + new)
 

@@ -6,7 +6,7 @@ On real servers, `test_values_oracle.py` compares such texts with the log.
 import pytest
 
 from changelog.connectors.sources.mysql.values.catalog_columns import CatalogColumn, column_of
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.selected import selected
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, codec_for
@@ -33,7 +33,7 @@ from tests.unit.mysql.value_columns import UTF8MB4, bit_meta, column
         (column(TypeCode.VARCHAR, 8, collation=BINARY, declared="vector(2)"), b"\0\0\x80\x3f\0\0\0\0", b"[1,0]"),
     ],
 )
-def test_values_that_are_printed_differently_than_they_are_sent(of: Column, sent: bytes, printed: bytes) -> None:
+def test_values_that_are_printed_differently_than_they_are_sent(of: LogColumn, sent: bytes, printed: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     assert convert(sent) == printed
@@ -49,7 +49,7 @@ def test_values_that_are_printed_differently_than_they_are_sent(of: Column, sent
         (column(TypeCode.VARCHAR, 9, collation=UTF8MB4), b"\xff"),
     ],
 )
-def test_values_that_no_server_sends(of: Column, sent: bytes) -> None:
+def test_values_that_no_server_sends(of: LogColumn, sent: bytes) -> None:
     convert = selected(of).convert
     assert convert is not None
     with pytest.raises(ChangelogError) as raised:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
-from changelog.connectors.sources.mysql.decode.events.table_description import describe
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import describe
 from changelog.connectors.sources.mysql.decode.rows.value_framing import framing
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.errors import ChangelogError, Kind

@@ -5,7 +5,7 @@ value.
 import pytest
 
 from changelog.connectors.capture.rows.codec import Shape
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.spatial import GEOMETRY_TYPE
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, codec_for
@@ -13,7 +13,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 from changelog.schemas.types import Array, ColumnType, Decimal, Primitive
 from tests.unit.mysql.value_columns import UTF8MB4, column, decimal_meta
 
-VALUES: list[tuple[Column, str, str, ColumnType]] = [  # column, printed text, JSON, type
+VALUES: list[tuple[LogColumn, str, str, ColumnType]] = [  # column, printed text, JSON, type
     (column(TypeCode.TINY), "1", "1", Primitive.INT),
     (column(TypeCode.INT24, unsigned=True), "1", "1", Primitive.INT),
     (column(TypeCode.LONG), "-1", "-1", Primitive.INT),
@@ -56,7 +56,7 @@ VALUES: list[tuple[Column, str, str, ColumnType]] = [  # column, printed text, J
 
 
 @pytest.mark.parametrize(("of", "text", "json", "type_"), VALUES)
-def test_the_json_of_each_type(of: Column, text: str, json: str, type_: ColumnType) -> None:
+def test_the_json_of_each_type(of: LogColumn, text: str, json: str, type_: ColumnType) -> None:
     codec = codec_for(of)
     assert codec.to_json(text.encode()).decode() == json
     assert codec.column_type == type_

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, DECLARED, codec_for
 from changelog.envelope.errors import ChangelogError
@@ -81,7 +81,7 @@ def known() -> list[TypeCode]:
     return codes
 
 
-def neutral(of: Column) -> str:
+def neutral(of: LogColumn) -> str:
     """The neutral type of a column, as the page writes it."""
     match codec_for(of).column_type:
         case Decimal(precision=20, scale=0):
@@ -109,5 +109,5 @@ def test_the_page_has_each_type(code: TypeCode) -> None:
 
 
 @pytest.mark.parametrize(("name", "of"), OTHERS)
-def test_the_page_has_the_variants_of_types(name: str, of: Column) -> None:
+def test_the_page_has_the_variants_of_types(name: str, of: LogColumn) -> None:
     assert neutral(of) in page_types()[name]

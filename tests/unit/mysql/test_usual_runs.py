@@ -18,7 +18,7 @@ from changelog.connectors.sources.mysql.decode.log_state import LogState
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.usual import runs
-from changelog.connectors.sources.mysql.decode.usual.runs import Run
+from changelog.connectors.sources.mysql.decode.usual.runs import TransactionRun
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids, parse_gtids
 from changelog.envelope.entity import Entity
@@ -56,7 +56,7 @@ class Reader:
             received=received,
             resume=received,
             database="shop",
-            delivered=lambda commit, gtid: self.delivered.append((commit, gtid)),
+            on_delivery=lambda commit, gtid: self.delivered.append((commit, gtid)),
             half=half,
         )
         self.assembler = Assembler(
@@ -86,7 +86,7 @@ class Reader:
         stop = assembler.stop
         return [
             parts, None if stop is None else (str(stop), stop.position, stop.hint), assembler.through,
-            assembler.between, state.gtids.text, state.resume.text, state.begun, state.maps, state.unlogged,
+            assembler.between, state.gtids.text, state.resume.text, state.transaction, state.maps, state.unlogged,
             vars(state.place), self.delivered, self.reads.discarded,
         ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_usual_transactions_are_read_in_runs(mariadb: bool, seed: int, monkeypat
     """The first transaction describes the table, and is therefore read alone."""
     delivered: list[int] = []
 
-    def deliver(run: Run, *others: Any) -> None:
+    def deliver(run: TransactionRun, *others: Any) -> None:
         delivered.append(len(run.rows))
         runs.deliver(run, *others)
 

@@ -6,7 +6,7 @@ import pytest
 from changelog.connectors.capture.tables.windows import Visibility
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import take_snapshot
-from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate
 from changelog.connectors.sources.mysql.values.positions.gtid_position import GtidPosition
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
@@ -18,9 +18,9 @@ def gtids(text: str) -> GtidSet:
     return GtidSet.parse(f"{UUID}:{text}" if text else "")
 
 
-def delivered(received: str, *numbers: int) -> Delivered:
+def delivered(received: str, *numbers: int) -> Deliveries:
     """Delivered transactions with these numbers. The coordinate of each is ten times its number."""
-    result = Delivered(gtids(received), None)
+    result = Deliveries(gtids(received), None)
     for number in numbers:
         result.add(10 * number, f"{UUID}:{number}")
     return result
@@ -69,7 +69,7 @@ class Reading:
 
     flavour = Flavour.MYSQL
 
-    def __init__(self, transactions: Delivered) -> None:
+    def __init__(self, transactions: Deliveries) -> None:
         self._transactions = transactions
         self.others: list[object] = []
 
@@ -110,7 +110,7 @@ def test_mariadb_waits_until_its_snapshots_see_what_was_delivered_from_another_s
     """In one case, the place where the delivered transactions end is not known. In the other case, a snapshot ends
     before that place.
     """
-    transactions = Delivered(GtidPosition.parse("0-1-8"), covered)
+    transactions = Deliveries(GtidPosition.parse("0-1-8"), covered)
 
     def snapshot(offset: int, gtids: str) -> Visibility:
         place = Place(offset, gtids)

@@ -1,6 +1,6 @@
 """Makes columns for tests of values."""
 
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 
 UTF8MB4 = 255
@@ -15,8 +15,8 @@ def column(
     collation: int | None = None,
     labels: tuple[bytes, ...] = (),
     declared: str = "",
-) -> Column:
-    return Column(
+) -> LogColumn:
+    return LogColumn(
         name="c",
         type=type_,
         meta=meta,

@@ -23,7 +23,7 @@ from changelog.connectors.sources.postgres.decode.messages import (
 )
 from changelog.connectors.sources.postgres.decode.xids import Xids
 from changelog.connectors.sources.postgres.values.definitions import Definitions
-from changelog.connectors.sources.postgres.values.types import Attribute, PgType, in_doubt
+from changelog.connectors.sources.postgres.values.types import CompositeAttribute, PgType, in_doubt
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.columnar import batch
 from changelog.envelope.entity import Entity
@@ -58,7 +58,7 @@ TYPES[50_001] = PgType(
     oid=50_001,
     name="public.parts",
     kind="composite",
-    fields=tuple(Attribute(name=name, type=TYPES[oid], typmod=-1) for name, oid in _ATTRIBUTES.items()),
+    fields=tuple(CompositeAttribute(name=name, type=TYPES[oid], typmod=-1) for name, oid in _ATTRIBUTES.items()),
     relation=50_002,
 )
 TYPES[50_003] = PgType(oid=50_003, name="public._parts", kind="array", element=TYPES[50_001])

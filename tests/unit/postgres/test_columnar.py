@@ -100,7 +100,7 @@ def _plain() -> Iterator[None]:
 
 
 @given(cases(), st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_fast_path_returns_what_the_plain_one_returns(case: Case, data: st.DataObject) -> None:
     sent = frames(case.messages, case.lsns)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(sent)), max_size=6)))
@@ -245,7 +245,7 @@ def _structure(message: Decoded) -> set[int]:
 
 
 @given(cases(), st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_both_paths_refuse_bytes_that_no_server_sends(case: Case, data: st.DataObject) -> None:
     rows = [number for number, message in enumerate(case.messages) if isinstance(message, Insert | Update | Delete)]
     if not rows:

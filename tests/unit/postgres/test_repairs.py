@@ -83,14 +83,16 @@ def test_a_sweep_waits_until_the_source_opens_again_with_nothing_left_to_read() 
 def test_keys_are_looked_up_and_absent_ones_are_swept() -> None:
     repairs_, windows = after_signal("republish", keys=("1", "2"))
     assert windows == WINDOWS
-    half = repairs_.progressed(WINDOWS, Reached(revision=1, looked_up={"order": LookedUp(left=("2",), absent=("1",))}))
+    half = repairs_.progressed(
+        WINDOWS, Reached(revision=1, looked_up={"order": LookedUp(keys_left=("2",), absent=("1",))})
+    )
     assert (half.open["order"].keys, half.open["order"].absent, half.revision) == (("2",), ("1",), 1)
     with_absent = repairs_.progressed(
-        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(left=(), absent=("1",))})
+        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=("1",))})
     )
     assert (with_absent.open["order"].stage, with_absent.revision) == ("sweep", 2)
     with_all = repairs_.progressed(
-        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(left=(), absent=())})
+        WINDOWS, Reached(revision=1, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=())})
     )
     assert (with_all.open, with_all.ended) == ({}, {"s": "done"})
 
@@ -121,7 +123,7 @@ def test_keys_that_are_requested_during_a_rebuild_are_looked_up() -> None:
     assert with_keys.open["order"] == Repair(ids=("s", "t"), start=str(AT), table=True, sweep=True, keys=("1",))
     assert windows == rebuilt[1]
     with_absent = with_keys.progressed(
-        WINDOWS, Reached(revision=2, idle=True, looked_up={"order": LookedUp(left=(), absent=("1",))})
+        WINDOWS, Reached(revision=2, idle=True, looked_up={"order": LookedUp(keys_left=(), absent=("1",))})
     )
     assert with_absent.open["order"] == Repair(ids=("s", "t"), start=str(AT), sweep=True, absent=("1",))
 
@@ -178,7 +180,8 @@ def test_columns_stay_stale_if_only_a_part_of_the_table_is_read_again() -> None:
     opened, windows = read_again(Repairs(), WINDOWS, "guest", str(AT), sweep=False, part=part)
     assert after_signal("cancel", "guest", to=(opened, windows))[1]["guest"] == WINDOWS["guest"]
     leaves = {
-        name: LeafProgress(filenode=number, pages=1, left=[(0, None)]) for number, name in ((1, "old"), (2, "new"))
+        name: LeafProgress(filenode=number, pages=1, ranges_left=[(0, None)])
+        for number, name in ((1, "old"), (2, "new"))
     }
     reading = TableProgress.resume("guest", "s", leaves, windows["guest"])
     resumed = TableProgress.resume("guest", "s", leaves, reading.to_json())

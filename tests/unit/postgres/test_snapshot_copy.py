@@ -101,7 +101,7 @@ def test_a_chunk_is_published_as_the_plain_path_reads_its_rows(
     bound = CompiledBinding.of(binding)
     with patch.object(json_columns, "LARGE_BYTES", data.draw(st.sampled_from([20, 1 << 20]))):
         encoded = encode_copied(ORIGIN, bound, bytearray().join(map(printed, table)), read_at=READ_AT)
-    last_rows = encoded.texts.left.tolist()
+    last_rows = encoded.texts.other_places.tolist()
     ordered = [
         *(row for number, row in enumerate(table) if number not in last_rows),
         *(table[number] for number in last_rows),

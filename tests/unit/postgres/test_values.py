@@ -14,7 +14,13 @@ from changelog.connectors.capture.rows import codec as codecs
 from changelog.connectors.capture.rows.codec import Shape, canonical, string
 from changelog.connectors.sources.postgres.values import literals
 from changelog.connectors.sources.postgres.values.text_to_json import SETTINGS, codec_for
-from changelog.connectors.sources.postgres.values.types import Attribute, PgType, TypeCatalog, TypeKind, in_doubt
+from changelog.connectors.sources.postgres.values.types import (
+    CompositeAttribute,
+    PgType,
+    TypeCatalog,
+    TypeKind,
+    in_doubt,
+)
 from changelog.envelope.errors import ChangelogError
 from changelog.envelope.errors import Kind as ErrorKind
 from changelog.schemas.types import Array, ColumnType, Decimal, Map, Primitive, Struct
@@ -37,7 +43,7 @@ def multirange(element: PgType) -> PgType:
 
 
 def composite(*attributes: tuple[str, PgType]) -> PgType:
-    fields = tuple(Attribute(name=name, type=type_, typmod=-1) for name, type_ in attributes)
+    fields = tuple(CompositeAttribute(name=name, type=type_, typmod=-1) for name, type_ in attributes)
     return PgType(oid=5, name="public.pair", kind="composite", fields=fields)
 
 

@@ -21,7 +21,7 @@ def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
     need.
     """
-    monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
+    monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
 def test_no_state_goes_back_and_the_changelog_ends_as_the_table(seed: int) -> None:

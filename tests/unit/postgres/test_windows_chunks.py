@@ -28,12 +28,12 @@ def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
     need.
     """
-    monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
+    monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
 def _windows(pages: int = 10, bytes_max: int = 32 << 20) -> tuple[Windows, TableProgress]:
     """Windows over a table with one leaf of `pages` pages. A chunk has 4 pages. The nonces are 0, 1, 2, …"""
-    leaves = {LEAF: LeafProgress(filenode=1, pages=pages, left=[(0, None)])}
+    leaves = {LEAF: LeafProgress(filenode=1, pages=pages, ranges_left=[(0, None)])}
     progress = TableProgress(entity=ENTITY, signature="columns", leaves=leaves, chunk_pages=4)
     nonces = map(str, count())
     return Windows({ENTITY: progress}, horizon=100, nonces=lambda: next(nonces), bytes_max=bytes_max), progress
@@ -46,8 +46,8 @@ def _pages(first: int, end: int | None) -> Range:
 def _take(windows: Windows) -> tuple[str, Range]:
     taken = windows.take({ENTITY: TABLE})
     assert taken is not None
-    assert isinstance(taken[1].taken, Range)
-    return taken[0], taken[1].taken
+    assert isinstance(taken[1].part, Range)
+    return taken[0], taken[1].part
 
 
 def _snapshot(*running: int, xmax: int = 200) -> Snapshot:
@@ -156,7 +156,7 @@ def test_another_file_or_other_columns_restart_the_table(columns: str, filenode:
     windows.give_back_unread(third)
     assert (progress.generation, progress.signature) == (1, columns)
     assert _signalled(windows, second) is None
-    assert progress.leaves[LEAF].left == [(0, None)]
+    assert progress.leaves[LEAF].ranges_left == [(0, None)]
     assert _take(windows)[1] == _pages(0, 4)
 
 
@@ -268,5 +268,5 @@ def test_progress_inside_a_page_is_resumed_there() -> None:
 
 
 def _resumed(signature: str, filenode: int, stored: dict[str, Any]) -> list[tuple[int, int | None]]:
-    leaves = {LEAF: LeafProgress(filenode=filenode, pages=10, left=[(0, None)])}
-    return TableProgress.resume(ENTITY, signature, leaves, stored).leaves[LEAF].left
+    leaves = {LEAF: LeafProgress(filenode=filenode, pages=10, ranges_left=[(0, None)])}
+    return TableProgress.resume(ENTITY, signature, leaves, stored).leaves[LEAF].ranges_left

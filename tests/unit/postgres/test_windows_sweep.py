@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from changelog.connectors.capture.rows.row_records import Change
 from changelog.connectors.capture.tables import windows as windows_module
-from changelog.connectors.capture.tables.key_lookup import Ghost, Keys, Lookup
+from changelog.connectors.capture.tables.key_lookup import Ghost, Lookup, LookupKeys
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.sources.postgres.snapshot.visibility import Snapshot
 from changelog.envelope.entity import TRUNCATE_KEY
@@ -46,10 +46,10 @@ DELETED = -1
 
 @dataclass(frozen=True, slots=True)
 class _LookedUp:
-    """The rows of some keys, as the protocol `windows.Rows` requires."""
+    """The rows of some keys, as the protocol `windows.WindowRows` requires."""
 
     rows: pa.RecordBatch
-    taken: Keys
+    taken: LookupKeys
     nbytes: int = 1
 
     @property
@@ -154,8 +154,8 @@ class _Sweep:
         if not self.windows.reading(nonce, snapshot, ("columns", 1)) or self.database.dice.random() < 0.1:
             self.windows.give_back_unread(nonce, smaller=self.database.dice.random() < 0.5)
             return
-        assert isinstance(chunk.taken, Keys)
-        self.windows.read(nonce, _LookedUp(_rows_of_keys(self.database, snapshot, chunk.taken), chunk.taken))
+        assert isinstance(chunk.part, LookupKeys)
+        self.windows.read(nonce, _LookedUp(_rows_of_keys(self.database, snapshot, chunk.part), chunk.part))
         self.unsent.append(nonce)
 
     def send(self) -> None:
@@ -210,7 +210,7 @@ def _ghost(key: int) -> Ghost:
     return Ghost(key=str(key), partition=0, position="", current=Raw(b"{}"), unavailable=(), json_null=(), mask=None)
 
 
-def _rows_of_keys(database: Database, snapshot: Snapshot, taken: Keys) -> pa.RecordBatch:
+def _rows_of_keys(database: Database, snapshot: Snapshot, taken: LookupKeys) -> pa.RecordBatch:
     keys = {int(key) for key in taken.keys}
     rows = [row for row in database.heap if row.key in keys and database._sees(snapshot, row)]
     return rows_of([row.key for row in rows], [row.version for row in rows])
@@ -256,7 +256,7 @@ def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lowers a limit: the number of touched keys that windows keep before they drop the keys that they no longer
     need.
     """
-    monkeypatch.setattr(windows_module, "_KEPT_ROWS_MAX", 2)
+    monkeypatch.setattr(windows_module, "_TOUCHED_ROWS_MAX", 2)
 
 
 def test_what_the_table_lacks_is_deleted_once_and_nothing_else(seed: int) -> None:

@@ -51,7 +51,7 @@ def rows_of(keys: Sequence[int], versions: Sequence[int]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The rows of a chunk, as the protocol `windows.Rows` requires."""
+    """The rows of a chunk, as the protocol `windows.WindowRows` requires."""
 
     rows: pa.RecordBatch
     nbytes: int = 1
@@ -240,7 +240,7 @@ class _Service:
     def start(self) -> None:
         """Starts a new process. It does not know the rows that were read but not published."""
         database = self.database
-        leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, left=[(0, None)])}
+        leaves = {LEAF: LeafProgress(filenode=database.filenode, pages=PAGES - 1, ranges_left=[(0, None)])}
         self.progress = TableProgress.resume(ENTITY, str(self.signature), leaves, self.stored)
         self.progress.chunk_pages = 2
         horizon = database.new_xid()
@@ -279,8 +279,8 @@ class _Service:
             self.windows.give_back_unread(nonce, smaller=True)
             self.database.locks -= 1
         else:
-            assert isinstance(chunk.taken, Range)
-            self.windows.read(nonce, Read(self.database.read(snapshot, chunk.taken)))
+            assert isinstance(chunk.part, Range)
+            self.windows.read(nonce, Read(self.database.read(snapshot, chunk.part)))
             self.windows.give_back_unread(nonce)
             self.unsent.append(nonce)
 
@@ -332,7 +332,7 @@ def progress_of(windows: Windows) -> list[object]:
     return [
         windows.progress(),
         windows.complete,
-        *((lookup.left, lookup.absent, lookup.complete, lookup.more, lookup.failed) for lookup in lookups),
+        *((lookup.keys_left, lookup.absent, lookup.complete, lookup.more, lookup.failed) for lookup in lookups),
     ]
 
 

@@ -28,7 +28,7 @@ UTF-8.
 """
 
 
-@settings(max_examples=ROUNDS or 250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=ROUNDS or 125, deadline=None, suppress_health_check=list(HealthCheck))
 @given(evolutions())
 def test_verdicts_agree_with_decoding(evolution: tuple[Schema, Schema]) -> None:
     old, new = evolution

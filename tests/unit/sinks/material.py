@@ -1,13 +1,15 @@
 """Rows and checkpoints for tests of the sinks. Commit n has rows at the positions 1/n/0, 1/n/2, …"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from changelog.connectors.sinks.files.log import read_log
+from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest, Replaced
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar.batch import SCHEMA
@@ -75,3 +77,48 @@ def as_rows(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 def expected(*numbers: int) -> list[dict[str, Any]]:
     return [change for number in numbers for change in as_rows(commit(number))]
+
+
+def write_archive(
+    path: Path,
+    number: int,
+    files: Mapping[str, Sequence[dict[str, Any]]],
+    last: int,
+    *,
+    group_rows: int = 1_000,
+    with_keys: bool = False,
+    bloom: bool = False,
+) -> None:
+    """Writes archive files, and a manifest that says that they replace the log files up to number `last`.
+
+    `files` has the rows of each file, by its path in the archive. With `with_keys`, the manifest has the files' keys;
+    with `bloom`, the files have Bloom filters.
+    """
+    filters = {name: {"ndv": 50, "fpp": 0.01} for name in ("key", "identifier")}
+    entries = []
+    for name, rows in files.items():
+        file = path / "archive" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            pa.Table.from_batches([batch(rows)]),
+            file,
+            store_schema=False,
+            row_group_size=group_rows,
+            use_dictionary=False,
+            bloom_filter_options=filters if bloom else None,
+        )
+        positions, keys = ([change[column] for change in rows] for column in ("position", "key"))
+        entries.append(
+            ArchiveFile(
+                path=f"archive/{name}",
+                entity=rows[0]["entity"],
+                rows=len(rows),
+                first=min(positions),
+                last=max(positions),
+                keys=(min(keys), max(keys)) if with_keys else None,
+            )
+        )
+    folder = path / "manifest"
+    folder.mkdir(exist_ok=True)
+    manifest = Manifest(format=1, log=Replaced(first=1, last=last), files=tuple(entries))
+    (folder / f"{number}.json").write_bytes(manifest.to_json())

@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +22,7 @@ from changelog.envelope.entity import SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position, commit_text
 from tests.unit.envelope.format_1 import reader
-from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store
+from tests.unit.sinks.material import as_rows, batch, checkpoint, commit, expected, read, row, store, write_archive
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 GOLDEN_2 = Path(__file__).parent / "golden" / "format-2"
@@ -150,37 +149,14 @@ def test_a_file_under_another_name_is_not_read(sink: FileSink, tmp_path: Path) -
 # The archive
 
 
-def _archive(path: Path, number: int, files: dict[str, list[dict[str, Any]]], last: int) -> None:
-    """Writes archive files, and a manifest that says that they replace the log files up to number `last`."""
-    entries = []
-    for name, rows in files.items():
-        file = path / "archive" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_batches([batch(rows)]), file, store_schema=False)
-        positions = sorted(change["position"] for change in rows)
-        entries.append(
-            {
-                "path": f"archive/{name}",
-                "entity": rows[0]["entity"],
-                "rows": len(rows),
-                "first": positions[0],
-                "last": positions[-1],
-            }
-        )
-    folder = path / "manifest"
-    folder.mkdir(exist_ok=True)
-    manifest = {"format": 1, "log": {"first": 1, "last": last}, "files": entries}
-    (folder / f"{number}.json").write_bytes(msgspec.json.encode(manifest))
-
-
 @pytest.fixture
 def archived(sink: FileSink, tmp_path: Path) -> list[dict[str, Any]]:
     """Writes five commits of two entities, and an archive of the first three, sorted by key. Returns all rows."""
     rows = [row(Position(1, n, 0), entity=("guest", "order")[n % 2], key=f"{9 - n}") for n in range(10)]
     for start in range(0, 10, 2):
         _publish(sink, rows[start : start + 2])
-    _archive(tmp_path, 9, {}, 0)
-    _archive(
+    write_archive(tmp_path, 9, {}, 0)
+    write_archive(
         tmp_path,
         10,
         {
@@ -217,7 +193,7 @@ def test_entities_that_are_read_together_come_file_by_file(archived: list[dict[s
         return str(change["position"])
 
     files = {f"entity=guest/day=2026-11-2{n}/0.parquet": archived[2 * n : 6 : 4] for n in (0, 1)}
-    _archive(tmp_path, 11, {**files, "entity=order/day=2026-11-21/0.parquet": archived[1:6:2]}, 3)
+    write_archive(tmp_path, 11, {**files, "entity=order/day=2026-11-21/0.parquet": archived[1:6:2]}, 3)
     for entities in (["guest"], ["guest", "order"]):
         expected_rows = [change for change in archived if change["entity"] in entities]
         assert sorted(as_rows(list(read_together(tmp_path, entities))), key=position) == expected_rows
@@ -233,7 +209,7 @@ def test_follow_returns_versions_from_the_archive_once(sink: FileSink, tmp_path:
     for number in range(1, 4):
         store(sink, _versions(number) if number == 2 else commit(number), checkpoint(number))
     [version] = as_rows(_versions(2)[:1])
-    _archive(tmp_path, 1, {"entity=schemas/day=2026-11-21/0.parquet": [version]}, 2)
+    write_archive(tmp_path, 1, {"entity=schemas/day=2026-11-21/0.parquet": [version]}, 2)
     steps: list[Callable[[], None]] = [
         lambda: store(sink, commit(4), checkpoint(4)),
         lambda: store(sink, _versions(5), checkpoint(5)),

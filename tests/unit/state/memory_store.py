@@ -6,7 +6,7 @@ from changelog.connectors.state.changes import Changes
 
 
 class MemoryStore:
-    """Implements `changelog.connectors.state.changes.Store`. `writes` counts the calls of `write`."""
+    """Implements `changelog.connectors.state.changes.StateStore`. `writes` counts the calls of `write`."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}

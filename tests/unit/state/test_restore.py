@@ -31,7 +31,12 @@ class StoredLog:
         self._random = random
 
     def read(
-        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+        self,
+        *,
+        entity: str | None = None,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
         self.reads += 1
         yield from self._batches(
@@ -40,6 +45,7 @@ class StoredLog:
                 for record in self.records
                 if (record.entity == entity if entity else record.entity != "schemas")
                 and (after is None or position_of(record) > after)
+                and (identifier is None or record.envelope.provenance.stamp.identifier == identifier)
             ]
         )
 

@@ -33,17 +33,17 @@ def forget_checkpoint(client: Client, prefix: str, name: str) -> None:
 
     Raises ChangelogError.
     """
-    doing = f"writing to {positions_topic(prefix)}"
+    action = f"writing to {positions_topic(prefix)}"
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
         errors.extend([error] if error is not None else [])
 
-    with translated(doing):
+    with translated(action):
         producer = Producer(client.config(enable_idempotence=True))
         producer.produce(positions_topic(prefix), None, name.encode(), 0, on_delivery=delivered)
         undelivered = producer.flush(TIMEOUT_S)
     if errors:
-        raise error_of(errors[0], doing)
+        raise error_of(errors[0], action)
     if undelivered:
-        raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {TIMEOUT_S:.0f} s")
+        raise ChangelogError(Kind.CONNECTION, f"{action}: Kafka has been silent for {TIMEOUT_S:.0f} s")

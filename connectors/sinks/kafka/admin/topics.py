@@ -415,8 +415,8 @@ def refuse_resized(topic: Topic, state: TopicState) -> None:
         )
 
 
-def _answer(future: "Future[Any]", doing: str) -> Any:
+def _answer(future: "Future[Any]", action: str) -> Any:
     try:
         return future.result()
     except KafkaException as error:
-        raise error_of(error.args[0], doing) from error
+        raise error_of(error.args[0], action) from error

@@ -28,7 +28,7 @@ HEADER_BYTES = 5
 
 
 class AvroValues:
-    """Encodes values with the Avro schema that is made from the columns of an entity. Implements `Values`.
+    """Encodes values with the Avro schema that is made from the columns of an entity. Implements `ValueCodec`.
 
     A batch says which columns its entities have (`changelog.envelope.columnar.batch.shapes`). If the columns of an
     entity change in the stream, its schema changes, too; then `registry` looks up the new schema, and registers or
@@ -42,11 +42,11 @@ class AvroValues:
         self._codecs: dict[int, AvroCodec] = {}
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`. Stores the entities' key columns, because a schema says that these are never null."""
+        """See `ValueCodec`. Stores the entities' key columns, because a schema says that these are never null."""
         self._keys = {entity.name: entity.key for entity in entities}
 
     def messages(self, rows: pa.RecordBatch) -> Messages:
-        """See `Values`. Raises the errors of `encode`."""
+        """See `ValueCodec`. Raises the errors of `encode`."""
         return of_envelopes(rows, self.encode(rows))
 
     def encode(self, rows: pa.RecordBatch) -> list[bytes]:

@@ -44,7 +44,7 @@ class _Encoders:
 
 
 class ConnectValues:
-    """Encodes rows as `envelope` says, with schemas of Kafka Connect. Implements `Values`.
+    """Encodes rows as `envelope` says, with schemas of Kafka Connect. Implements `ValueCodec`.
 
     With `registry`, keys and values are in Avro, otherwise in JSON with the schema inside. A batch says which columns
     its entities have; if the columns of an entity change in the stream, its schemas change, too. `publishes_truncates`
@@ -61,8 +61,8 @@ class ConnectValues:
         self._entities = {entity.name: entity for entity in entities}
 
     def messages(self, rows: pa.RecordBatch) -> Messages:
-        """See `Values`. Raises ChangelogError: the errors of `Registry.id_of`, and STOP if Debezium cannot represent a
-        key.
+        """See `ValueCodec`. Raises ChangelogError: the errors of `Registry.id_of`, and STOP if Debezium cannot
+        represent a key.
         """
         names = pc.unique(rows.column("entity")).to_pylist()
         if len(names) == 1:

@@ -1,4 +1,4 @@
-"""Converts rows to Kafka messages and back. This module converts headers; a codec (`Values`) converts values.
+"""Converts rows to Kafka messages and back. This module converts headers; a codec (`ValueCodec`) converts values.
 
 A message in an envelope other than our own has the headers `KEY` and `SOURCE`, and lacks some of the others. From these
 two headers alone, the service recognizes its rows, without decoding the value. Kafka Connect guesses the type of a
@@ -66,7 +66,7 @@ class Messages:
         return int(of_headers) + self.added_nbytes + max(map(len, self.keys)) + of_values
 
 
-class Values(Protocol):
+class ValueCodec(Protocol):
     """A codec for the values of messages."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
@@ -86,10 +86,10 @@ class JsonValues:
     """Encodes envelopes as JSON, column by column. The bytes are those that `json_codec.encode` makes from records."""
 
     def prepare(self, entities: Sequence[Entity]) -> None:
-        """See `Values`: JSON needs no preparation."""
+        """See `ValueCodec`: JSON needs no preparation."""
 
     def messages(self, batch: pa.RecordBatch) -> Messages:
-        """See `Values`."""
+        """See `ValueCodec`."""
         return of_envelopes(batch, self.encode(batch))
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -113,7 +113,7 @@ class JsonValues:
         return values
 
     def decode(self, value: bytes) -> Envelope:
-        """See `Values`. If a value begins with a zero byte, the error says that the value is in Avro."""
+        """See `ValueCodec`. If a value begins with a zero byte, the error says that the value is in Avro."""
         if value[:1] == b"\0":
             raise ChangelogError(
                 Kind.MALFORMED, "a message is in Avro, not in JSON", hint='set [sink] codec = "avro", and its registry'

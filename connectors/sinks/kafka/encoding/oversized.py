@@ -18,7 +18,7 @@ By KIP-98, a batch has 61 bytes of overhead, and a record some 30."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class ProducerRecord:
     """One message as it is sent. `timestamp_ms` is in milliseconds since 1970."""
 
     topic: str
@@ -39,7 +39,7 @@ def headers_bytes(headers: Headers) -> int:
     return sum(len(name) + len(value) + 10 for name, value in headers)
 
 
-def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> Iterator[Message]:
+def parts(message: ProducerRecord, *, topic: str, position: str, nbytes_max: int) -> Iterator[ProducerRecord]:
     """Cuts a message into parts, which are messages to `topic`, each of at most `nbytes_max` bytes.
 
     `position` is the text of the message's position.
@@ -54,7 +54,7 @@ def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> It
     body = message.key + (message.value or b"")
     count = -(-len(body) // room)
     for number in range(count):
-        yield Message(
+        yield ProducerRecord(
             topic=topic,
             partition=0,
             key=position.encode(),
@@ -64,7 +64,7 @@ def parts(message: Message, *, topic: str, position: str, nbytes_max: int) -> It
         )
 
 
-def whole(parts: Sequence[Message]) -> Message:
+def whole(parts: Sequence[ProducerRecord]) -> ProducerRecord:
     """Joins all parts of a message, given in order, to the original message. Raises ValueError if a part is missing."""
     first = parts[0]
     headers = dict(first.headers)
@@ -73,7 +73,7 @@ def whole(parts: Sequence[Message]) -> Message:
         raise ValueError(f"{len(parts)} of {count} parts were given, or they are not in order")
     body = b"".join(part.value or b"" for part in parts)
     key_nbytes = int(headers["deadKeyBytes"])
-    return Message(
+    return ProducerRecord(
         topic=headers["deadTopic"].decode(),
         partition=int(headers["deadPartition"]),
         key=body[:key_nbytes],

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 
 from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part, ends, written_ends
-from changelog.connectors.sinks.kafka.encoding.messages import Values, is_row
+from changelog.connectors.sinks.kafka.encoding.messages import ValueCodec, is_row
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.connectors.sinks.kafka.reading.unchanged import is_foreign, message_position
 from changelog.envelope.checkpoint import Checkpoint
@@ -28,12 +28,16 @@ _LOOK_S = 0.05
 
 
 def complete_ends(
-    client: Client, values: Values, name: str, parts: Collection[Part], stored: Callable[[], Checkpoint | None]
+    client: Client,
+    values: ValueCodec,
+    name: str,
+    parts: Collection[Part],
+    read_checkpoint: Callable[[], Checkpoint | None],
 ) -> dict[Part, int]:
     """Waits until readers of committed messages see all rows up to the checkpoint; returns the end of each partition.
 
-    `stored` reads the visible checkpoint of the source `name`. The ends are after the rows of every checkpoint that was
-    visible before the call. The function takes three steps:
+    `read_checkpoint` reads the visible checkpoint of the source `name`. The ends are after the rows of every checkpoint
+    that was visible before the call. The function takes three steps:
 
     1. It asks for the ends that readers see, and for the ends of everything written. Usually they are the same.
     2. It searches between the two ends, also in open transactions, for rows of the source up to its checkpoint.
@@ -45,7 +49,7 @@ def complete_ends(
     visible = ends(admin, parts)  # 1
     all_ends = written_ends(admin, parts)
     hidden = {part: range(visible[part], all_ends[part]) for part in parts if visible[part] < all_ends[part]}
-    checkpoint = stored() if hidden else None
+    checkpoint = read_checkpoint() if hidden else None
     if checkpoint is None or checkpoint.position is None:
         return visible
     needed_ends = _needed(client, values, name, hidden, checkpoint.position)  # 2
@@ -58,7 +62,7 @@ def complete_ends(
     return visible
 
 
-def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Position) -> Mapping[Part, int]:
+def _needed(client: Client, values: ValueCodec, name: str, hidden: Spans, last: Position) -> Mapping[Part, int]:
     """Finds, in each span of offsets, the last row of the source `name` at or before the position `last`.
 
     Returns the offset after that row, by partition. Leaves out partitions whose span has no such row.
@@ -72,7 +76,7 @@ def _needed(client: Client, values: Values, name: str, hidden: Spans, last: Posi
     return needed_ends
 
 
-def _is_row(message: Message, values: Values, name: str, last: Position) -> bool:
+def _is_row(message: Message, values: ValueCodec, name: str, last: Position) -> bool:
     """Returns whether a message is a row of the source `name`, at or before the position `last`.
 
     The tombstones after deletes can be ignored, because each is in the same transaction as its delete.

@@ -29,15 +29,15 @@ def consumed(client: Client, topic: str) -> Iterator[Consumed]:
 
     Raises ChangelogError.
     """
-    doing = f"reading {topic}"
-    with closing(client.reader()) as consumer, translated(doing):
+    action = f"reading {topic}"
+    with closing(client.reader()) as consumer, translated(action):
         pending = set(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in pending])
         deadline = time.monotonic() + SILENCE_S
         while pending:
             message = consumer.poll(max(deadline - time.monotonic(), 0.0))
             if message is None:
-                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
+                raise ChangelogError(Kind.CONNECTION, f"{action}: Kafka has been silent for {SILENCE_S:.0f} s")
             error = message.error()
             if error is None:
                 yield _consumed(message)
@@ -46,7 +46,7 @@ def consumed(client: Client, topic: str) -> Iterator[Consumed]:
                 pending.discard(cast(int, message.partition()))
                 deadline = time.monotonic() + SILENCE_S
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-                raise error_of(error, doing)
+                raise error_of(error, action)
 
 
 def _consumed(message: Message) -> Consumed:

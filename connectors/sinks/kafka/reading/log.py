@@ -24,7 +24,7 @@ from changelog.connectors.sinks.kafka.encoding import oversized
 from changelog.connectors.sinks.kafka.encoding.messages import (
     SOURCE,
     Headers,
-    Values,
+    ValueCodec,
     is_row,
     key_of,
     record,
@@ -35,7 +35,7 @@ from changelog.connectors.sinks.kafka.reading.positions import read_stored
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.columnar import batch
-from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED, SCHEMAS
+from changelog.envelope.entity import DEAD, GAPS, OF_CHANGELOG, RESERVED, SCHEMAS, TRUNCATE_KEY
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.key import partition
 from changelog.envelope.model import Envelope, Place, Record, position_of
@@ -59,7 +59,7 @@ class KafkaLog:
     only the rows inside each group are sorted. A row in an envelope other than our own is read without its states.
     """
 
-    def __init__(self, client: Client, values: Values, *, prefix: str, name: str) -> None:
+    def __init__(self, client: Client, values: ValueCodec, *, prefix: str, name: str) -> None:
         self._client, self._values, self._prefix, self._name = client, values, prefix, name
         self._admin = client.admin()
 
@@ -68,24 +68,69 @@ class KafkaLog:
         return f"the changelog {self._prefix} at {self._client.bootstrap_servers}"
 
     def read(
-        self, *, entity: str | None = None, key: str | None = None, after: Position | None = None
+        self,
+        *,
+        entity: str | None = None,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        with closing(self._client.reader()) as consumer:
-            for records in self._selected(consumer, self._complete_spans(self._parts(entity, key)), key):
-                yield from _batches([item for item in records if after is None or position_of(item) > after])
+        yield from self._complete(self._parts(entity, key), key, after, identifier)
 
-    def read_together(self, entities: Collection[str], /) -> Iterator[pa.RecordBatch]:
-        counts = self._entities()
-        parts = [part for entity in entities for part in self._parts_of(entity, counts)]
+    def read_key(self, entity: str, key: str, /) -> Iterator[pa.RecordBatch]:
         with closing(self._client.reader()) as consumer:
-            for records in self._selected(consumer, self._complete_spans(parts), None):
-                yield from _batches(records)
+            spans = self._complete_spans(self._parts(entity, key))
+            for pairs in self._records(consumer, spans, {key, TRUNCATE_KEY}):
+                yield from _batches([record for _, record in pairs])
+
+    def read_together(
+        self,
+        entities: Collection[str] | None = None,
+        /,
+        *,
+        key: str | None = None,
+        after: Position | None = None,
+        identifier: str | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        if entities is None:
+            parts = self._parts(None, None)
+        elif key is None:
+            counts = self._entities()
+            parts = [part for entity in entities for part in self._parts_of(entity, counts)]
+        else:
+            parts = [part for entity in entities for part in self._parts(entity, key)]
+        yield from self._complete(parts, key, after, identifier)
+
+    def _complete(
+        self, parts: Sequence[Part], key: str | None, after: Position | None, identifier: str | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the selected rows of these partitions, once readers see all rows up to the checkpoint."""
+        with closing(self._client.reader()) as consumer:
+            for records in self._selected(consumer, self._complete_spans(parts), key):
+                yield from _batches(
+                    [
+                        record
+                        for record in records
+                        if (after is None or position_of(record) > after)
+                        and (identifier is None or record.envelope.provenance.stamp.identifier == identifier)
+                    ]
+                )
 
     def follow(
         self, *, entity: str | None = None, key: str | None = None, last: int | None = None, wait: Callable[[], bool]
     ) -> Iterator[pa.RecordBatch]:
         parts = self._parts(entity, key)
-        spans = self._spans(parts)
+        return self._followed(entity, key, last, wait, parts, self._spans(parts))
+
+    def _followed(
+        self,
+        entity: str | None,
+        key: str | None,
+        last: int | None,
+        wait: Callable[[], bool],
+        parts: Sequence[Part],
+        spans: Spans,
+    ) -> Iterator[pa.RecordBatch]:
         listed_s = time.monotonic()
         with closing(self._client.reader()) as consumer:
             if last is not None:
@@ -100,6 +145,14 @@ class KafkaLog:
                     parts, listed_s = self._parts(entity, key), time.monotonic()
                 stops = ends(self._admin, parts)
                 spans = {part: range(spans[part].stop if part in spans else 0, end) for part, end in stops.items()}
+
+    def recent(self, count: int, /) -> Iterator[pa.RecordBatch]:
+        spans = self._spans(self._parts(None, None))
+        count_of_part = -(-count // max(len(spans), 1))
+        tails = {part: range(max(span.start, span.stop - count_of_part), span.stop) for part, span in spans.items()}
+        with closing(self._client.reader()) as consumer:
+            for records in self._selected(consumer, tails, None):
+                yield from _batches(records)
 
     def complete_ends(self, entities: Collection[str]) -> dict[Part, int]:
         """Waits until readers see all rows of these entities up to the checkpoint; returns the end of each partition.
@@ -121,8 +174,8 @@ class KafkaLog:
         return counts
 
     def checkpoint(self) -> Checkpoint | None:
-        stored = self._stored()
-        return None if stored is None else stored[0]
+        entry = self._stored()
+        return None if entry is None else entry[0]
 
     def epoch(self) -> int:
         if not self._entities():
@@ -133,8 +186,8 @@ class KafkaLog:
         return max((position_of(item).epoch for item in newest), default=0)
 
     def stored_at(self) -> float | None:
-        stored = self._stored()
-        return None if stored is None else stored[1]
+        entry = self._stored()
+        return None if entry is None else entry[1]
 
     def _stored(self) -> tuple[Checkpoint, float] | None:
         """Returns the checkpoint, and when it was stored; None if there is none.
@@ -214,7 +267,7 @@ class KafkaLog:
         while incomplete:
             tails = {part: range(max(span.start, span.stop - back), span.stop) for part, span in incomplete.items()}
             newest |= {part: deque(maxlen=count) for part in tails}
-            for pairs in self._records(consumer, tails, key):
+            for pairs in self._records(consumer, tails, _only(key)):
                 for part, item in pairs:
                     newest[part].append(item)
             incomplete = {
@@ -231,30 +284,32 @@ class KafkaLog:
 
         A key's records can be in several partitions if the entity's settings changed.
         """
-        lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, key))
+        lists = ([item for _, item in pairs] for pairs in self._records(consumer, spans, _only(key)))
         if key is None:
             yield from lists
         else:
             yield [item for records in lists for item in records]
 
-    def _records(self, consumer: Consumer, spans: Spans, key: str | None) -> Iterator[list[tuple[Part, Record]]]:
-        """Yields the selected records in the spans as they arrive, each with its partition.
+    def _records(
+        self, consumer: Consumer, spans: Spans, keys: Collection[str] | None
+    ) -> Iterator[list[tuple[Part, Record]]]:
+        """Yields the records in the spans as they arrive, each with its partition; with `keys`, only those of the keys.
 
         The records of one partition are in order.
         """
-        key_bytes = None if key is None else key.encode()
-        parts_by_key: dict[bytes, list[oversized.Message]] = defaultdict(list)
+        keys_bytes = None if keys is None else {key.encode() for key in keys}
+        parts_by_key: dict[bytes, list[oversized.ProducerRecord]] = defaultdict(list)
         for messages in messages_in(consumer, spans):
             pairs = []
             for message in messages:
-                if not is_row(message) or (key_bytes is not None and key_of(message) != key_bytes):
+                if not is_row(message) or (keys_bytes is not None and key_of(message) not in keys_bytes):
                     continue
                 item = self._record(message, parts_by_key)
                 if item is not None:
                     pairs.append((part_of(message), item))
             yield pairs
 
-    def _record(self, message: Message, parts_by_key: dict[bytes, list[oversized.Message]]) -> Record | None:
+    def _record(self, message: Message, parts_by_key: dict[bytes, list[oversized.ProducerRecord]]) -> Record | None:
         """Returns the record of a message.
 
         A message that was too large is stored in parts. For the last part, this returns the record of the whole
@@ -266,7 +321,7 @@ class KafkaLog:
         try:
             if name == topic(self._prefix, DEAD) and any(header == "deadPart" for header, _ in headers):
                 at_ms = message.timestamp()[1]
-                part = oversized.Message(
+                part = oversized.ProducerRecord(
                     topic=name, partition=number, key=key, value=value, headers=headers, timestamp_ms=at_ms
                 )
                 return self._joined(part, parts_by_key[key])
@@ -280,7 +335,7 @@ class KafkaLog:
             return replace(item, envelope=_placed(item.envelope, at_offset(number, offset)))
         return item
 
-    def _joined(self, part: oversized.Message, parts: list[oversized.Message]) -> Record | None:
+    def _joined(self, part: oversized.ProducerRecord, parts: list[oversized.ProducerRecord]) -> Record | None:
         """Returns the record of a message that was too large, if `part` is its last part and no part is missing.
 
         `parts` has the earlier parts, to which `part` is added.
@@ -294,6 +349,10 @@ class KafkaLog:
         envelope = self._values.decode(oversized.whole(parts).value or b"")
         parts.clear()
         return Record(entity=DEAD, place=Place(key=part.key.decode(), partition=part.partition), envelope=envelope)
+
+
+def _only(key: str | None) -> Collection[str] | None:
+    return None if key is None else [key]
 
 
 def _placed(envelope: Envelope, position: Position) -> Envelope:

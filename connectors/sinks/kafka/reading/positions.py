@@ -30,8 +30,8 @@ def read_checkpoint(client: Client, prefix: str, name: str, entities: Collection
     part = topic_name, 0
     checkpoints = _newest(client, topic_name, end=written_ends(admin, [part], f"reading {topic_name}")[part])
     _refuse_shared(checkpoints, prefix, name, entities)
-    stored = checkpoints.get(name.encode())
-    return None if stored is None else _parsed(stored, topic_name)
+    entry = checkpoints.get(name.encode())
+    return None if entry is None else _parsed(entry, topic_name)
 
 
 def refuse_shared(client: Client, prefix: str, name: str, entities: Collection[str]) -> None:
@@ -48,8 +48,8 @@ def read_stored(client: Client, prefix: str, name: str) -> tuple[Checkpoint, flo
     Returns None if there is no checkpoint, or no topic of checkpoints.
     """
     topic_name = positions_topic(prefix)
-    stored = _newest(client, topic_name).get(name.encode())
-    return None if stored is None else (_parsed(stored, topic_name), stored.at_s)
+    entry = _newest(client, topic_name).get(name.encode())
+    return None if entry is None else (_parsed(entry, topic_name), entry.at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +61,22 @@ class _Stored:
     at_s: float
 
 
-def _parsed(stored: _Stored, topic: str) -> Checkpoint:
+def _parsed(entry: _Stored, topic: str) -> Checkpoint:
     """Parses a checkpoint. Raises ChangelogError (GAP) if the message is not a checkpoint."""
     try:
-        return Checkpoint.from_json(stored.text)
+        return Checkpoint.from_json(entry.text)
     except ChangelogError as error:
         if error.kind is not Kind.MALFORMED:
             raise
         raise ChangelogError(
-            Kind.GAP, f"the message at offset {stored.offset} of {topic} is not a checkpoint", hint=OVER_GAP
+            Kind.GAP, f"the message at offset {entry.offset} of {topic} is not a checkpoint", hint=OVER_GAP
         ) from error
 
 
 def _refuse_shared(checkpoints: Mapping[bytes, _Stored], prefix: str, name: str, entities: Collection[str]) -> None:
-    for key, stored in checkpoints.items():
+    for key, entry in checkpoints.items():
         other = key.decode("utf-8", "replace")
-        shared = sorted(_published(stored.text) & frozenset(entities)) if other != name else []
+        shared = sorted(_published(entry.text) & frozenset(entities)) if other != name else []
         if shared:
             raise ChangelogError(
                 Kind.PRECONDITION,
@@ -101,33 +101,39 @@ def _published(text: bytes) -> Set[str]:
 def _newest(client: Client, topic: str, *, end: int | None = None) -> dict[bytes, _Stored]:
     """Returns the newest checkpoint of each key in the topic's only partition; leaves out keys that were deleted.
 
-    Reads up to the end of the committed messages. If `end` is given, first waits until these messages reach the offset
-    `end`.
+    Reads up to the end of the committed messages, as it was when the first message arrived: other sources may write to
+    the topic all the time. If `end` is given, reads the committed messages up to the offset `end`, and waits for them
+    if necessary.
     """
-    doing = f"reading {topic}"
+    action = f"reading {topic}"
     checkpoints: dict[bytes, _Stored] = {}
+    part, stop = TopicPartition(topic, 0, 0), end
     deadline = time.monotonic() + SILENCE_S
-    with closing(client.reader()) as consumer, translated(doing):
-        consumer.assign([TopicPartition(topic, 0, 0)])
+    with closing(client.reader()) as consumer, translated(action):
+        consumer.assign([part])
         while True:
             message = consumer.poll(max(deadline - time.monotonic(), 0.0))
             if message is None:
                 other_cause = "" if end is None else ", or another source's transaction is open"
-                text = f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s{other_cause}"
+                text = f"{action}: Kafka has been silent for {SILENCE_S:.0f} s{other_cause}"
                 raise ChangelogError(Kind.CONNECTION, text)
             error = message.error()
             if error is None:
                 deadline = time.monotonic() + SILENCE_S
                 _take(message, checkpoints)
+                if stop is None:  # the end that came with this message
+                    stop = consumer.get_watermark_offsets(part, cached=True)[1]
+                if (message.offset() or 0) + 1 >= stop:
+                    return checkpoints
             elif error.code() == KafkaError._PARTITION_EOF:
                 if end is None or (message.offset() or 0) >= end:
                     return checkpoints
             elif error.code() in (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART):
                 if end is not None:
-                    raise ChangelogError(Kind.CONNECTION, f"{doing}: the topic does not exist")
+                    raise ChangelogError(Kind.CONNECTION, f"{action}: the topic does not exist")
                 return checkpoints
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-                raise error_of(error, doing)
+                raise error_of(error, action)
 
 
 def _take(message: Message, checkpoints: dict[bytes, _Stored]) -> None:

@@ -26,17 +26,17 @@ Spans = Mapping[Part, range]
 def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
     """Yields the messages in the spans as they arrive."""
     pending = {part: span for part, span in spans.items() if span}
-    doing = f"reading {len(pending)} partitions"
+    action = f"reading {len(pending)} partitions"
     deadline = time.monotonic() + SILENCE_S
-    with translated(doing):
+    with translated(action):
         consumer.assign([TopicPartition(*part, span.start) for part, span in pending.items()])
         while pending:
             first = consumer.poll(_POLL_S)
             answers = [] if first is None else [first, *consumer.consume(READ_MESSAGES - 1, 0)]
             was_pending = set(pending)
-            messages = _settle(answers, pending, doing)
+            messages = _settle(answers, pending, action)
             if not messages and pending and time.monotonic() >= deadline:
-                raise ChangelogError(Kind.CONNECTION, f"{doing}: Kafka has been silent for {SILENCE_S:.0f} s")
+                raise ChangelogError(Kind.CONNECTION, f"{action}: Kafka has been silent for {SILENCE_S:.0f} s")
             complete = was_pending - pending.keys()
             if complete and pending:
                 consumer.pause([TopicPartition(*part) for part in complete])
@@ -48,7 +48,7 @@ def messages_in(consumer: Consumer, spans: Spans) -> Iterator[list[Message]]:
         consumer.unassign()
 
 
-def _settle(answers: Iterable[Message], pending: dict[Part, range], doing: str) -> list[Message]:
+def _settle(answers: Iterable[Message], pending: dict[Part, range], action: str) -> list[Message]:
     """Returns the messages in pending spans, and removes the spans that are now complete from `pending`.
 
     An answer is a message, the end of a partition, or an error.
@@ -67,7 +67,7 @@ def _settle(answers: Iterable[Message], pending: dict[Part, range], doing: str) 
             if span is not None and (message.offset() or 0) >= span.stop:  # a lagging replica reports an earlier end
                 del pending[part]
         elif error is not None and not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-            raise error_of(error, doing)
+            raise error_of(error, action)
     return selected
 
 

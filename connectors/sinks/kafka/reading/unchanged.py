@@ -15,7 +15,7 @@ from changelog.connectors.kafka.client import Client
 from changelog.connectors.kafka.offsets import Part, begins, ends
 from changelog.connectors.kafka.topic_ids import read_ids
 from changelog.connectors.sinks.kafka.admin.names import positions_topic
-from changelog.connectors.sinks.kafka.encoding.messages import Headers, Values, is_row, source_of
+from changelog.connectors.sinks.kafka.encoding.messages import Headers, ValueCodec, is_row, source_of
 from changelog.connectors.sinks.kafka.reading.spans import Spans, messages_in, part_of
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -36,13 +36,15 @@ _BACK, _GROWTH = 4, 8
 class TopicIds:
     """The ids of a changelog's topics, which are read again every `LOOK_S`.
 
-    `known` has the ids with which the checkpoint was stored. Every method, and the constructor, raises ChangelogError
-    (GAP) if a topic's id differs from its id in `known`.
+    `ids` has the ids with which the checkpoint was stored. Every method, and the constructor, raises ChangelogError
+    (GAP) if a topic's id differs from its id in `ids`.
     """
 
-    def __init__(self, client: Client, topics: Set[str], known: Mapping[str, str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, client: Client, topics: Set[str], known_ids: Mapping[str, str], clock: Callable[[], float]
+    ) -> None:
         self._admin, self._topics, self._clock = client.admin(), topics, clock
-        self.known = {name: known[name] for name in topics if name in known}
+        self.ids = {name: known_ids[name] for name in topics if name in known_ids}
         self._look_at = 0.0
         self._look()
 
@@ -54,26 +56,26 @@ class TopicIds:
     def _look(self) -> None:
         self._look_at = self._clock() + LOOK_S
         ids = read_ids(self._admin, self._topics)
-        for name, topic_id in self.known.items():
+        for name, topic_id in self.ids.items():
             if ids.get(name, topic_id) != topic_id:
                 raise ChangelogError(
                     Kind.GAP,
                     f"topic {name} was deleted and created again: the messages that it held are gone",
                     hint=OVER_GAP,
                 )
-        self.known = dict(sorted({**self.known, **ids}.items()))
+        self.ids = dict(sorted({**self.ids, **ids}.items()))
 
 
 def refuse_older(
-    client: Client, values: Values, prefix: str, name: str, stored: Checkpoint, parts: Collection[Part]
+    client: Client, values: ValueCodec, prefix: str, name: str, checkpoint: Checkpoint, parts: Collection[Part]
 ) -> None:
-    """Raises ChangelogError (DIVERGED) if a row at the end of one of `parts` is newer than the checkpoint `stored`.
+    """Raises ChangelogError (DIVERGED) if a row at the end of one of `parts` is newer than `checkpoint`.
 
     Rows and checkpoint are committed together. So a row of the source `name` is never newer than the checkpoint, unless
     an older checkpoint has overwritten the newer one. Rows of other sources, and events without a position, are
     ignored.
     """
-    last = "" if stored.position is None else str(stored.position)
+    last = "" if checkpoint.position is None else str(checkpoint.position)
     for (topic, number), message in newest(client, parts).items():
         position = message_position(message)
         if position is None or str(position) <= last or is_foreign(message, values, name):
@@ -86,7 +88,7 @@ def refuse_older(
         )
 
 
-def refuse_rows(client: Client, values: Values, prefix: str, name: str, parts: Collection[Part]) -> None:
+def refuse_rows(client: Client, values: ValueCodec, prefix: str, name: str, parts: Collection[Part]) -> None:
     """Raises ChangelogError (GAP) if one of `parts` holds a row of the source `name`, which has no checkpoint.
 
     Without a checkpoint, the source would start from the beginning, so new rows could have lower positions than that
@@ -150,7 +152,7 @@ def message_position(message: Message) -> Position | None:
     return position if position.epoch else None
 
 
-def is_foreign(message: Message, values: Values, name: str) -> bool:
+def is_foreign(message: Message, values: ValueCodec, name: str) -> bool:
     """Returns whether a row was published by a source other than `name`.
 
     The other source must have published the row earlier, because two sources may not publish to one topic at the same

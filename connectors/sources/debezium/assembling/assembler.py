@@ -30,13 +30,14 @@ from changelog.connectors.sources.debezium.assembling.binder import Binder
 from changelog.connectors.sources.debezium.assembling.events import OldRows, fitted
 from changelog.connectors.sources.debezium.assembling.merging import Item, Unreadable, is_move
 from changelog.connectors.sources.debezium.decode.encode import PublishedRow, RowEncoder
-from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Facts, Table, Truncated
+from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, EventFacts, EventTable, RowsTruncated
 from changelog.envelope.checkpoint import Decisions
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.model import Op, Stamp
 from changelog.envelope.position import Position
 from changelog.envelope.stamp import PREFIX as STAMP_PREFIX
+from changelog.envelope.stamp import SESSION_PREFIX
 from changelog.envelope.versions import Look, Versions
 
 SNAPSHOT_ROWS = 100_000
@@ -146,7 +147,7 @@ class Assembler:
             entities=self._entities, published=published, partial=partial, listener=None, versions=versions
         )
         self._encoder = RowEncoder()
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, EventTable] = {}
         self._looks: dict[str, Binding] = {}
         self._origins: dict[tuple[str, str], Origin] = {}
         self._run_of: tuple[str, int] | None = None
@@ -170,10 +171,14 @@ class Assembler:
     @property
     def open_end(self) -> OpenEnd | None:
         """The transaction that may go on; None if there is none."""
-        opened = self._assembly.open
-        if opened is None:
+        open_transaction = self._assembly.open
+        if open_transaction is None:
             return self._stopped_in
-        return OpenEnd(transaction=opened.transaction, ordinal=opened.ordinal, stamp=opened.stamp)
+        return OpenEnd(
+            transaction=open_transaction.transaction,
+            ordinal=open_transaction.ordinal,
+            stamp=open_transaction.next_stamp,
+        )
 
     @property
     def current(self) -> str:
@@ -213,7 +218,7 @@ class Assembler:
         if block.pending is not None and isinstance(event, Changed) and is_move(block.pending, event):
             self._take_move(block, block.pending, event)
             return
-        if isinstance(event, Changed | Truncated | Emitted | Unreadable):
+        if isinstance(event, Changed | RowsTruncated | Emitted | Unreadable):
             self._emit_pending(block)
         match event:
             case Changed(moves="to") if event.table.name in self._entities:
@@ -222,12 +227,12 @@ class Assembler:
             case Changed() if event.table.name in self._entities:
                 self._enter(block, event.facts)
                 self._take(block, event)
-            case Truncated() if event.name in self._entities:
+            case RowsTruncated() if event.name in self._entities:
                 self._enter(block, event.facts)
                 self._truncate(block, event)
-            case Changed(table=Table(name=name)) | Truncated(name=name):
+            case Changed(table=EventTable(name=name)) | RowsTruncated(name=name):
                 block.other_tables[".".join(name)] += 1
-            case Emitted(prefix=prefix) if prefix == STAMP_PREFIX:
+            case Emitted(prefix=prefix) if prefix in (STAMP_PREFIX, SESSION_PREFIX):
                 self._enter(block, event.facts)
                 block.run.message(prefix, event.content)
             case Unreadable():
@@ -235,13 +240,13 @@ class Assembler:
 
     # Transactions
 
-    def _enter(self, block: "_Block", facts: Facts) -> None:
+    def _enter(self, block: "_Block", facts: EventFacts) -> None:
         """Ends the open transaction and begins another, unless the event belongs to the open transaction."""
-        opened = self._assembly.open
+        open_transaction = self._assembly.open
         run_of = facts.transaction, facts.committed_at
-        if opened is not None and self._run_of is not None:
+        if open_transaction is not None and self._run_of is not None:
             same = self._run_of[0] == run_of[0] if run_of[0] else self._run_of == run_of
-            if same and not (facts.snapshot and opened.ordinal >= SNAPSHOT_ROWS):
+            if same and not (facts.snapshot and open_transaction.ordinal >= SNAPSHOT_ROWS):
                 return
         self._close(block)
         self._run_of = run_of
@@ -252,9 +257,9 @@ class Assembler:
         transaction = self._transaction(block, name, committed_at)
         block.ended_before[transaction.commit] = self.ended
         block.begin(transaction)
-        opened = self._assembly.open
-        if opened is not None and name and self.ended is not None and self.ended.name == name:
-            opened.stamp = self.ended.stamp
+        open_transaction = self._assembly.open
+        if open_transaction is not None and name and self.ended is not None and self.ended.name == name:
+            open_transaction.stamp = self.ended.stamp
 
     def _transaction(self, block: "_Block", name: str, committed_at: int) -> Transaction:
         return Transaction(
@@ -266,9 +271,9 @@ class Assembler:
         )
 
     def _close(self, block: "_Block") -> None:
-        opened = self._assembly.open
-        if opened is not None:
-            self.ended = Ended(name=opened.transaction.name, stamp=opened.stamp)
+        open_transaction = self._assembly.open
+        if open_transaction is not None:
+            self.ended = Ended(name=open_transaction.transaction.name, stamp=open_transaction.next_stamp)
             block.run.commit(block.place)
         self._run_of = None
 
@@ -325,9 +330,9 @@ class Assembler:
         if deleted is not None:
             self._take(block, deleted)
 
-    def _truncate(self, block: "_Block", event: Truncated) -> None:
+    def _truncate(self, block: "_Block", event: RowsTruncated) -> None:
         entity = self._entities[event.name]
-        table = self._tables.get(entity.name) or Table(name=event.name, number=-1, columns=(), key=())
+        table = self._tables.get(entity.name) or EventTable(name=event.name, number=-1, columns=(), key=())
         binding = self._binder.bind(entity, table)
         block.take(PublishedRow(self._origin(event.facts), binding, Op.TRUNCATE, None))
 
@@ -336,20 +341,20 @@ class Assembler:
 
         If a delete has more columns than the key, these are the table's columns now, and all others were dropped.
         """
-        known = self._tables.get(self._entities[event.table.name].name)
-        if known is None or len(event.table.columns) >= len(known.columns):
+        bound_table = self._tables.get(self._entities[event.table.name].name)
+        if bound_table is None or len(event.table.columns) >= len(bound_table.columns):
             return event
-        names = {column.name for column in known.columns}
+        names = {column.name for column in bound_table.columns}
         own = {column.name for column in event.table.columns}
         if not names.issuperset(own) or not own.issubset(event.table.key):
             return event
-        before = event.before and fitted(event.before, event.table, known)
-        key = event.key if known.key == event.table.key else None
+        before = event.before and fitted(event.before, event.table, bound_table)
+        key = event.key if bound_table.key == event.table.key else None
         if key is None:
             return event
-        return msgspec.structs.replace(event, table=known, before=None if before is None else before)
+        return msgspec.structs.replace(event, table=bound_table, before=None if before is None else before)
 
-    def _bound(self, block: "_Block", table: Table) -> Binding:
+    def _bound(self, block: "_Block", table: EventTable) -> Binding:
         """Returns the binding of a table. If its columns have changed, announces the change before the next row."""
         entity = self._entities[table.name]
         binding = self._binder.bind(entity, table)
@@ -373,7 +378,7 @@ class Assembler:
         block.run.describe(entity, Look(columns=binding.shape))
         return binding
 
-    def _origin(self, facts: Facts) -> Origin:
+    def _origin(self, facts: EventFacts) -> Origin:
         origin = self._origins.get((facts.connector, facts.database))
         if origin is None:
             origin = self._origins[facts.connector, facts.database] = Origin(
@@ -395,10 +400,10 @@ class _Block:
         self._first_place = place
         self.ended_before: dict[int, Ended | None] = {}
         """By the commit of each transaction that began in the block: the transaction that had ended before it."""
-        self._begun: dict[int, int] = {}
+        self._first_ordinals: dict[int, int] = {}
 
     def begin(self, transaction: Transaction) -> None:
-        self._begun[transaction.commit] = self.index
+        self._first_ordinals[transaction.commit] = self.index
         self.run.begin(transaction)
 
     def take(self, row: PublishedRow) -> None:
@@ -407,14 +412,14 @@ class _Block:
 
     def begins(self, commit: int) -> bool:
         """Returns whether this transaction begins in the block."""
-        return commit in self._begun
+        return commit in self._first_ordinals
 
     def start_of(self, commit: int) -> tuple[int, int]:
         """Returns the number of the first item of a transaction, and the place before it.
 
         A transaction that does not begin in the block was open before the block.
         """
-        index = self._begun.get(commit)
+        index = self._first_ordinals.get(commit)
         return (0, self._first_place) if index is None else (index, commit)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.published_fields import published_fields
-from changelog.connectors.sources.debezium.decode.events import Table
+from changelog.connectors.sources.debezium.decode.events import EventTable
 from changelog.envelope import mask
 from changelog.envelope.entity import Entity
 
@@ -21,15 +21,15 @@ class Binder:
     hmac_key: bytes
     _bindings: dict[tuple[str, int], Binding] = field(default_factory=dict)
 
-    def bind(self, entity: Entity, table: Table) -> Binding:
+    def bind(self, entity: Entity, table: EventTable) -> Binding:
         """Returns the binding of a table to an entity.
 
         An old row that is not complete has only the columns of the message's key. If the entity has another key, or is
         partitioned by other columns, and an update has no old row, then the row's earlier key or partition is unknown.
         """
-        known = self._bindings.get((entity.name, table.number))
-        if known is not None:
-            return known
+        binding = self._bindings.get((entity.name, table.number))
+        if binding is not None:
+            return binding
         names = [column.name for column in table.columns]
         text = ".".join(entity.table)
         published = published_fields(entity, text, names, lambda index: table.columns[index].codec, self.hmac_key)

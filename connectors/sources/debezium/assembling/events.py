@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update
 from changelog.connectors.sources.debezium.assembling.binder import RELATION
-from changelog.connectors.sources.debezium.decode.events import Changed, Row, Table
+from changelog.connectors.sources.debezium.decode.events import Changed, EventTable, Row
 
 _PARTLY = frozenset({"postgresql"})
 """The connectors whose deletes have an old row with nulls, or even defaults, in columns that the log does not have.
@@ -60,12 +60,12 @@ class OldRows:
     def _is_whole(self, event: Changed) -> bool:
         return event.facts.connector not in _PARTLY or self._of(event.table)[0] in self.whole
 
-    def _of(self, table: Table) -> tuple[str, tuple[int, ...]]:
-        known = self._of_tables.get(table.number)
-        if known is None:
+    def _of(self, table: EventTable) -> tuple[str, tuple[int, ...]]:
+        names = self._of_tables.get(table.number)
+        if names is None:
             places = tuple(place for place, column in enumerate(table.columns) if column.name in table.key)
-            known = self._of_tables[table.number] = ".".join(table.name), places
-        return known
+            names = self._of_tables[table.number] = ".".join(table.name), places
+        return names
 
 
 def _key_row(event: Changed) -> Row:
@@ -78,7 +78,7 @@ def _key_row(event: Changed) -> Row:
     )
 
 
-def fitted(row: Row, of: Table, to: Table) -> Row:
+def fitted(row: Row, of: EventTable, to: EventTable) -> Row:
     """Returns the row of `of`, a table described with only some of its columns, with the columns of `to`."""
     values = {column.name: value for column, value in zip(of.columns, row, strict=True)}
     return tuple(values.get(column.name, UNCHANGED) for column in to.columns)

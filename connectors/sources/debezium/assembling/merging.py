@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Event, Truncated
+from changelog.connectors.sources.debezium.decode.events import Changed, Emitted, Event, RowsTruncated
 from changelog.connectors.sources.debezium.inputs import Placed
 from changelog.envelope.errors import ChangelogError
 
@@ -42,7 +42,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 def transaction_of(event: Read) -> str | None:
     """Returns the id of the event's transaction, empty if it is unknown; None if the event changes nothing."""
-    return event.facts.transaction if isinstance(event, Changed | Truncated | Emitted) else None
+    return event.facts.transaction if isinstance(event, Changed | RowsTruncated | Emitted) else None
 
 
 def merged(items: Sequence[Item], current: str = "") -> Sequence[Item]:
@@ -67,9 +67,9 @@ class _Merge:
     def run(self) -> Iterator[Item]:
         for part in self._queues:
             yield from self._enter(part)
-        while (chosen := self._next()) is not None:
-            yield from self._take(chosen)
-            yield from self._enter(chosen)
+        while (next_part := self._next()) is not None:
+            yield from self._take(next_part)
+            yield from self._enter(next_part)
 
     def _enter(self, part: str) -> Iterator[Item]:
         """Yields the next events of a part as long as they change nothing, and registers the event after them."""
@@ -78,7 +78,7 @@ class _Merge:
             yield queue.popleft()
         if queue:
             event = queue[0].event
-            assert isinstance(event, Changed | Truncated | Emitted)
+            assert isinstance(event, Changed | RowsTruncated | Emitted)
             self._waiting.setdefault(event.facts.transaction, []).append(part)
             heapq.heappush(self._heap, (event.facts.committed_at, self._numbers[part], part))
 
@@ -90,16 +90,16 @@ class _Merge:
                 committed_at, _, part = heapq.heappop(self._heap)
                 event = self._queues[part][0].event if self._queues[part] else None
                 # An entry is outdated if the part's event was taken because of its transaction.
-                if isinstance(event, Changed | Truncated | Emitted) and event.facts.committed_at == committed_at:
+                if isinstance(event, Changed | RowsTruncated | Emitted) and event.facts.committed_at == committed_at:
                     self._current = event.facts.transaction
                     parts = self._waiting[self._current] if self._current else [part]
                     break
             else:
                 return None
         stamped = (part for part in parts if isinstance(self._queues[part][0].event, Emitted))
-        chosen = next(stamped, parts[0])
-        self._leave(chosen)
-        return chosen
+        part = next(stamped, parts[0])
+        self._leave(part)
+        return part
 
     def _leave(self, part: str) -> None:
         transaction = transaction_of(self._queues[part][0].event)

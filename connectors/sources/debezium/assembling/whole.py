@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from changelog.connectors.sources import TableName
 from changelog.connectors.sources.debezium.assembling.merging import Item, merged
-from changelog.connectors.sources.debezium.decode.events import Boundary, Changed, Emitted, Table, Truncated
+from changelog.connectors.sources.debezium.decode.events import Boundary, Changed, Emitted, EventTable, RowsTruncated
 from changelog.envelope.errors import ChangelogError, Kind
 
 WAIT_S = 10.0
@@ -52,7 +52,7 @@ _MESSAGES = "LogicalDecodingMessage"
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldTransaction:
     """A transaction whose events are held.
 
     `since` is the time at which the last of its events arrived. `parts` counts its events by part. `numbers` has the
@@ -107,7 +107,7 @@ class WholeTransactions:
         self._parts, self._boundaries = [part for part in parts if part != boundaries], boundaries
         self._messages, self._bytes_max = messages, bytes_max
         self._queues: dict[str, deque[_Waiting]] = {}
-        self._held: dict[str, _Held] = {}
+        self._transactions: dict[str, _HeldTransaction] = {}
         self._nbytes = 0
         self._changed: dict[str, None] = {}
         """The parts whose next event may be free to publish. A dict keeps them in a fixed order."""
@@ -123,21 +123,21 @@ class WholeTransactions:
             queue.append(_Waiting(item, name))
             self._nbytes += _size(item)
             if name:
-                held = self._held.setdefault(name, _Held(now))
-                held.since = now
-                self._count(held, item, 1)
-                self._refuse_large(name, held)
+                transaction = self._transactions.setdefault(name, _HeldTransaction(now))
+                transaction.since = now
+                self._count(transaction, item, 1)
+                self._refuse_large(name, transaction)
 
     def take(self, now: float, behind: Collection[str]) -> Sequence[Item]:
         """Returns the events that can be published, in order. `behind` has the parts that were not read to the end."""
-        taken: list[Item] = []
+        items: list[Item] = []
         while True:
             changed, self._changed = self._changed, {}
-            taken += merged([item for part in changed for item in self._free(self._queues[part])])
+            items += merged([item for part in changed for item in self._free(self._queues[part])])
             name = self._next(now, behind)
             if name is None:
-                return taken
-            taken += self._released(name)
+                return items
+            items += self._released(name)
 
     def incomplete(self) -> Sequence[Incomplete]:
         """Returns the transactions that were not complete, among those that `take` has returned since the last call."""
@@ -158,21 +158,21 @@ class WholeTransactions:
     def _name(self, item: Item) -> str:
         """Returns the transaction that an event has to wait for; empty if it need not wait."""
         match item.event:
-            case Changed(table=Table(name=table)) | Truncated(name=table):
+            case Changed(table=EventTable(name=table)) | RowsTruncated(name=table):
                 return item.event.facts.counted_in if table in self._tables else ""
             case Emitted():
                 return item.event.facts.counted_in
         return ""
 
-    def _count(self, held: _Held, item: Item, by: int) -> None:
-        held.nbytes += by * _size(item)
-        held.parts[item.placed.part] += by
+    def _count(self, transaction: _HeldTransaction, item: Item, by: int) -> None:
+        transaction.nbytes += by * _size(item)
+        transaction.parts[item.placed.part] += by
         if by > 0:
             table, number = _numbered(item)
-            held.numbers.setdefault(table, set()).add(number)
+            transaction.numbers.setdefault(table, set()).add(number)
 
-    def _refuse_large(self, name: str, held: _Held) -> None:
-        if held.nbytes > self._bytes_max:
+    def _refuse_large(self, name: str, transaction: _HeldTransaction) -> None:
+        if transaction.nbytes > self._bytes_max:
             raise ChangelogError(
                 Kind.LIMIT,
                 f"transaction {name} has more than {self._bytes_max >> 20} MiB of messages, the most that are held "
@@ -218,7 +218,7 @@ class WholeTransactions:
         end = self._end()
         if end is not None:
             name = end.transaction
-            missing = self._held.setdefault(name, _Held(now)).missing(self._expected(end))
+            missing = self._transactions.setdefault(name, _HeldTransaction(now)).missing(self._expected(end))
             if missing and not self._is_over(name, now, behind, ended=True):
                 return None
             if missing:
@@ -236,7 +236,7 @@ class WholeTransactions:
         """Returns whether nothing more of a transaction is expected, or too much is held to wait for it."""
         if self._nbytes > 2 * self._bytes_max + READ_BYTES:
             return True
-        if now - self._held[name].since < WAIT_S:
+        if now - self._transactions[name].since < WAIT_S:
             return False
         if not ended and self._nbytes > self._bytes_max:
             return True
@@ -252,7 +252,7 @@ class WholeTransactions:
         before: list[Item] = []
         own: list[list[Item]] = []
         others: dict[str, None] = {}
-        for part in [part for part, count in self._held[name].parts.items() if count]:
+        for part in [part for part, count in self._transactions[name].parts.items() if count]:
             queue = self._queues[part]
             self._changed[part] = None
             while queue[0].name != name:
@@ -279,18 +279,20 @@ class WholeTransactions:
         item, name = queue.popleft()
         self._nbytes -= _size(item)
         if name:
-            self._count(self._held[name], item, -1)
+            self._count(self._transactions[name], item, -1)
         return item
 
     def _forget(self, name: str) -> None:
         """Forgets a transaction that was taken, except events still held, which Debezium has written again."""
-        held = self._held.pop(name)
-        parts = [part for part, count in held.parts.items() if count]
+        transaction = self._transactions.pop(name)
+        parts = [part for part, count in transaction.parts.items() if count]
         if parts:
-            left = self._held[name] = _Held(held.since, held.nbytes, +held.parts)
+            remainder = self._transactions[name] = _HeldTransaction(
+                transaction.since, transaction.nbytes, +transaction.parts
+            )
             for waiting in (waiting for part in parts for waiting in self._queues[part] if waiting.name == name):
                 table, number = _numbered(waiting.item)
-                left.numbers.setdefault(table, set()).add(number)
+                remainder.numbers.setdefault(table, set()).add(number)
 
 
 def _size(item: Item) -> int:
@@ -301,7 +303,7 @@ def _size(item: Item) -> int:
 def _numbered(item: Item) -> tuple[str, int]:
     """Returns the table and the number of an event that has a transaction."""
     match item.event:
-        case Changed(table=Table(name=name)) | Truncated(name=name):
+        case Changed(table=EventTable(name=name)) | RowsTruncated(name=name):
             return ".".join(name), item.event.facts.order
         case Emitted():
             return "", item.event.facts.order
@@ -326,4 +328,4 @@ def _by_number(parts: Sequence[Sequence[Item]]) -> Iterator[Item]:
 
 def _order(item: Item) -> int:
     event = item.event
-    return event.facts.order if isinstance(event, Changed | Truncated | Emitted) else 0
+    return event.facts.order if isinstance(event, Changed | RowsTruncated | Emitted) else 0

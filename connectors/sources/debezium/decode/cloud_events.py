@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw
 
-from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
+from changelog.connectors.sources.debezium.decode.facts import SourceBlock, TransactionBlock
 
 _NAMES: Final = {
     "connector": "iodebeziumconnector",
@@ -70,9 +70,9 @@ class CloudEvent(msgspec.Struct, rename=_NAMES, gc=False):
     transaction: str | None = None
     total_order: Text = None
 
-    def source(self) -> Source:
+    def source(self) -> SourceBlock:
         """Returns the block `source`. Raises ValueError if a time is not a number."""
-        return Source(
+        return SourceBlock(
             connector=self.connector,
             name=self.name,
             db=self.db,
@@ -95,11 +95,11 @@ class CloudEvent(msgspec.Struct, rename=_NAMES, gc=False):
             ts_ns=_number(self.ts_ns),
         )
 
-    def block_transaction(self) -> Transaction | None:
+    def block_transaction(self) -> TransactionBlock | None:
         """Returns the block `transaction`, None if there is none."""
         if self.transaction is None:
             return None
-        return Transaction(id=self.transaction, total_order=_number(self.total_order))
+        return TransactionBlock(id=self.transaction, total_order=_number(self.total_order))
 
 
 cloud_events: Final = msgspec.json.Decoder(CloudEvent)

@@ -21,12 +21,12 @@ from changelog.connectors.capture.assembly.row_groups import FEW_ROWS
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain
-from changelog.connectors.capture.rows.json_columns import CompiledBinding, Texts
+from changelog.connectors.capture.rows.json_columns import CompiledBinding, JsonRows
 from changelog.connectors.capture.rows.render_rows import render
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Delete, Insert, Update, Value
 from changelog.connectors.capture.rows.row_records import Change, Origin
 from changelog.connectors.capture.rows.spans import Meta, Spans
-from changelog.connectors.capture.rows.text_columns import Columns, Mask
+from changelog.connectors.capture.rows.text_columns import Mask, TextColumns
 from changelog.connectors.sources.debezium.decode.events import Row
 from changelog.envelope.columnar import batch
 from changelog.envelope.columnar.splice import INLINE, Bytes, Offsets
@@ -107,10 +107,10 @@ class RowEncoder:
 
     def _together(
         self, rows: Sequence[PublishedRow], meta: Meta, live: Mask, encoded: Mask
-    ) -> Sequence[tuple[Origin, list[Texts]]]:
+    ) -> Sequence[tuple[Origin, list[JsonRows]]]:
         """Encodes the usual rows, and marks them in `encoded`. Returns their texts, by origin."""
         groups = [group for group in _groups(rows, live & _may_be_usual(rows, meta)) if len(group.places) > FEW_ROWS]
-        parts: dict[int, tuple[Origin, list[Texts]]] = {}
+        parts: dict[int, tuple[Origin, list[JsonRows]]] = {}
         if not groups:
             return []
         try:
@@ -132,10 +132,10 @@ class RowEncoder:
         return list(parts.values())
 
     def _compile(self, binding: Binding) -> "_Compiled":
-        known = self._compiled.get(id(binding))
-        if known is None:
-            known = self._compiled[id(binding)] = _Compiled.of(binding)
-        return known
+        compiled = self._compiled.get(id(binding))
+        if compiled is None:
+            compiled = self._compiled[id(binding)] = _Compiled.of(binding)
+        return compiled
 
 
 def _bindings(rows: Sequence[PublishedRow]) -> Collection[Binding]:
@@ -161,9 +161,9 @@ def _may_be_usual(rows: Sequence[PublishedRow], meta: Meta) -> Mask:
     return usual
 
 
-def _groups(rows: Sequence[PublishedRow], chosen: Mask) -> Sequence[_Group]:
+def _groups(rows: Sequence[PublishedRow], mask: Mask) -> Sequence[_Group]:
     groups: dict[tuple[int, int, Op, bool], _Group] = {}
-    for place, (row, usual) in enumerate(zip(rows, chosen.tolist(), strict=True)):
+    for place, (row, usual) in enumerate(zip(rows, mask.tolist(), strict=True)):
         origin, binding, op, change = row
         if not usual or change is None:
             continue
@@ -196,14 +196,14 @@ def _is_complete(binding: Binding, change: Insert | Update | Delete, old: Row | 
 def _without_unsent(group: _Group) -> _Group:
     """Returns a group without the rows that have a value which was not sent."""
     sides = [side for side in (group.before, group.after) if side]
-    sent = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
+    numbers = [number for number in range(len(group.places)) if all(UNCHANGED not in side[number] for side in sides)]
     return _Group(
         group.origin,
         group.binding,
         group.op,
-        places=[group.places[number] for number in sent],
-        before=[group.before[number] for number in sent] if group.before else [],
-        after=[group.after[number] for number in sent] if group.after else [],
+        places=[group.places[number] for number in numbers],
+        before=[group.before[number] for number in numbers] if group.before else [],
+        after=[group.after[number] for number in numbers] if group.after else [],
     )
 
 
@@ -228,13 +228,13 @@ class _Values:
         self._counts = [len(side) for side in sides]
         self._bounds = np.cumsum([0, *widths]).tolist()
 
-    def columns(self, number: int) -> Columns | None:
+    def columns(self, number: int) -> TextColumns | None:
         """Returns the values of the list with this number, None if it has no rows."""
         count = self._counts[number]
         if not count:
             return None
         part = slice(self._bounds[number], self._bounds[number + 1])
-        return Columns(
+        return TextColumns(
             starts=np.ascontiguousarray(self._starts[part].reshape(count, -1).T),
             lengths=np.ascontiguousarray(self._lengths[part].reshape(count, -1).T),
             null=np.ascontiguousarray(self._null[part].reshape(count, -1).T),
@@ -271,7 +271,7 @@ class _Compiled:
             keys=[(of.index, _is_quoted(of.codec.column_type)) for of in fields],
         )
 
-    def with_keys(self, columns: Columns, buffer: Bytes, fast: Mask) -> Columns:
+    def with_keys(self, columns: TextColumns, buffer: Bytes, fast: Mask) -> TextColumns:
         """Returns the columns, then the columns of the keys. Removes from `fast` the rows whose keys have escapes."""
         starts, lengths, null = [*columns.starts], [*columns.lengths], [*columns.null]
         for place, quoted in self.keys:
@@ -282,7 +282,7 @@ class _Compiled:
             starts.append(start)
             lengths.append(length)
             null.append(is_null)
-        return Columns(
+        return TextColumns(
             starts=np.array(starts, np.int32), lengths=np.array(lengths, np.int32), null=np.array(null, bool)
         )
 

@@ -1,10 +1,10 @@
 """The input and the result of the translation of change events.
 
-A `Message` is what arrives: a record of a Kafka topic, or a record of an engine that runs beside the service.
+A `SourceRecord` is what arrives: a record of a Kafka topic, or a record of an engine that runs beside the service.
 `changelog.connectors.sources.debezium.decode.translate` turns a message into one of the events below.
 
-A *row* is a tuple with one value for each column of its `Table`, in the order of `Table.columns`. A value is the JSON
-token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
+A *row* is a tuple with one value for each column of its `EventTable`, in the order of `EventTable.columns`. A value is
+the JSON token that we publish (UTF-8), None for SQL NULL, or `UNCHANGED` if the event does not have it.
 
 Classes whose objects are made for each message are structs of msgspec, because that takes a tenth of the time of a
 dataclass.
@@ -24,11 +24,12 @@ from changelog.connectors.capture.rows.row_change import Value
 Row = tuple[Value, ...]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SourceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record as it arrived.
 
-    `key` and `value` are the bytes of the record, None for a null. `timestamp_ms` is the record's own time, in
-    milliseconds since 1970, UTC.
+    `key` and `value` are the bytes of the record, None for a null. `key_schema` and `value_schema` are their schemas in
+    JSON (`null` if they have none), if these arrived apart from them. They are None if `key` and `value` arrived as a
+    converter wrote them. `timestamp_ms` is the record's own time, in milliseconds since 1970, UTC.
     """
 
     topic: str
@@ -36,10 +37,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp_ms: int = 0
+    key_schema: bytes | None = None
+    value_schema: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class EventColumn:
     """A column of a table, as the schema of an event describes it. `optional` says that it may be null."""
 
     name: str
@@ -48,20 +51,20 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class EventTable:
     """A table, as the schema of an event describes it.
 
-    `number` identifies the description within the process: events with the same schema have the same `Table` object.
-    `key` are the names of the columns in the key of the event, in order; empty if the event has no key.
+    `number` identifies the description within the process: events with the same schema have the same `EventTable`
+    object. `key` are the names of the columns in the key of the event, in order; empty if the event has no key.
     """
 
     name: tuple[str, str]
     number: int
-    columns: tuple[Column, ...]
+    columns: tuple[EventColumn, ...]
     key: tuple[str, ...]
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EventFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the event says about its source.
 
     `transaction` is the id of the transaction that made the change, as the connector prints it; empty if the connector
@@ -84,26 +87,26 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One changed row: Debezium's `c`, `u`, `d` or `r`.
 
     `before` is None if the event has no old row, although an update or a delete has one in the database. `key` has the
-    values of the message's key in the order of `Table.key`. If a row's key changed, Debezium sends a delete and then a
-    create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other event,
-    if a header of the message has it.
+    values of the message's key in the order of `EventTable.key`. If a row's key changed, Debezium sends a delete and
+    then a create: `moves` is `to` for the delete, and `from` for the create. Then `other_key` is the key of the other
+    event, if a header of the message has it.
     """
 
-    table: Table
+    table: EventTable
     op: Literal["c", "u", "d", "r"]
     before: Row | None
     after: Row | None
     key: tuple[Value, ...]
-    facts: Facts
+    facts: EventFacts
     moves: Literal["", "to", "from"] = ""
     other_key: tuple[Value, ...] = ()
 
 
-class Truncated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RowsTruncated(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All rows of a table were deleted at once: Debezium's `t`."""
 
     name: tuple[str, str]
-    facts: Facts
+    facts: EventFacts
 
 
 class Emitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -111,7 +114,7 @@ class Emitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     prefix: str
     content: bytes
-    facts: Facts
+    facts: EventFacts
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -126,10 +129,10 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     collections: Mapping[str, int] = {}
 
 
-class Ignored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class IgnoredRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A record that changes no row, with the reason: `tombstone`, `heartbeat`, `schema change` or `other table`."""
 
     reason: Literal["tombstone", "heartbeat", "schema change", "other table"]
 
 
-Event = Changed | Truncated | Emitted | Boundary | Ignored
+Event = Changed | RowsTruncated | Emitted | Boundary | IgnoredRecord

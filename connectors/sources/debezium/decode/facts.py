@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from changelog.connectors.sources.debezium.decode.events import Facts
+from changelog.connectors.sources.debezium.decode.events import EventFacts
 
 _POSTGRES_ID: Final = re.compile(r"([0-9]+):[0-9]+")
 _SNAPSHOTS: Final[dict[str | bool | None, Literal["", "true", "last"]]] = {
@@ -21,7 +21,7 @@ Text = str | int | None
 """The JSON of an id. Connectors write some ids as numbers."""
 
 
-class Source(msgspec.Struct, gc=False):
+class SourceBlock(msgspec.Struct, gc=False):
     """The members of the block `source` that say where a change is from. A connector has only some of them."""
 
     connector: str = ""
@@ -49,18 +49,18 @@ class Source(msgspec.Struct, gc=False):
     txnNumber: Text = None  # noqa: N815
 
 
-class Transaction(msgspec.Struct, gc=False):
+class TransactionBlock(msgspec.Struct, gc=False):
     """The block `transaction` of an event. `total_order` is the number of the event in the transaction."""
 
     id: str = ""
     total_order: int | None = None
 
 
-def facts_of(source: Source, transaction: Transaction | None, timestamp_ms: int) -> Facts:
+def facts_of(source: SourceBlock, transaction: TransactionBlock | None, timestamp_ms: int) -> EventFacts:
     """Returns the facts. `timestamp_ms` is the time of the message, for a source block without a time."""
     block_id = "" if transaction is None else transaction_id(transaction.id)
     order = 0 if transaction is None else transaction.total_order or 0
-    return Facts(
+    return EventFacts(
         connector=source.connector,
         database=source.db or source.database_name or source.keyspace or source.keyspace_name or "",
         transaction=_transaction(source) or block_id,
@@ -71,7 +71,7 @@ def facts_of(source: Source, transaction: Transaction | None, timestamp_ms: int)
     )
 
 
-def table_of(source: Source) -> tuple[str, str] | None:
+def table_of(source: SourceBlock) -> tuple[str, str] | None:
     """Returns the table: its schema (or database, or keyspace) and its name; None if the block names no table."""
     table = source.table or source.collection or source.table_name
     if table is None:
@@ -80,7 +80,7 @@ def table_of(source: Source) -> tuple[str, str] | None:
 
 
 def transaction_id(text: str) -> str:
-    """Returns the id of a transaction as `Facts.transaction` has it.
+    """Returns the id of a transaction as `EventFacts.transaction` has it.
 
     In PostgreSQL's topic of transactions, a position follows the id, and differs between begin and end.
     """
@@ -88,7 +88,7 @@ def transaction_id(text: str) -> str:
     return match[1] if match else text
 
 
-def _transaction(source: Source) -> str:
+def _transaction(source: SourceBlock) -> str:
     if source.connector in ("mysql", "mariadb"):
         return source.gtid or ""
     if source.connector == "mongodb":
@@ -97,7 +97,7 @@ def _transaction(source: Source) -> str:
     return "" if number is None else str(number)
 
 
-def _microseconds(source: Source, timestamp_ms: int) -> int:
+def _microseconds(source: SourceBlock, timestamp_ms: int) -> int:
     if source.ts_ns is not None:
         return source.ts_ns // 1000
     if source.ts_us is not None:

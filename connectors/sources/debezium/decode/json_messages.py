@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import Raw, UnsetType
+from msgspec import UnsetType
 
 from changelog.connectors.sources.debezium.decode import schemas
 from changelog.connectors.sources.debezium.decode.layouts import Layout
@@ -55,26 +55,26 @@ class JsonSplitter:
         outer = outers.decode(content)
         if isinstance(outer.schema, UnsetType) or isinstance(outer.payload, UnsetType):
             return self.plain, accept(content)
-        layout = self.layout(outer.schema)
-        self._remember(topic, content, bytes(outer.schema), bytes(outer.payload), layout)
+        schema = bytes(outer.schema)
+        layout = self.layout(schema)
+        self._remember(topic, content, schema, bytes(outer.payload), layout)
         return layout, accept(bytes(outer.payload))
 
-    def layout(self, schema: Raw) -> Layout:
+    def layout(self, schema: bytes) -> Layout:
         """Returns the layout of a schema in JSON. Raises ChangelogError (MALFORMED)."""
-        text = bytes(schema)
-        layout = self._layouts.get(text)
+        layout = self._layouts.get(schema)
         if layout is None:
-            if text == b"null":
+            if schema == b"null":
                 return self.plain
             try:
-                layout = Layout.of(schemas.from_json(msgspec.json.decode(text)))
+                layout = Layout.of(schemas.from_json(msgspec.json.decode(schema)))
             except UNFIT:
                 raise ChangelogError(
                     Kind.MALFORMED, "the schema inside a message is not a schema of Kafka Connect"
                 ) from None
             if len(self._layouts) >= LAYOUTS_MAX:
                 self._layouts.clear()
-            self._layouts[text] = layout
+            self._layouts[schema] = layout
         return layout
 
     def _remember(self, topic: str, content: bytes, schema: bytes, payload: bytes, layout: Layout) -> None:

@@ -6,11 +6,11 @@ import msgspec
 from msgspec import Raw
 
 from changelog.connectors.capture.rows.row_change import Value
-from changelog.connectors.sources.debezium.decode.avro_messages import AvroReader, Headers
-from changelog.connectors.sources.debezium.decode.events import Row
+from changelog.connectors.sources.debezium.decode.avro.messages import AvroReader, Headers
+from changelog.connectors.sources.debezium.decode.events import Row, SourceRecord
 from changelog.connectors.sources.debezium.decode.json_messages import MEMBER, JsonSplitter, check_utf8
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, TableRows
-from changelog.connectors.sources.debezium.decode.tables import UNFIT, Rows, unfit
+from changelog.connectors.sources.debezium.decode.tables import UNFIT, RowsReader, unfit
 
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _raws: Final = msgspec.json.Decoder(Raw)
@@ -25,7 +25,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
     names: tuple[str, ...]
     content: Any
-    own: Rows | None
+    own: RowsReader | None
 
     def values(self, rows: TableRows) -> Row:
         """Returns the values of the key, in the order of `names`. Raises ChangelogError (MALFORMED)."""
@@ -48,15 +48,24 @@ def _is_plain(content: bytes) -> bool:
 NO_KEY: Final = Key((), {}, None)
 
 
-class Keys:
+class KeyReader:
     """Reads keys, in JSON with or without a schema, or in Avro."""
 
     def __init__(self, json: JsonSplitter, avro: AvroReader, layouts: Layouts) -> None:
         self._json, self._avro, self._layouts = json, avro, layouts
-        self._readers: dict[int, tuple[Layout, tuple[str, ...], Rows]] = {}
+        self._readers: dict[int, tuple[Layout, tuple[str, ...], RowsReader]] = {}
 
-    def read(self, topic: str, content: bytes | None, headers: Headers) -> Key:
-        """Returns the key of a message with these headers. Keys that are not objects have no names."""
+    def read(self, message: SourceRecord) -> Key:
+        """Returns the key of a message. Keys that are not objects have no names."""
+        content, schema = message.key, message.key_schema
+        if schema is None:
+            return self._read(message.topic, content, message.headers)
+        if not content or content[:1] != b"{":
+            return NO_KEY
+        check_utf8(content)
+        return self._of_record(self._json.layout(schema), content)
+
+    def _read(self, topic: str, content: bytes | None, headers: Headers) -> Key:
         if not content:
             return NO_KEY
         if _is_plain(content):
@@ -69,8 +78,9 @@ class Keys:
             check_utf8(content)
             layout, payload = self._json.split(f"key of {topic}", content, _raws.decode)
             is_record = bytes(payload)[:1] == b"{"
-        if not is_record:
-            return NO_KEY
+        return self._of_record(layout, payload) if is_record else NO_KEY
+
+    def _of_record(self, layout: Layout, payload: Any) -> Key:
         if layout.schema is None:
             members = _members.decode(payload)
             return Key(tuple(members), members, None)
@@ -89,15 +99,15 @@ class Keys:
     def in_header(self, topic: str, content: bytes | None) -> Key:
         """Returns the key in a header; no key if the header's converter wrote neither JSON nor Avro."""
         try:
-            return self.read(f"header of {topic}", content, ())
+            return self._read(f"header of {topic}", content, ())
         except (msgspec.DecodeError, UnicodeDecodeError):
             return NO_KEY
 
-    def _reader(self, layout: Layout) -> tuple[tuple[str, ...], Rows]:
-        known = self._readers.get(id(layout))
-        if known is None:
+    def _reader(self, layout: Layout) -> tuple[tuple[str, ...], RowsReader]:
+        reader = self._readers.get(id(layout))
+        if reader is None:
             assert layout.schema is not None
             columns = self._layouts.columns(("", ""), layout.schema.fields, "")
             names = tuple(column.name for column in columns)
-            known = self._readers[id(layout)] = (layout, names, Rows(columns, self._layouts.placeholders))
-        return known[1], known[2]
+            reader = self._readers[id(layout)] = (layout, names, RowsReader(columns, self._layouts.placeholders))
+        return reader[1], reader[2]

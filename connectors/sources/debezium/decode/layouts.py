@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from changelog.connectors.sources.debezium.decode import schemas
-from changelog.connectors.sources.debezium.decode.events import Table
+from changelog.connectors.sources.debezium.decode.events import EventTable
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
-from changelog.connectors.sources.debezium.decode.tables import ReadColumn, Rows, described
+from changelog.connectors.sources.debezium.decode.tables import ReadColumn, RowsReader, described
 from changelog.connectors.sources.debezium.values.cells import cell_of
 from changelog.connectors.sources.debezium.values.declared_types import declared_type
 from changelog.connectors.sources.debezium.values.placeholders import Placeholders
@@ -31,8 +31,8 @@ class TableRows:
     `key_places` is None if a column of the key is not in the rows.
     """
 
-    table: Table
-    rows: Rows
+    table: EventTable
+    rows: RowsReader
     key_places: tuple[int, ...] | None
 
 
@@ -77,12 +77,12 @@ class Layouts:
         `fields` returns the columns and their schemas. Raises ChangelogError: PRECONDITION if a column has neither a
         schema nor a declared type, USAGE if a declared type does not exist.
         """
-        known = name, key, connector, names
-        rows = layout.tables.get(known)
+        description = name, key, connector, names
+        rows = layout.tables.get(description)
         if rows is None:
             if len(layout.tables) >= TABLES_MAX:
                 layout.tables.clear()
-            rows = layout.tables[known] = self.table(name, self.columns(name, fields(), connector), key)
+            rows = layout.tables[description] = self.table(name, self.columns(name, fields(), connector), key)
         return rows
 
     def table(self, name: Name, columns: Sequence[ReadColumn], key: tuple[str, ...]) -> TableRows:
@@ -90,7 +90,7 @@ class Layouts:
         places = {column.name: place for place, column in enumerate(columns)}
         return TableRows(
             table=described(name, columns, key),
-            rows=Rows(columns, self.placeholders),
+            rows=RowsReader(columns, self.placeholders),
             key_places=tuple(places[column] for column in key) if all(column in places for column in key) else None,
         )
 

@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from changelog.connectors.sources.debezium.decode.facts import Source, Transaction
+from changelog.connectors.sources.debezium.decode.facts import SourceBlock, TransactionBlock
 
 NULL: Final = Raw(b"null")
 
 
-class LogicalMessage(msgspec.Struct, gc=False):
+class MessageBlock(msgspec.Struct, gc=False):
     """The block `message` of an event with `op` m. `content` is in base64."""
 
     prefix: str = ""
@@ -33,9 +33,9 @@ class Payload(msgspec.Struct, gc=False):
     op: str | None = None
     before: Raw = NULL
     after: Raw = NULL
-    source: Source | None = None
-    transaction: Transaction | None = None
-    message: LogicalMessage | None = None
+    source: SourceBlock | None = None
+    transaction: TransactionBlock | None = None
+    message: MessageBlock | None = None
     status: str | None = None
     id: str | None = None
     event_count: int | None = None

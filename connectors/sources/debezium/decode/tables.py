@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, raw
 from changelog.connectors.capture.rows.row_change import Value
-from changelog.connectors.sources.debezium.decode.events import Column, Row, Table
+from changelog.connectors.sources.debezium.decode.events import EventColumn, EventTable, Row
 from changelog.connectors.sources.debezium.decode.payloads import NULL
 from changelog.connectors.sources.debezium.decode.row_reader import ValueColumn, compiled, compiled_for_values
 from changelog.connectors.sources.debezium.values.cells import cell_converter, cell_value_converter
@@ -41,7 +41,7 @@ class ReadColumn:
     cell: bool = False
 
 
-class Rows:
+class RowsReader:
     """Reads rows with these columns.
 
     `converters` has the converter of each column's JSON tokens. `exact` reads rows in JSON that have exactly these
@@ -153,13 +153,13 @@ def unfit(column: str) -> ChangelogError:
     return ChangelogError(Kind.MALFORMED, f"a value of column {column} does not fit its type")
 
 
-def described(name: tuple[str, str], columns: Sequence[ReadColumn], key: Sequence[str]) -> Table:
+def described(name: tuple[str, str], columns: Sequence[ReadColumn], key: Sequence[str]) -> EventTable:
     """Describes a table, with a new number."""
-    return Table(
+    return EventTable(
         name=name,
         number=next(_numbers),
         columns=tuple(
-            Column(
+            EventColumn(
                 name=column.name,
                 codec=Codec(shape=Shape.RAW, to_json=raw, column_type=column.semantics.column_type),
                 optional=column.schema.optional,

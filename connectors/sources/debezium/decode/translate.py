@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw
 
 from changelog.connectors.capture.rows.row_change import Value
 from changelog.connectors.sources.debezium.decode import schemas
-from changelog.connectors.sources.debezium.decode.avro_messages import AvroReader, payload_of
+from changelog.connectors.sources.debezium.decode.avro.messages import AvroReader, payload_of
 from changelog.connectors.sources.debezium.decode.cloud_events import CloudEvent, cloud_events
 from changelog.connectors.sources.debezium.decode.documents import CONNECTOR as DOCUMENTS
 from changelog.connectors.sources.debezium.decode.documents import Documents
@@ -22,15 +22,15 @@ from changelog.connectors.sources.debezium.decode.events import (
     Changed,
     Emitted,
     Event,
-    Facts,
-    Ignored,
-    Message,
+    EventFacts,
+    IgnoredRecord,
     Row,
-    Truncated,
+    RowsTruncated,
+    SourceRecord,
 )
-from changelog.connectors.sources.debezium.decode.facts import Source, facts_of, table_of, transaction_id
+from changelog.connectors.sources.debezium.decode.facts import SourceBlock, facts_of, table_of, transaction_id
 from changelog.connectors.sources.debezium.decode.json_messages import JsonSplitter, check_utf8
-from changelog.connectors.sources.debezium.decode.keys import Key, Keys
+from changelog.connectors.sources.debezium.decode.keys import Key, KeyReader
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Layouts, Name, TableRows
 from changelog.connectors.sources.debezium.decode.payloads import NULL, Payload, payloads
 from changelog.connectors.sources.debezium.decode.settings import TranslationSettings
@@ -59,12 +59,12 @@ class Translator:
         self._settings = settings
         self._layouts = Layouts(settings)
         self._json, self._avro = JsonSplitter(), AvroReader(settings.schema_of, settings.id_bytes)
-        self._keys = Keys(self._json, self._avro, self._layouts)
+        self._keys = KeyReader(self._json, self._avro, self._layouts)
         self._documents = Documents(self._layouts)
         self._flat_rows = FlatRows(settings.added_prefix, settings.connector)
         self._last_flat: dict[str, TableRows] = {}
 
-    def translate(self, messages: Sequence[Message]) -> list[Event]:
+    def translate(self, messages: Sequence[SourceRecord]) -> list[Event]:
         """Returns the event of each message.
 
         Raises ChangelogError: MALFORMED, with the topic, if a message is not an event of Debezium; PRECONDITION if a
@@ -72,7 +72,7 @@ class Translator:
         """
         return [self._translated(message) for message in messages]
 
-    def _translated(self, message: Message) -> Event:
+    def _translated(self, message: SourceRecord) -> Event:
         try:
             return self._unwrapped(message) if self._settings.unwrapped else self._event(message)
         except ChangelogError as error:
@@ -82,10 +82,13 @@ class Translator:
         except (msgspec.DecodeError, *UNFIT):
             raise _malformed(message.topic, "Debezium writes no messages of this form") from None
 
-    def _event(self, message: Message) -> Event:
+    def _event(self, message: SourceRecord) -> Event:
         content = message.value
         if not content or content == b"null":
-            return Ignored(reason="tombstone")
+            return IgnoredRecord(reason="tombstone")
+        if message.value_schema is not None:
+            check_utf8(content)
+            return self._of_payload(message, self._json.layout(message.value_schema), payloads.decode(content))
         if self._avro.has(content, message.headers, "value"):
             return self._of_payload(message, *self._avro.event(content, message.headers))
         check_utf8(content)
@@ -95,11 +98,11 @@ class Translator:
             return self._without_payload(message, content)
         return self._of_payload(message, layout, payload)
 
-    def _without_payload(self, message: Message, content: bytes) -> Event:
+    def _without_payload(self, message: SourceRecord, content: bytes) -> Event:
         """Translates a message that lacks the members of an event: a null with a schema, or a CloudEvent."""
         layout, payload = self._json.split(message.topic, content, _raws.decode)
         if bytes(payload) == b"null" and layout.schema is not None:
-            return Ignored(reason="tombstone")
+            return IgnoredRecord(reason="tombstone")
         event = cloud_events.decode(payload)
         if bytes(event.data)[:1] == b'"':
             content = b64decode(msgspec.json.decode(event.data), validate=True)
@@ -108,7 +111,7 @@ class Translator:
         layout, data = self._json.split(f"data of {message.topic}", bytes(event.data), payloads.decode)
         return self._of_payload(message, layout, _of_cloud(event, data))
 
-    def _of_payload(self, message: Message, layout: Layout, payload: Payload) -> Event:
+    def _of_payload(self, message: SourceRecord, layout: Layout, payload: Payload) -> Event:
         op = payload.op
         if op is None:
             return _without_op(payload)
@@ -121,16 +124,18 @@ class Translator:
         if op == "m":
             return self._emitted(layout, payload, facts)
         if op == "t":
-            return Truncated(name=_table(source), facts=facts)
+            return RowsTruncated(name=_table(source), facts=facts)
         raise ValueError("an unknown operation")
 
-    def _changed(self, message: Message, layout: Layout, payload: Payload, source: Source, facts: Facts) -> Event:
+    def _changed(
+        self, message: SourceRecord, layout: Layout, payload: Payload, source: SourceBlock, facts: EventFacts
+    ) -> Event:
         name = _table(source)
         if self._is_other(name):
-            return Ignored(reason="other table")
+            return IgnoredRecord(reason="other table")
         assert payload.op is not None
         op = _OPS[payload.op]
-        key = self._keys.read(message.topic, message.key, message.headers)
+        key = self._keys.read(message)
         if source.connector == DOCUMENTS:
             rows, key = self._documents.rows(layout, name), self._keys.document(key)
             before, after = (None if side == NULL else self._documents.row(side) for side in _sides(payload))
@@ -145,7 +150,14 @@ class Translator:
         return self._event_of(message, rows, op, before, after, key, facts)
 
     def _event_of(
-        self, message: Message, rows: TableRows, op: Op, before: Row | None, after: Row | None, key: Key, facts: Facts
+        self,
+        message: SourceRecord,
+        rows: TableRows,
+        op: Op,
+        before: Row | None,
+        after: Row | None,
+        key: Key,
+        facts: EventFacts,
     ) -> Changed:
         if op == "d":
             # Cassandra's deletes have the key of the row in `after`.
@@ -185,7 +197,7 @@ class Translator:
         layout.tables[name, key.names, connector, ()] = rows
         return rows, *rows.rows.read_change(*sides)
 
-    def _emitted(self, layout: Layout, payload: Payload, facts: Facts) -> Emitted:
+    def _emitted(self, layout: Layout, payload: Payload, facts: EventFacts) -> Emitted:
         """Returns a logical message. Its content is bytes, or text, as `binary.handling.mode` says."""
         if payload.message is None:
             raise ValueError("a logical message without the block message")
@@ -198,7 +210,9 @@ class Translator:
     def _is_other(self, name: Name) -> bool:
         return self._settings.tables is not None and name not in self._settings.tables
 
-    def _moves(self, message: Message, op: str, rows: TableRows) -> tuple[Literal["", "to", "from"], tuple[Value, ...]]:
+    def _moves(
+        self, message: SourceRecord, op: str, rows: TableRows
+    ) -> tuple[Literal["", "to", "from"], tuple[Value, ...]]:
         """Returns whether the row's key changed, and the other key, if the message's headers say so."""
         if op == "u":
             return "", ()
@@ -209,7 +223,7 @@ class Translator:
                 return "from", self._keys.in_header(message.topic, content).values(rows)
         return "", ()
 
-    def _unwrapped(self, message: Message) -> Event:
+    def _unwrapped(self, message: SourceRecord) -> Event:
         content = message.value
         layout: Layout | None = None
         payload: Any = None
@@ -224,15 +238,15 @@ class Translator:
             return self._of_payload(message, layout, other)
         flat = self._flat_rows.read(message, layout, members)
         if members is None and flat.added.get("op") != "d" and not self._settings.tombstones_delete:
-            return Ignored(reason="tombstone")
+            return IgnoredRecord(reason="tombstone")
         return self._of_flat(message, layout or self._json.plain, flat)
 
-    def _of_flat(self, message: Message, layout: Layout, flat: FlatRow) -> Event:
+    def _of_flat(self, message: SourceRecord, layout: Layout, flat: FlatRow) -> Event:
         source = flat.source()
         name = flat.table(source, message.topic)
         if self._is_other(name):
-            return Ignored(reason="other table")
-        key = self._keys.read(message.topic, message.key, message.headers)
+            return IgnoredRecord(reason="other table")
+        key = self._keys.read(message)
         rows = self._flat_table(message.topic, layout, flat, name, key, source.connector)
         row: Row | None = None
         if flat.members is not None:
@@ -288,7 +302,7 @@ def _key_values(rows: TableRows, row: Row | None, key: Key) -> tuple[Value, ...]
     return key.values(rows)
 
 
-def _table(source: Source) -> Name:
+def _table(source: SourceBlock) -> Name:
     table = table_of(source)
     if table is None:
         raise ValueError("the block source names no table")
@@ -306,9 +320,9 @@ def _without_op(payload: Payload) -> Event:
             collections={count.data_collection: count.event_count for count in payload.data_collections or ()},
         )
     if payload.ddl is not UNSET or payload.tableChanges is not UNSET:
-        return Ignored(reason="schema change")
+        return IgnoredRecord(reason="schema change")
     if payload.ts_ms is not None and payload.source is None and payload.before == payload.after == NULL:
-        return Ignored(reason="heartbeat")
+        return IgnoredRecord(reason="heartbeat")
     raise ValueError("neither an event nor any other message of Debezium")
 
 

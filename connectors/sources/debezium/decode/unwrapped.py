@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from changelog.connectors.sources.debezium.decode.events import Message
-from changelog.connectors.sources.debezium.decode.facts import Source, table_of
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
+from changelog.connectors.sources.debezium.decode.facts import SourceBlock, table_of
 from changelog.connectors.sources.debezium.decode.layouts import Layout, Name
 from changelog.envelope.connect.schema import ConnectSchema
 
@@ -20,7 +20,7 @@ DELETED: Final = "__deleted"
 """The field of rewritten deletes; no setting changes its name."""
 
 _SOURCE: Final = "source_"
-_FIELDS: Final = frozenset(Source.__struct_fields__)
+_FIELDS: Final = frozenset(SourceBlock.__struct_fields__)
 _OTHERS: Final = (
     frozenset({"status", "id", "event_count"}),
     frozenset({"op", "source", "message"}),
@@ -52,7 +52,7 @@ class FlatRow(msgspec.Struct):
             return "d"
         return op if isinstance(op, str) else "u"
 
-    def source(self) -> Source:
+    def source(self) -> SourceBlock:
         """Returns what the message says about its source. Raises msgspec.ValidationError."""
         members = {name: self.added[name] for name in _FIELDS if name in self.added and not name.startswith("ts_")}
         for name, value in self.added.items():
@@ -62,10 +62,10 @@ class FlatRow(msgspec.Struct):
         if not any(name.startswith("ts_") for name in members):
             members |= {name: self.added[name] for name in ("ts_ms", "ts_us", "ts_ns") if name in self.added}
         return msgspec.convert(
-            {name: value for name, value in members.items() if value is not None}, Source, strict=False
+            {name: value for name, value in members.items() if value is not None}, SourceBlock, strict=False
         )
 
-    def table(self, source: Source, topic: str) -> Name:
+    def table(self, source: SourceBlock, topic: str) -> Name:
         """Returns the table. If the message does not name it, the topic does: `prefix.schema.table`."""
         name = table_of(source)
         if name is not None and name[0]:
@@ -87,7 +87,7 @@ class FlatRows:
         """Returns whether a message is not a row, but an event that the transformation left as it is."""
         return any(names <= members.keys() for names in _OTHERS) or members.keys() == {"ts_ms"}
 
-    def read(self, message: Message, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
+    def read(self, message: SourceRecord, layout: Layout | None, members: dict[str, Any] | None) -> FlatRow:
         """Returns the row with these members, which are JSON or values of Avro; None if the message has no value."""
         added: dict[str, Any] = {"connector": self._connector}
         added |= {

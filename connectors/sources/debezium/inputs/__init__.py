@@ -13,7 +13,7 @@ import msgspec
 
 from changelog.connectors.findings import Finding
 from changelog.connectors.sources import Hold, Remnant
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.tables import Sampled, Translate
 from changelog.envelope.checkpoint import Checkpoint
 
@@ -30,7 +30,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     part: str
-    message: Message | None
+    message: SourceRecord | None
     after: Any
     steps: int
 
@@ -64,7 +64,8 @@ class Input(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the checkpoint stores beside the progress, so that the next `Origin.open` finds the same input again.
+        """What the checkpoint stores beside the progress, so that the next `ConfiguredInput.open` finds the same input
+        again.
 
         The value may change at each `read`, and may be stored as soon as it changes.
         """
@@ -111,7 +112,7 @@ class AfterGap:
     progress: Progress
 
 
-class Origin(Protocol):
+class ConfiguredInput(Protocol):
     """A configured input. It holds no connection: each call opens its own. Every method may raise ChangelogError."""
 
     @property
@@ -122,28 +123,28 @@ class Origin(Protocol):
     def samples(self) -> bool:
         """Whether `sampled` can read events without opening the input."""
 
-    def open(self, stored: Checkpoint | None) -> Input:
+    def open(self, checkpoint: Checkpoint | None) -> Input:
         """Opens the input where the checkpoint ends. Raises GAP if the input does not reach back to that place."""
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
         """Returns the tables whose events the input has."""
 
-    def left(self, stored: Checkpoint) -> int:
+    def left(self, checkpoint: Checkpoint) -> int:
         """Returns how many steps lie between the checkpoint and the present end of the input; see `Input.left`."""
 
-    def is_lost(self, stored: Checkpoint) -> bool:
+    def is_lost(self, checkpoint: Checkpoint) -> bool:
         """Returns whether events after the checkpoint are lost."""
 
-    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
+    def findings(self, checkpoint: Checkpoint | None) -> Sequence[Finding]:
         """Returns a finding for each precondition of reading the input from the checkpoint."""
 
-    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:
+    def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
         """Returns where the changelog continues after a gap. With `again`, everything is read once more."""
 
     def hold(self) -> Hold:
         """Returns what keeps the events for us."""
 
-    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
+    def facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
         """See `changelog.connectors.sources.Database.log_facts`."""
 
     def remnants(self) -> Sequence[Remnant]:

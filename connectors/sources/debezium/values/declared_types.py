@@ -81,7 +81,7 @@ def _declared(name: str, arguments: str | None, connector: str) -> DeclaredType 
 
 
 def _semantic(name: str, arguments: str | None, numbers: re.Match[str] | None, connector: str) -> DeclaredType | None:
-    full = next((known for known in SEMANTIC_TYPES if name in (known, known.rpartition(".")[2])), None)
+    full = next((semantic for semantic in SEMANTIC_TYPES if name in (semantic, semantic.rpartition(".")[2])), None)
     if full is None or (arguments is not None and numbers is None):
         return None
     parameters: dict[str, str] = {}

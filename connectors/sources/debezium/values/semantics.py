@@ -78,13 +78,13 @@ def semantics(schema: ConnectSchema, connector: str, warn: Warn) -> Semantics:
         return _decimal(schema)
     if name == "io.debezium.data.Bits":
         return Semantics(column_type=Primitive.STRING, render=bits(int(schema.parameters.get("length", 0))))
-    known = _SCALARS.get(name)
-    if known is None:
+    scalar = _SCALARS.get(name)
+    if scalar is None:
         warn(name)
         return _base(schema)
     if connector == "postgresql" and name in INFINITE:
-        return _or_infinite(known, INFINITE[name])
-    return known
+        return _or_infinite(scalar, INFINITE[name])
+    return scalar
 
 
 def _or_infinite(column: Semantics, infinite: Mapping[Any, bytes]) -> Semantics:

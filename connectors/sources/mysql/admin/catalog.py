@@ -116,12 +116,12 @@ class Table:
 
 
 def read_tables(
-    query: Query, *, named: TableName | None = None, sized: Callable[[TableName], bool] = lambda _: False
+    query: Query, *, only: TableName | None = None, sized: Callable[[TableName], bool] = lambda _: False
 ) -> list[Table]:
     """Returns all tables that can be published, sorted by database and name, without views, system tables and the
     tables of stamps and signals.
 
-    If `named` is given, returns only the table with this database and name. `sized` selects the tables whose `nbytes`
+    If `only` is given, returns only the table with this database and name. `sized` selects the tables whose `nbytes`
     is returned; the `nbytes` of all other tables is 0.
 
     While a table is being renamed, the catalogue may show the table incompletely, for example without columns or
@@ -129,20 +129,20 @@ def read_tables(
     """
     tables: list[Table] = []
     for _ in range(_ATTEMPTS):
-        tables, is_whole = _read(query, named, sized)
+        tables, is_whole = _read(query, only, sized)
         if is_whole:
             break
     return tables
 
 
-def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bool]) -> tuple[list[Table], bool]:
+def _read(query: Query, only: TableName | None, sized: Callable[[TableName], bool]) -> tuple[list[Table], bool]:
     """Returns the tables, and whether the queries agree on them."""
-    condition, names = _restriction(named)
+    condition, names = _restriction(only)
     columns = _by_table(query(_COLUMNS.format(condition), names))
     indexes = _by_table(query(_INDEXES.format(condition), names))
     cascades = _by_table(query(_CASCADES.format(condition.replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")), names))
     [(version,)] = query("SELECT VERSION()", ())
-    json = json_columns(query, ServerVersion.parse(version).flavour, named)
+    json = json_columns(query, ServerVersion.parse(version).flavour, only)
     rows_of_tables = query(_TABLES.format(condition), names)
     listed = {(schema, name) for schema, name, *_ in rows_of_tables}
     has_primary_key = {name for name, rows in columns.items() if any(key == _PRIMARY for *_, key in rows)}
@@ -167,11 +167,11 @@ def _read(query: Query, named: TableName | None, sized: Callable[[TableName], bo
     return tables, is_whole
 
 
-def _restriction(named: TableName | None) -> tuple[str, Sequence[str]]:
+def _restriction(only: TableName | None) -> tuple[str, Sequence[str]]:
     """Returns the condition that selects the tables, and its values."""
-    if named is None:
+    if only is None:
         return f"TABLE_SCHEMA NOT IN ({', '.join(['%s'] * len(SYSTEM_DATABASES))})", SYSTEM_DATABASES
-    return "TABLE_SCHEMA = %s AND TABLE_NAME = %s", named
+    return "TABLE_SCHEMA = %s AND TABLE_NAME = %s", only
 
 
 def _by_table(rows: Iterable[tuple[Any, ...]]) -> dict[TableName, list[tuple[Any, ...]]]:
@@ -197,11 +197,11 @@ def _indexes_of(rows: Iterable[tuple[Any, ...]]) -> Iterable[UniqueIndex]:
             yield UniqueIndex(name=name, columns=names, prefix=any(length is not None for _, length in columns))
 
 
-def json_columns(query: Query, flavour: Flavour, named: TableName | None) -> Collection[tuple[str, str, str]]:
+def json_columns(query: Query, flavour: Flavour, only: TableName | None) -> Collection[tuple[str, str, str]]:
     """Returns the columns that were declared as `json` in MariaDB: their constraint is `json_valid` of the column."""
     if flavour is not Flavour.MARIADB:
         return ()
-    schema, table = named or (None, None)
+    schema, table = only or (None, None)
     rows = query(_JSON_CONSTRAINTS, (schema, schema, table))
     return {(schema, table, name) for schema, table, name, clause in rows if clause == f"json_valid({quoted(name)})"}
 

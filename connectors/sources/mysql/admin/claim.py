@@ -40,8 +40,8 @@ def claim(query: Query, name: str, *, patience_s: float, own: set[int]) -> None:
     has had. Raises ChangelogError: IN_USE if a session of another process has the lock, CONNECTION if an earlier
     session of this process still has it.
     """
-    [(taken,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
-    if taken == 1:
+    [(is_ours,)] = query("SELECT GET_LOCK(%s, %s)", (_lock(name), patience_s))
+    if is_ours == 1:
         return
     present = holder(query, name)
     if present is None or present.id in own:

@@ -8,7 +8,7 @@ from typing import Self
 from changelog.connectors.sources.mysql.admin.catalog import Query, TableName, json_columns, read_tables
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.values.catalog_columns import COLLATIONS, FIELDS, CatalogColumn, column_of
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.types import DECLARED, STRINGS
 from changelog.envelope.entity import Entity
 
@@ -51,11 +51,11 @@ class ColumnCatalog:
             for table, group in grouped
         }
 
-    def column(self, row: CatalogColumn) -> Column:
+    def column(self, row: CatalogColumn) -> LogColumn:
         """Returns a row of the catalogue in the form in which the log describes a column."""
         return column_of(row, self._collations)
 
-    def columns(self, entity: Entity) -> tuple[Column, ...]:
+    def columns(self, entity: Entity) -> tuple[LogColumn, ...]:
         """Returns the columns of an entity's table."""
         return tuple(map(self.column, self.rows(entity.table)))
 
@@ -72,39 +72,38 @@ def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
     return row._replace(column_type="json") if is_json else row
 
 
-class Declarations:
+class CatalogDeclarations:
     """The declared types of columns that the log does not tell apart: in MariaDB, a `uuid` looks like a `binary(16)`.
 
-    The catalogue is asked when the log describes such a column for the first time. The answer is `stored` in the
+    The catalogue is asked when the log describes such a column for the first time. The answer is stored in the
     checkpoint, so that the same rows are published in the same way after a restart.
     """
 
-    def __init__(self, query: Query, stored: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, query: Query, declarations: Mapping[str, Mapping[str, str]]) -> None:
         self._query = query
-        self._declared = {entity: dict(columns) for entity, columns in stored.items()}
+        self._declared = {entity: dict(columns) for entity, columns in declarations.items()}
 
-    @property
-    def stored(self) -> Mapping[str, Mapping[str, str]]:
-        """The answers, by entity and column. If the log itself tells a column's type, the answer for this column is an
-        empty text.
+    def to_json(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns the answers, by entity and column. If the log itself tells a column's type, the answer for this
+        column is an empty text.
         """
         return {entity: dict(columns) for entity, columns in self._declared.items()}
 
-    def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
+    def declare(self, entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         """Returns the columns of an entity's table with their declared types."""
         ambiguous = [column.name for column in columns if column.type in STRINGS]
-        known = self._declared.setdefault(entity.name, {})
-        if any(name not in known for name in ambiguous):
+        declarations = self._declared.setdefault(entity.name, {})
+        if any(name not in declarations for name in ambiguous):
             declared = self._ask(entity)
-            known |= {name: declared.get(name, "") for name in ambiguous if name not in known}
-        return tuple(replace(column, declared=known.get(column.name, "")) for column in columns)
+            declarations |= {name: declared.get(name, "") for name in ambiguous if name not in declarations}
+        return tuple(replace(column, declared=declarations.get(column.name, "")) for column in columns)
 
     def forget(self, entity: Entity) -> None:
         """Makes `declare` ask the catalogue again, because the table was altered."""
         self._declared.pop(entity.name, None)
 
     def _ask(self, entity: Entity) -> Mapping[str, str]:
-        tables = read_tables(self._query, named=entity.table)
+        tables = read_tables(self._query, only=entity.table)
         return {
             column.name: column.declared if column.declared.partition("(")[0] in DECLARED else ""
             for table in tables

@@ -32,7 +32,7 @@ FIRST_EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
+class LogStart:
     """Where a stream begins.
 
     `server` is the server's identity. `epoch` is the epoch of the stream's positions. `through` is the coordinate (the
@@ -68,30 +68,30 @@ class Lineage:
         return commit_text(self.through)
 
     @classmethod
-    def trace(cls, query: Query, version: ServerVersion, stored: Checkpoint | None, *, accept: bool) -> "Lineage":
-        """Returns where the stream continues the changelog that ends at `stored`, or where a new changelog begins.
+    def trace(cls, query: Query, version: ServerVersion, checkpoint: Checkpoint | None, *, accept: bool) -> "LogStart":
+        """Returns where the stream continues the changelog that ends at `checkpoint`, or where a new changelog begins.
 
         Raises ChangelogError: GAP if the server has purged transactions that the changelog lacks, DIVERGED if the
         server never had transactions that the changelog has. With `accept`, DIVERGED is not raised: the changelog
         continues at the present end of the log. Tables that were already read completely are not read again.
         """
         server, end = server_identity(query, version), log_end(query, version)
-        if stored is None:
+        if checkpoint is None:
             return cls._at_end(server, version.flavour, end, FIRST_EPOCH)
-        if stored.source.get("flavour") != version.flavour:
-            made_from = stored.source.get("flavour", "another kind of database")
+        if checkpoint.source.get("flavour") != version.flavour:
+            made_from = checkpoint.source.get("flavour", "another kind of database")
             raise ChangelogError(
                 Kind.DIVERGED,
                 f"the changelog was made from {made_from}, and the server is {version.flavour}",
                 hint=f"connect to the server from which it was made; or {OVER_GAP}",
             )
-        received = parse_gtids(version.flavour, stored.source["gtids"])
-        resume, half = _resume(version.flavour, stored), _half(stored)
+        received = parse_gtids(version.flavour, checkpoint.source["gtids"])
+        resume, half = _resume(version.flavour, checkpoint), _half(checkpoint)
         missing = _logged(query, version, end.gtids).missing(_published(received, half))
         if missing and accept:
-            return cls._at_end(server, version.flavour, end, stored.epoch + 1)
+            return cls._at_end(server, version.flavour, end, checkpoint.epoch + 1)
         if missing:
-            raise _diverged(server, stored, missing)
+            raise _diverged(server, checkpoint, missing)
         lost = resume.missing(purged(query, version))
         if lost:
             raise ChangelogError(
@@ -99,12 +99,12 @@ class Lineage:
                 f"the server has purged transactions that are not published yet: {_short(lost)}",
                 hint=OVER_GAP,
             )
-        through = int(stored.through, 16)
-        same_files = server == stored.source["server"] and end.coordinate >= through
+        through = int(checkpoint.through, 16)
+        same_files = server == checkpoint.source["server"] and end.coordinate >= through
         return cls(
             server=server,
             flavour=version.flavour,
-            epoch=stored.epoch if same_files else stored.epoch + 1,
+            epoch=checkpoint.epoch if same_files else checkpoint.epoch + 1,
             through=through if same_files else 0,
             received=received,
             resume=resume,
@@ -113,7 +113,7 @@ class Lineage:
         )
 
     @classmethod
-    def _at_end(cls, server: str, flavour: Flavour, end: LogEnd, epoch: int) -> "Lineage":
+    def _at_end(cls, server: str, flavour: Flavour, end: LogEnd, epoch: int) -> "LogStart":
         return cls(
             server=server,
             flavour=flavour,
@@ -125,12 +125,12 @@ class Lineage:
         )
 
 
-def reaches_back(query: Query, version: ServerVersion, stored: Checkpoint | None) -> Finding:
-    """Returns a finding that says whether the server's log continues the changelog that ends at `stored`."""
-    if stored is None:
+def reaches_back(query: Query, version: ServerVersion, checkpoint: Checkpoint | None) -> Finding:
+    """Returns a finding that says whether the server's log continues the changelog that ends at `checkpoint`."""
+    if checkpoint is None:
         return ok("log", "the changelog will begin at the present end of the binary log")
     try:
-        Lineage.trace(query, version, stored, accept=False)
+        LogStart.trace(query, version, checkpoint, accept=False)
     except ChangelogError as error:
         if error.kind not in (Kind.GAP, Kind.DIVERGED):
             raise
@@ -138,23 +138,23 @@ def reaches_back(query: Query, version: ServerVersion, stored: Checkpoint | None
     return ok("log", "the binary log continues the changelog")
 
 
-def is_lost(query: Query, version: ServerVersion, stored: Checkpoint) -> bool:
+def is_lost(query: Query, version: ServerVersion, checkpoint: Checkpoint) -> bool:
     """Returns whether the server has purged transactions that the changelog lacks. False if the server has another
     flavour.
     """
-    if stored.source.get("flavour") != version.flavour:
+    if checkpoint.source.get("flavour") != version.flavour:
         return False
-    return bool(_resume(version.flavour, stored).missing(purged(query, version)))
+    return bool(_resume(version.flavour, checkpoint).missing(purged(query, version)))
 
 
-def _resume(flavour: Flavour, stored: Checkpoint) -> Gtids:
-    return parse_gtids(flavour, stored.source.get("resume", stored.source["gtids"]))
+def _resume(flavour: Flavour, checkpoint: Checkpoint) -> Gtids:
+    return parse_gtids(flavour, checkpoint.source.get("resume", checkpoint.source["gtids"]))
 
 
-def _half(stored: Checkpoint) -> tuple[str, int, int] | None:
-    if not stored.partial or stored.position is None or "half" not in stored.source:
+def _half(checkpoint: Checkpoint) -> tuple[str, int, int] | None:
+    if not checkpoint.partial or checkpoint.position is None or "half" not in checkpoint.source:
         return None
-    return stored.source["half"], stored.position.epoch, stored.position.commit
+    return checkpoint.source["half"], checkpoint.position.epoch, checkpoint.position.commit
 
 
 def _published(received: Gtids, half: tuple[str, int, int] | None) -> Gtids:
@@ -180,8 +180,10 @@ def _logged(query: Query, version: ServerVersion, executed: Gtids) -> Gtids:
     return builder.build()
 
 
-def _diverged(server: str, stored: Checkpoint, missing: Gtids) -> ChangelogError:
-    other = "" if server == stored.source["server"] else "; this is not the server from which the changelog was made"
+def _diverged(server: str, checkpoint: Checkpoint, missing: Gtids) -> ChangelogError:
+    other = (
+        "" if server == checkpoint.source["server"] else "; this is not the server from which the changelog was made"
+    )
     return ChangelogError(
         Kind.DIVERGED,
         f"the server's log lacks transactions that are published: {_short(missing)}{other}",

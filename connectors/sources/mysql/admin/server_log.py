@@ -28,7 +28,7 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlace:
+class FilePosition:
     """A place in MariaDB's log: the name of the file, and the offset there in bytes."""
 
     file: str
@@ -46,10 +46,10 @@ class LogPlace:
         return parse_gtids(Flavour.MARIADB, text or "")
 
 
-def snapshot_place(query: Query) -> LogPlace:
+def snapshot_place(query: Query) -> FilePosition:
     """Returns the place in MariaDB's log before which the snapshot of this session sees all transactions."""
     status: dict[str, str] = dict(query("SHOW STATUS WHERE Variable_name LIKE 'binlog_snapshot_%'", ()))
-    return LogPlace(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
+    return FilePosition(file=status["Binlog_snapshot_file"], offset=int(status["Binlog_snapshot_position"]))
 
 
 def server_identity(query: Query, version: ServerVersion) -> str:
@@ -66,7 +66,7 @@ def log_end(query: Query, version: ServerVersion) -> LogEnd:
     file, offset, *rest = _status(query, version)
     if version.flavour is Flavour.MYSQL:
         return LogEnd(file=file, offset=offset, gtids=parse_gtids(version.flavour, rest[2]))
-    return LogEnd(file=file, offset=offset, gtids=LogPlace(file=file, offset=offset).gtids(query))
+    return LogEnd(file=file, offset=offset, gtids=FilePosition(file=file, offset=offset).gtids(query))
 
 
 def end_coordinate(query: Query, version: ServerVersion) -> int:
@@ -99,7 +99,7 @@ def purged(query: Query, version: ServerVersion) -> Gtids:
         [(text,)] = query("SELECT @@global.gtid_purged", ())
         return parse_gtids(version.flavour, text)
     file = query("SHOW BINARY LOGS", ())[0][0]
-    return LogPlace(file=file, offset=4).gtids(query)
+    return FilePosition(file=file, offset=4).gtids(query)
 
 
 def bytes_between(query: Query, first: int, end: int) -> int:

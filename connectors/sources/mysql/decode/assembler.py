@@ -27,7 +27,7 @@ from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.stops import Stops
 from changelog.connectors.sources.mysql.decode.transactions import TransactionReader
-from changelog.connectors.sources.mysql.decode.usual.runs import Run, UsualRuns, deliver
+from changelog.connectors.sources.mysql.decode.usual.runs import TransactionRun, UsualRuns, deliver
 from changelog.connectors.sources.mysql.values.positions.coordinates import coordinate_text
 from changelog.envelope.entity import Entity
 from changelog.envelope.errors import ChangelogError, Kind
@@ -85,7 +85,7 @@ class Assembler:
     @property
     def between(self) -> bool:
         """Whether no transaction is open."""
-        return self._assembly.open is None and self.state.begun is None and not self._tail
+        return self._assembly.open is None and self.state.transaction is None and not self._tail
 
     @property
     def through(self) -> str:
@@ -122,7 +122,7 @@ class Assembler:
             for item in self._decoded:
                 if item is None:
                     break
-                if isinstance(item, Run):
+                if isinstance(item, TransactionRun):
                     deliver(item, self.state, run, texts)
                     self._publish_reads(run)
                 elif reader.read(item):
@@ -146,7 +146,7 @@ class Assembler:
     def _publish_reads(self, run: AssemblyRun) -> None:
         """Between two transactions, publishes the rows of the table reads that are due at this place."""
         place = self.state.place
-        if self._assembly.open is not None or self.state.begun is not None or not place.known:
+        if self._assembly.open is not None or self.state.transaction is not None or not place.known:
             return
         if place.end > self._end:
             self._end, self._ordinal = place.end, 0

@@ -7,10 +7,10 @@ import numpy as np
 from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock
 from changelog.connectors.sources.mysql.decode.events.event_reader import EventReader
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
-from changelog.connectors.sources.mysql.decode.events.events import Event, Rows, Xid
-from changelog.connectors.sources.mysql.decode.usual.runs import Run
+from changelog.connectors.sources.mysql.decode.events.events import Event, RowsEvent, Xid
+from changelog.connectors.sources.mysql.decode.usual.runs import TransactionRun
 
-Item = Event | Run | None
+Item = Event | TransactionRun | None
 
 BLOCK_BYTES_MAX = 1 << 20
 """From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
@@ -66,7 +66,7 @@ def cut(events: EventBlock) -> int:
     return len(events) if events.nbytes >= BLOCK_BYTES_MAX else 0
 
 
-def divided(reader: EventReader, block: EventBlock, find: Callable[[int], Run | None]) -> Iterator[Item]:
+def divided(reader: EventReader, block: EventBlock, find: Callable[[int], TransactionRun | None]) -> Iterator[Item]:
     """Yields the decoded events of a block, and None where many compressed rows force a division of the block.
 
     Compressed events become larger when they are decompressed, so `portion` bounds only events without compression.
@@ -88,7 +88,7 @@ def divided(reader: EventReader, block: EventBlock, find: Callable[[int], Run | 
                 total = 0
                 yield None
             yield event
-            total += len(event.body) if is_compressed and isinstance(event, Rows) else 0
+            total += len(event.body) if is_compressed and isinstance(event, RowsEvent) else 0
 
 
 def _is_end(event: bytes | memoryview) -> bool:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from changelog.connectors.sources.mysql.decode.events import events as log
 from changelog.connectors.sources.mysql.decode.log_place import LogPlace
-from changelog.connectors.sources.mysql.decode.prepared import Held, Prepared
+from changelog.connectors.sources.mysql.decode.prepared import HeldTransaction, PreparedTransactions
 from changelog.connectors.sources.mysql.values.positions.gtid_set import GtidSet
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -20,18 +20,18 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True, kw_only=True)
-class Begun:
+class LogTransaction:
     """A transaction whose GTID was read.
 
-    `commit` is its coordinate (its place in the log, as one number) on this server. `seen` says that it was delivered
-    earlier. `stamp` is the stamp in its GTID. `takes_effect` is false if the transaction only begins a two-phase ALTER
-    of MariaDB, or rolls it back.
+    `commit` is its coordinate (its place in the log, as one number) on this server. `is_repeated` says that it was
+    delivered earlier. `stamp` is the stamp in its GTID. `takes_effect` is false if the transaction only begins a
+    two-phase ALTER of MariaDB, or rolls it back.
     """
 
     gtid: str
     commit: int
     committed_at: int
-    seen: bool
+    is_repeated: bool
     stamp: Stamp | None = None
     takes_effect: bool = True
 
@@ -51,9 +51,9 @@ class LogState:
     """Where the stream is, and which transactions it has delivered.
 
     `received` has the transactions that were delivered before the source was opened; they are dropped if the server
-    sends them again. `resume` has those that the server does not send again. `delivered` is called with the coordinate
-    and the GTID of each transaction, before its rows are assembled; it need not be called while `records` returns
-    false. `half` and `dropped` are described at the attributes of these names.
+    sends them again. `resume` has those that the server does not send again. `on_delivery` is called with the
+    coordinate and the GTID of each transaction, before its rows are assembled; it need not be called while `records`
+    returns false. `half` and `dropped` are described at the attributes of these names.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LogState:
         received: Gtids,
         resume: Gtids,
         database: str,
-        delivered: Callable[[int, str], None] = lambda *_: None,
+        on_delivery: Callable[[int, str], None] = lambda *_: None,
         records: Callable[[], bool] = lambda: True,
         half: tuple[str, int, int] | None = None,
         dropped: Iterable[str] = (),
@@ -86,16 +86,16 @@ class LogState:
 
         The commits of two servers cannot be compared, so a block has rows of one epoch only.
         """
-        self.delivered, self.records = delivered, records
+        self.on_delivery, self.records = on_delivery, records
         self.place = LogPlace()
-        self.prepared = Prepared()
-        self.begun: Begun | None = None
-        self.opened = False
+        self.prepared = PreparedTransactions()
+        self.transaction: LogTransaction | None = None
+        self.is_open = False
         """Whether the BEGIN of the transaction was read, so that its rows can follow.
 
         A statement after a GTID without a BEGIN is a whole transaction.
         """
-        self.holding: tuple[log.XaId, Held] | None = None
+        self.holding: tuple[log.XaId, HeldTransaction] | None = None
         """The XA transaction that is being prepared."""
         self.maps: dict[int, log.TableMap] = {}
         self.unlogged: list[tuple[str, str]] = []
@@ -108,9 +108,9 @@ class LogState:
         self._resume: Gtids | None = resume
         """Set while the server may still send prepared transactions once more; these come before all new ones."""
         self._gtids, self._sent = received.builder(), resume.builder()
-        self._ended: list[Begun | Series] = []
+        self._ended: list[LogTransaction | Series] = []
         self._ended_before = 0
-        self._completed: list[tuple[int, log.XaId, Held]] = []
+        self._completed: list[tuple[int, log.XaId, HeldTransaction]] = []
         self._unlogged: list[tuple[int, str, str]] = []
         self._drops: list[tuple[int, str, bool]] = []
 
@@ -130,13 +130,13 @@ class LogState:
         """
         if self._resume is not None:
             return self._resume
-        held = self.prepared.held
-        if not held:
+        prepared_transactions = self.prepared.transactions
+        if not prepared_transactions:
             return self.gtids
-        gtids, before = self.gtids, held[0].before
+        gtids, before = self.gtids, prepared_transactions[0].before
         if isinstance(gtids, GtidSet):
             prepared = GtidSet(intervals={}).builder()
-            for transaction in held:
+            for transaction in prepared_transactions:
                 prepared.add(transaction.gtid)
             return gtids.minus(prepared.build())
         assert before is not None
@@ -145,8 +145,8 @@ class LogState:
     @property
     def here(self) -> int:
         """The coordinate of the transaction whose GTID was read; after its end, a coordinate after the transaction."""
-        if self.begun is not None:
-            return self.begun.commit
+        if self.transaction is not None:
+            return self.transaction.commit
         try:
             return self.place.end
         except ChangelogError:  # no file is known, or no coordinate can be as large
@@ -156,26 +156,26 @@ class LogState:
         """Returns whether a transaction was delivered before the source was opened."""
         return self._received.contains(gtid)
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, transaction: LogTransaction) -> None:
         """Records that the GTID of a transaction was read."""
-        self.begun = begun
-        if not begun.seen:
+        self.transaction = transaction
+        if not transaction.is_repeated:
             self._resume = None
 
-    def end(self, begun: Begun) -> None:
+    def end(self, transaction: LogTransaction) -> None:
         """Records that a transaction has ended."""
-        self._ended.append(begun)
-        self._ended_before = begun.commit + 1
-        if self.half is not None and begun.gtid == self.half[0]:
+        self._ended.append(transaction)
+        self._ended_before = transaction.commit + 1
+        if self.half is not None and transaction.gtid == self.half[0]:
             self.leaves_epoch, self._awaits_half = self.half[1] != self.epoch, False
-        self.begun, self.holding, self.opened = None, None, False
+        self.transaction, self.holding, self.is_open = None, None, False
         self.maps.clear()
 
     def can_pass(self, head: str, numbers: Ints) -> bool:
         """Returns whether no transaction is open, and all of these transactions, which come next, are new and
         unpublished.
         """
-        if self.begun is not None or self._awaits_half:
+        if self.transaction is not None or self._awaits_half:
             return False
         return not self._received.contains_any(head, numbers)
 
@@ -190,47 +190,53 @@ class LogState:
 
         A replica that was promoted may have committed two transactions in another order than its primary did.
         """
-        if self._awaits_half and self.half is not None and self.begun is not None and self.begun.gtid != self.half[0]:
+        if (
+            self._awaits_half
+            and self.half is not None
+            and self.transaction is not None
+            and self.transaction.gtid != self.half[0]
+        ):
             raise ChangelogError(
                 Kind.DIVERGED,
-                f"the server committed {self.begun.gtid} before {self.half[0]}, which is already published in part",
+                f"the server committed {self.transaction.gtid} before {self.half[0]}, which is already published in "
+                "part",
                 hint=f"connect to the server from which that part was read; or {OVER_GAP}",
             )
 
-    def hold(self, xa_id: log.XaId, begun: Begun) -> None:
-        """Begins to hold the rows of an XA transaction. `begun` is the transaction of its PREPARE."""
+    def hold(self, xa_id: log.XaId, transaction: LogTransaction) -> None:
+        """Begins to hold the rows of an XA transaction. `transaction` is the transaction of its PREPARE."""
         before = None if isinstance(self._received, GtidSet) else self._all_sent()
-        self.holding = xa_id, Held(gtid=begun.gtid, commit=begun.commit, before=before)
+        self.holding = xa_id, HeldTransaction(gtid=transaction.gtid, commit=transaction.commit, before=before)
 
     def _all_sent(self) -> Gtids:
         """Returns the transactions that the server has sent, up to this place."""
-        sent = self._sent.build().builder()
-        for ended in self._ended:
-            if isinstance(ended, Series):
-                sent.add_all(ended.head, ended.numbers)
+        builder = self._sent.build().builder()
+        for entry in self._ended:
+            if isinstance(entry, Series):
+                builder.add_all(entry.head, entry.numbers)
             else:
-                sent.add(ended.gtid)
-        return sent.build()
+                builder.add(entry.gtid)
+        return builder.build()
 
-    def complete(self, xa_id: log.XaId, commit: int) -> Held | None:
+    def complete(self, xa_id: log.XaId, commit: int) -> HeldTransaction | None:
         """Returns the rows of the prepared transaction `xa_id`; None if the transaction is unknown.
 
         `commit` is the coordinate of the transaction that commits it or rolls it back.
         """
-        held = self.prepared.take(xa_id)
-        if held is not None:
-            self._completed.append((commit, xa_id, held))
-        return held
+        transaction = self.prepared.take(xa_id)
+        if transaction is not None:
+            self._completed.append((commit, xa_id, transaction))
+        return transaction
 
     def miss(self, entity: str, reason: str) -> None:
         """Records that the transaction that was read last changed rows of an entity without logging them."""
-        assert self.begun is not None
-        self._unlogged.append((self.begun.commit, entity, reason))
+        assert self.transaction is not None
+        self._unlogged.append((self.transaction.commit, entity, reason))
 
     def exists(self, entity: str, *, exists: bool) -> None:
         """Records whether an entity's table exists after the transaction that was read last."""
-        assert self.begun is not None
-        self._drops.append((self.begun.commit, entity, not exists))
+        assert self.transaction is not None
+        self._drops.append((self.transaction.commit, entity, not exists))
 
     def is_dropped(self, entity: str) -> bool:
         """Returns whether an entity's table was dropped or renamed, and not created again, up to this place."""
@@ -245,18 +251,18 @@ class LogState:
         Everything from the transaction at that position on is then forgotten, because it will be delivered once more.
         """
         stop = None if stopped is None else self._coordinate(stopped)
-        for ended in self._ended:
-            if isinstance(ended, Series):
-                count = len(ended.commits) if stop is None else int(np.searchsorted(ended.commits, stop))
-                self._sent.add_all(ended.head, ended.numbers[:count])
-                self._gtids.add_all(ended.head, ended.numbers[:count])
-            elif stop is None or ended.commit < stop:
-                self._sent.add(ended.gtid)
-                if not ended.seen:
-                    self._gtids.add(ended.gtid)
-        for commit, xa_id, held in self._completed:
+        for entry in self._ended:
+            if isinstance(entry, Series):
+                count = len(entry.commits) if stop is None else int(np.searchsorted(entry.commits, stop))
+                self._sent.add_all(entry.head, entry.numbers[:count])
+                self._gtids.add_all(entry.head, entry.numbers[:count])
+            elif stop is None or entry.commit < stop:
+                self._sent.add(entry.gtid)
+                if not entry.is_repeated:
+                    self._gtids.add(entry.gtid)
+        for commit, xa_id, transaction in self._completed:
             if stop is not None and commit >= stop:
-                self.prepared.hold(xa_id, held)
+                self.prepared.hold(xa_id, transaction)
         if stop is not None:
             self.prepared.forget_from(stop)
         self.unlogged += [
@@ -276,7 +282,7 @@ class LogState:
         of another server.
         """
         if self.half is not None and self.half[1:] == (position.epoch, position.commit):
-            for begun in (*self._ended, self.begun):
-                if isinstance(begun, Begun) and begun.gtid == self.half[0]:
-                    return begun.commit
+            for transaction in (*self._ended, self.transaction):
+                if isinstance(transaction, LogTransaction) and transaction.gtid == self.half[0]:
+                    return transaction.commit
         return position.commit

@@ -8,7 +8,7 @@ restart, the service asks the server for the prepared transactions once more.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap, XaId
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent, TableMap, XaId
 from changelog.connectors.sources.mysql.values.positions.gtids import Gtids
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.model import Stamp
@@ -24,11 +24,11 @@ class Signed:
     stamp: Stamp | None
 
 
-HeldEvent = TableMap | Rows | Signed
+HeldEvent = TableMap | RowsEvent | Signed
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class HeldTransaction:
     """The rows of one prepared transaction.
 
     `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` are the transactions that the
@@ -42,7 +42,7 @@ class Held:
     nbytes: int = 0
     stamp: Stamp | None = None
 
-    def add(self, event: TableMap | Rows) -> None:
+    def add(self, event: TableMap | RowsEvent) -> None:
         """Adds an event. It counts with the size that it has in memory: MariaDB can compress rows in the log."""
         self.events.append(event)
         self.nbytes += max(event.header.size, len(event.body))
@@ -54,35 +54,35 @@ class Held:
             self.events.append(Signed(stamp=stamp))
 
 
-class Prepared:
+class PreparedTransactions:
     """The prepared transactions whose end has not been delivered."""
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
-        self._held: dict[XaId, Held] = {}
+        self._transactions: dict[XaId, HeldTransaction] = {}
         self._bytes_max = bytes_max
         self._nbytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._transactions)
 
     @property
-    def held(self) -> Sequence[Held]:
+    def transactions(self) -> Sequence[HeldTransaction]:
         """The prepared transactions, in the order in which they were prepared."""
-        return sorted(self._held.values(), key=lambda held: held.commit)
+        return sorted(self._transactions.values(), key=lambda transaction: transaction.commit)
 
-    def hold(self, xa_id: XaId, held: Held) -> None:
+    def hold(self, xa_id: XaId, transaction: HeldTransaction) -> None:
         """Adds a transaction whose rows are complete. It replaces an earlier delivery of the same transaction."""
         self.take(xa_id)
-        self._held[xa_id] = held
-        self._nbytes += held.nbytes
+        self._transactions[xa_id] = transaction
+        self._nbytes += transaction.nbytes
 
-    def check(self, xa_id: XaId, held: Held) -> None:
-        """Raises ChangelogError (LIMIT) if the rows of all transactions, with `held`, take too much memory.
+    def check(self, xa_id: XaId, transaction: HeldTransaction) -> None:
+        """Raises ChangelogError (LIMIT) if the rows of all transactions, with `transaction`, take too much memory.
 
-        `held` has the rows of `xa_id` that have arrived so far. They replace those of an earlier delivery.
+        `transaction` has the rows of `xa_id` that have arrived so far. They replace those of an earlier delivery.
         """
-        earlier = self._held.get(xa_id)
-        if self._nbytes - (0 if earlier is None else earlier.nbytes) + held.nbytes > self._bytes_max:
+        earlier = self._transactions.get(xa_id)
+        if self._nbytes - (0 if earlier is None else earlier.nbytes) + transaction.nbytes > self._bytes_max:
             raise ChangelogError(
                 Kind.LIMIT,
                 f"the rows of prepared XA transactions take more than {self._bytes_max >> 20} MiB",
@@ -91,12 +91,12 @@ class Prepared:
 
     def forget_from(self, commit: int) -> None:
         """Forgets the transactions that were prepared at or after this coordinate: they will be delivered again."""
-        for xa_id in [xa_id for xa_id, held in self._held.items() if held.commit >= commit]:
+        for xa_id in [xa_id for xa_id, transaction in self._transactions.items() if transaction.commit >= commit]:
             self.take(xa_id)
 
-    def take(self, xa_id: XaId) -> Held | None:
+    def take(self, xa_id: XaId) -> HeldTransaction | None:
         """Removes and returns a transaction, because it has ended; None if it is not known."""
-        held = self._held.pop(xa_id, None)
-        if held is not None:
-            self._nbytes -= held.nbytes
-        return held
+        transaction = self._transactions.pop(xa_id, None)
+        if transaction is not None:
+            self._nbytes -= transaction.nbytes
+        return transaction

@@ -14,8 +14,8 @@ from changelog.connectors.sources.mysql.decode.statements.effects import (
     PartitionExchanged,
     PartitionTruncated,
     Renamed,
-    Replaced,
     TableName,
+    TablespaceReplaced,
     Truncated,
     Unsure,
 )
@@ -47,7 +47,7 @@ class TableEffects:
                 self._replaced(new)
             case Created(table=table, if_missing=True):
                 self._create_missing(table)
-            case Created(table=table) | PartitionTruncated(table=table) | Replaced(table=table):
+            case Created(table=table) | PartitionTruncated(table=table) | TablespaceReplaced(table=table):
                 self._replaced(table)
             case PartitionExchanged(table=table, other=other):
                 self._replaced(table)

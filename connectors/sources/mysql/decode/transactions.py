@@ -11,8 +11,8 @@ MariaDB has no QUERY at the beginning of a transaction: its GTID event says what
 from changelog.connectors.capture.assembly.assembly import AssemblyRun
 from changelog.connectors.capture.rows.row_records import Transaction
 from changelog.connectors.sources.mysql.decode.events import events as log
-from changelog.connectors.sources.mysql.decode.log_state import Begun, LogState
-from changelog.connectors.sources.mysql.decode.prepared import Held, Signed
+from changelog.connectors.sources.mysql.decode.log_state import LogState, LogTransaction
+from changelog.connectors.sources.mysql.decode.prepared import HeldTransaction, Signed
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.message_rows import message_rows
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
@@ -61,7 +61,7 @@ class TransactionReader:
         state = self._state
         state.place.pass_event(event.header)
         match event:
-            case log.Rows():
+            case log.RowsEvent():
                 self._rows(event)
             case log.TableMap():
                 self._table_map(event)
@@ -81,7 +81,7 @@ class TransactionReader:
                 state.place.enter(event.file, event.position)
             case log.AnonymousGtid() | log.Incident() | log.StatementContext() | log.Unsupported():
                 self._refuse(event)
-        return state.begun is None
+        return state.transaction is None
 
     # The beginning of a transaction
 
@@ -98,14 +98,14 @@ class TransactionReader:
 
     def _begin(self, gtid: str, event: log.MysqlGtid | log.MariadbGtid, committed_at: int) -> None:
         state = self._state
-        if state.begun is not None:
+        if state.transaction is not None:
             raise ChangelogError(Kind.MALFORMED, "the stream began a transaction inside another")
         state.begin(
-            Begun(
+            LogTransaction(
                 gtid=gtid,
                 commit=state.place.begin_of(event.header),
                 committed_at=committed_at,
-                seen=state.is_seen(gtid),
+                is_repeated=state.is_seen(gtid),
                 stamp=None if isinstance(event, log.MariadbGtid) else tag_stamp(event.tag),
                 takes_effect=isinstance(event, log.MysqlGtid) or event.alter in (None, log.AlterPhase.COMMIT),
             )
@@ -113,31 +113,37 @@ class TransactionReader:
 
     def _open(self) -> None:
         """Begins the transaction in the assembly, unless it was delivered earlier."""
-        begun, state = self._begun(), self._state
-        state.opened = True
-        if begun.seen:
+        log_transaction, state = self._begun(), self._state
+        state.is_open = True
+        if log_transaction.is_repeated:
             return
-        epoch, commit = state.epoch, begun.commit
-        if state.half is not None and state.half[0] == begun.gtid:
+        epoch, commit = state.epoch, log_transaction.commit
+        if state.half is not None and state.half[0] == log_transaction.gtid:
             _, epoch, commit = state.half
-        state.delivered(begun.commit, begun.gtid)
+        state.on_delivery(log_transaction.commit, log_transaction.gtid)
         self._run.begin(
-            Transaction(xid=begun.commit, name=begun.gtid, epoch=epoch, commit=commit, committed_at=begun.committed_at)
+            Transaction(
+                xid=log_transaction.commit,
+                name=log_transaction.gtid,
+                epoch=epoch,
+                commit=commit,
+                committed_at=log_transaction.committed_at,
+            )
         )
-        self._run.sign(begun.stamp)
+        self._run.sign(log_transaction.stamp)
 
-    def _begun(self) -> Begun:
-        if self._state.begun is None:
+    def _begun(self) -> LogTransaction:
+        if self._state.transaction is None:
             raise ChangelogError(Kind.MALFORMED, "the stream sent a change outside a transaction")
-        return self._state.begun
+        return self._state.transaction
 
     # The end of a transaction
 
     def _end(self) -> None:
-        begun = self._begun()
-        if not begun.seen:
+        log_transaction = self._begun()
+        if not log_transaction.is_repeated:
             self._run.commit(self._state.place.end)
-        self._state.end(begun)
+        self._state.end(log_transaction)
 
     def _hold(self, xa_id: log.XaId) -> None:
         self._state.hold(xa_id, self._begun())
@@ -147,13 +153,13 @@ class TransactionReader:
         state = self._state
         if state.holding is None:
             raise ChangelogError(Kind.MALFORMED, "the stream prepared an XA transaction that it did not begin")
-        _, held = state.holding
+        _, transaction = state.holding
         if event.one_phase:
             self._open()
-            self._replay(held)
+            self._replay(transaction)
             self._end()
             return
-        state.prepared.hold(event.xa_id, held)
+        state.prepared.hold(event.xa_id, transaction)
         state.end(self._begun())
 
     def _complete(self, xa_id: log.XaId, *, commit: bool) -> None:
@@ -163,22 +169,22 @@ class TransactionReader:
         table. (The log looks the same if the transaction has no rows and MySQL crashed before the COMMIT: then only the
         COMMIT is logged.)
         """
-        begun = self._begun()
-        held = self._state.complete(xa_id, begun.commit)
+        log_transaction = self._begun()
+        transaction = self._state.complete(xa_id, log_transaction.commit)
         self._open()
-        if held is not None and commit:
-            self._replay(held)
-        elif commit and not begun.seen:
+        if transaction is not None and commit:
+            self._replay(transaction)
+        elif commit and not log_transaction.is_repeated:
             for table in self._tables.names:
                 self._effects.missed(table, "the log has only the commit of an XA transaction")
         self._end()
 
-    def _replay(self, held: Held) -> None:
-        for event in () if self._begun().seen else held.events:
+    def _replay(self, transaction: HeldTransaction) -> None:
+        for event in () if self._begun().is_repeated else transaction.events:
             match event:
                 case log.TableMap():
                     self._state.maps[event.table_id] = event
-                case log.Rows():
+                case log.RowsEvent():
                     self._publish(event)
                 case Signed(stamp=stamp):
                     self._run.sign(stamp or self._begun().stamp)
@@ -199,19 +205,19 @@ class TransactionReader:
         if state.holding is not None and self._is_read(event):
             state.holding[1].add(event)
 
-    def _rows(self, event: log.Rows) -> None:
+    def _rows(self, event: log.RowsEvent) -> None:
         state = self._state
         if state.holding is not None:
             if self._is_read(self._map(event)):
-                xa_id, held = state.holding
-                held.add(event)
-                state.prepared.check(xa_id, held)
+                xa_id, transaction = state.holding
+                transaction.add(event)
+                state.prepared.check(xa_id, transaction)
             if event.ends_statement:
                 state.holding[1].sign(None)
-        elif not self._begun().seen:
+        elif not self._begun().is_repeated:
             self._publish(event)
 
-    def _map(self, event: log.Rows) -> log.TableMap:
+    def _map(self, event: log.RowsEvent) -> log.TableMap:
         table_map = self._state.maps.get(event.table_id)
         if table_map is None:
             raise ChangelogError(Kind.MALFORMED, "the stream sent rows of a table that it did not describe")
@@ -220,7 +226,7 @@ class TransactionReader:
     def _is_read(self, table_map: log.TableMap) -> bool:
         return self._tables.entity(table_map) is not None or table_map.table in (STAMP_TABLE, SIGNAL_TABLE)
 
-    def _publish(self, event: log.Rows) -> None:
+    def _publish(self, event: log.RowsEvent) -> None:
         """Gives the rows of an event to the assembly, or the messages in them."""
         table_map = self._map(event)
         table = self._tables.present(table_map)
@@ -259,9 +265,9 @@ class TransactionReader:
         (run.look if binding.lost is not None else run.describe)(entity, look)
         return table
 
-    def _take(self, table: BoundTable, table_map: log.TableMap, event: log.Rows) -> None:
+    def _take(self, table: BoundTable, table_map: log.TableMap, event: log.RowsEvent) -> None:
         self._state.check_order()
-        op, texts, taken = OPS[event.operation], self._texts, 0
+        op, texts, count = OPS[event.operation], self._texts, 0
         usual = texts.add_event(table, op, event)
         if usual:
             self._run.take(usual)
@@ -269,14 +275,14 @@ class TransactionReader:
         for before, after in images(table_map, event):
             absent = table.absent(before, after)
             if absent:
-                self._run.take(taken)
-                taken = 0
+                self._run.take(count)
+                count = 0
                 self._lacks(table, absent)
                 texts.leave_out()
             else:
                 texts.add(table, op, before, after)
-            taken += 1
-        self._run.take(taken)
+            count += 1
+        self._run.take(count)
 
     def _lacks(self, table: BoundTable, absent: list[str]) -> None:
         """Raises an error for a row that lacks columns, unless an operator has decided to skip it."""
@@ -286,7 +292,7 @@ class TransactionReader:
             f"`{SKIP}`, then `changelog rebuild {table.entity.name}`",
         )
 
-    def _messages(self, prefix: str, table_map: log.TableMap, event: log.Rows) -> None:
+    def _messages(self, prefix: str, table_map: log.TableMap, event: log.RowsEvent) -> None:
         """Passes the texts of inserted rows on, with the numbers of the rows, which the signatures of signals cover."""
         for number, content in message_rows(table_map, event):
             if prefix == SIGNAL_PREFIX and not content:
@@ -311,10 +317,10 @@ class TransactionReader:
         if steps:
             self._step(steps[0])
             return
-        own = not self._state.opened and self._state.holding is None
+        own = not self._state.is_open and self._state.holding is None
         if own:  # a statement outside a transaction is a transaction of its own
             self._open()
-        if not self._begun().seen and self._begun().takes_effect:
+        if not self._begun().is_repeated and self._begun().takes_effect:
             self._sign(event)
             for effect in effects:
                 self._effects.apply(effect)
@@ -336,7 +342,7 @@ class TransactionReader:
 
     def _roll_back(self, *, ends: bool) -> None:
         """Refuses a rollback, which is logged only if its transaction changed a table that cannot be rolled back."""
-        if not self._begun().seen:
+        if not self._begun().is_repeated:
             self._stops.unless_skipped(
                 "the log has a transaction that was rolled back after it changed a table whose engine cannot roll back",
                 "use InnoDB for all tables that are changed together with published ones; "
@@ -355,7 +361,7 @@ class TransactionReader:
                 message = f"the server could not log all changes (incident {number})"
                 raise self._stops.error(message, OVER_GAP, kind=Kind.GAP)
             case log.StatementContext(name=name) | log.Unsupported(name=name):
-                if not self._begun().seen:
+                if not self._begun().is_repeated:
                     self._stops.unless_skipped(
                         f"the log has an event {name}, which belongs to a statement that is not logged as rows",
                         f"set binlog_format = ROW for every session; `{SKIP}`, then `changelog rebuild`",

@@ -1,8 +1,8 @@
 """Connects to a server, for SQL, for the stream of the binary log, and for large results.
 
 PyMySQL does the handshake, authentication and TLS. Afterwards, `Connection` replaces PyMySQL's reader by a
-`PacketReader`, which waits as long as `Patience` says, and also returns raw packets. No other module touches PyMySQL's
-internals.
+`PacketReader`, which waits as long as `PacketPatience` says, and also returns raw packets. No other module touches
+PyMySQL's internals.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import pymysql
 
 from changelog.connectors.sources.mysql.session.address import Address, Tls, TlsMode
 from changelog.connectors.sources.mysql.session.flavour import Flavour, ServerVersion
-from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketReader, Packets, Patience
+from changelog.connectors.sources.mysql.session.packets import LOOK_S, PacketPatience, PacketReader, Packets
 from changelog.connectors.sources.mysql.session.server_errors import explain, rejection, translated
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -46,8 +46,10 @@ class Connection:
     database does not exist.
     """
 
-    def __init__(self, address: Address, *, patience: Patience | None = None, statements: Sequence[str] = ()) -> None:
-        self._patience = patience or Patience()
+    def __init__(
+        self, address: Address, *, patience: PacketPatience | None = None, statements: Sequence[str] = ()
+    ) -> None:
+        self._patience = patience or PacketPatience()
         self._link: Any = _open(address)
         self._reader = PacketReader(self._link._sock, self._patience)
         self._link._rfile.close()
@@ -90,41 +92,41 @@ class Connection:
         """Runs a statement with `%s` parameters, and ignores its rows."""
         self.query(sql, values)
 
-    def send(self, command: int, content: bytes, doing: str) -> None:
+    def send(self, command: int, content: bytes, action: str) -> None:
         """Sends a command, whose answer the caller reads with `packets` or `stream_packets`."""
-        with translated(doing):
+        with translated(action):
             self._link._execute_command(command, content)
             self._link._sock.settimeout(LOOK_S)
             self._link._current_timeout = LOOK_S
 
-    def stream_packets(self, doing: str) -> Packets:
+    def stream_packets(self, action: str) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
 
-        `doing` names the attempted action. The last packet may be an error of the server, which sends nothing after an
+        `action` names the attempted action. The last packet may be an error of the server, which sends nothing after an
         error. Raises ChangelogError (CONNECTION) if the connection broke.
         """
-        with self._unbroken(doing):
+        with self._unbroken(action):
             return self._reader.packets(_STREAM_PACKETS_MAX)
 
-    def packets(self, doing: str, count_max: int) -> Packets:
+    def packets(self, action: str, count_max: int) -> Packets:
         """Returns packets that have arrived, and waits for the first one; see `PacketReader.packets`.
 
         Raises ChangelogError: CONNECTION if the connection broke, or, if the last packet is an error of the server, our
         error for it. Only the last packet can be an error, because the server sends nothing after an error.
         """
-        with self._unbroken(doing):
+        with self._unbroken(action):
             packets = self._reader.packets(count_max)
         if packets.last()[:1] == bytes([_ERROR]):
-            raise server_error(bytes(packets.last()), doing)
+            raise server_error(bytes(packets.last()), action)
         return packets
 
     @contextlib.contextmanager
-    def _unbroken(self, doing: str) -> Iterator[None]:
+    def _unbroken(self, action: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             self.close()
-            raise ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {error}") from error
+            raise ChangelogError(Kind.CONNECTION, f"{action}: the connection to the server broke: {error}") from error
 
     def abort(self) -> None:
         """Ends the connection at once. If another thread waits for the server, its wait ends, too."""
@@ -139,11 +141,11 @@ class Connection:
             self._link._force_close()
 
 
-def server_error(payload: bytes, doing: str) -> ChangelogError:
+def server_error(payload: bytes, action: str) -> ChangelogError:
     """Returns our error for an error packet, which the page *ERR_Packet* of MySQL's documentation describes."""
     number = int.from_bytes(payload[1:3], "little")
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
-    return explain(number, message.decode("utf-8", "replace"), doing)
+    return explain(number, message.decode("utf-8", "replace"), action)
 
 
 def _open(address: Address) -> Any:

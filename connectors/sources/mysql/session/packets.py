@@ -27,7 +27,7 @@ _unpack_length = struct.Struct("<I").unpack_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class PacketPatience:
     """How long a reader waits for its server.
 
     `silence_s` is the longest wait without a byte, in seconds; None means no limit. Once `stopping` returns true, the
@@ -74,7 +74,7 @@ class PacketReader:
     PyMySQL also reads its packets here, with `read` and `close`, as from a file. Only one thread may read.
     """
 
-    def __init__(self, connection: socket.socket, patience: Patience) -> None:
+    def __init__(self, connection: socket.socket, patience: PacketPatience) -> None:
         self._socket, self._patience = connection, patience
         self._buffer, self._at = bytearray(), 0
 

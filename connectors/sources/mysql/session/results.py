@@ -14,7 +14,7 @@ _BLOCK_ROWS_MAX = 4096
 _DOING = "reading a table"
 
 
-class TooLargeError(Exception):
+class ResultTooLargeError(Exception):
     """The result has more bytes than allowed. The connection is closed, because the server still sends the rest."""
 
 
@@ -50,15 +50,15 @@ class TextRows:
 def read_text_rows(connection: Connection, sql: str, *, bytes_max: int) -> TextRows:
     """Runs a query, and returns its rows.
 
-    Raises ChangelogError. Raises TooLargeError if the result has several rows that together have more than `bytes_max`
-    bytes.
+    Raises ChangelogError. Raises ResultTooLargeError if the result has several rows that together have more than
+    `bytes_max` bytes.
     """
     rows = TextRows.none()
     for block in _blocks(connection, sql):
         rows.add(block)
         if len(rows.data) > bytes_max and rows.count > 1:
             connection.close()
-            raise TooLargeError
+            raise ResultTooLargeError
     return rows
 
 

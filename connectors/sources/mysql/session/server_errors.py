@@ -81,12 +81,12 @@ _QUOTING_VALUES = frozenset({1062, 1264, 1292, 1366, 1406, 1411, 1525, 1690, 314
 
 
 @contextlib.contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turns PyMySQL's errors into ours; `doing` names the attempted action, as a gerund."""
+def translated(action: str) -> Iterator[None]:
+    """Turns PyMySQL's errors into ours; `action` names the attempted action, as a gerund."""
     try:
         yield
     except pymysql.MySQLError as error:
-        raise explain(*_parts(error), doing) from error
+        raise explain(*_parts(error), action) from error
 
 
 def number_of(error: BaseException) -> int:
@@ -95,25 +95,25 @@ def number_of(error: BaseException) -> int:
     return _parts(cause)[0] if isinstance(cause, pymysql.MySQLError) else 0
 
 
-def explain(number: int, message: str, doing: str) -> ChangelogError:
+def explain(number: int, message: str, action: str) -> ChangelogError:
     """Returns our error for an error of the server or of the client library. `number` is 0 if the error has no
     number.
     """
     text = f"error {number}" if number in _QUOTING_VALUES else " ".join(message.split())
     if number == _DUMP_FAILED:
-        return _dump_failed(text, doing)
+        return _dump_failed(text, action)
     if number in _CLIENT or not number:
-        return ChangelogError(Kind.CONNECTION, f"{doing}: the connection to the server broke: {text}")
+        return ChangelogError(Kind.CONNECTION, f"{action}: the connection to the server broke: {text}")
     kind, hint = _KINDS.get(number, (Kind.PRECONDITION, None))
-    return ChangelogError(kind, f"{doing}: {text}", hint=hint)
+    return ChangelogError(kind, f"{action}: {text}", hint=hint)
 
 
-def _dump_failed(text: str, doing: str) -> ChangelogError:
+def _dump_failed(text: str, action: str) -> ChangelogError:
     """Returns our error if the server refuses or ends a dump of the binary log. Only the error's text says why."""
     for part, kind, hint in _DUMP_ERRORS:
         if part in text:
-            return ChangelogError(kind, f"{doing}: {text.partition(';')[0]}", hint=hint)
-    return ChangelogError(Kind.PRECONDITION, f"{doing}: {text}")
+            return ChangelogError(kind, f"{action}: {text.partition(';')[0]}", hint=hint)
+    return ChangelogError(Kind.PRECONDITION, f"{action}: {text}")
 
 
 def rejection(error: Exception, *, encrypted: bool) -> ChangelogError:

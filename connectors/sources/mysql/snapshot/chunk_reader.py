@@ -21,18 +21,18 @@ import structlog
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.chunk_rows import ChunkRows, KeyedRows
 from changelog.connectors.capture.tables.chunk_threads import ReadChunk
-from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.capture.tables.windows import Chunk, Visibility, Windows
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sources.mysql.admin.server_log import end_coordinate, snapshot_place
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.session.flavour import Flavour
-from changelog.connectors.sources.mysql.session.results import TooLargeError
+from changelog.connectors.sources.mysql.session.results import ResultTooLargeError
 from changelog.connectors.sources.mysql.snapshot.key_columns import range_condition
-from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress, KeyRange
+from changelog.connectors.sources.mysql.snapshot.key_progress import ChunkRange, KeyProgress
 from changelog.connectors.sources.mysql.snapshot.key_rows import read_keys
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
-from changelog.connectors.sources.mysql.snapshot.visibility import Delivered, PlaceSnapshot
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries, PlaceSnapshot
 from changelog.connectors.sources.mysql.values.positions.gtids import parse_gtids
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -73,15 +73,15 @@ class ReadChunks:
     def next_due(self) -> int | None:
         """Returns the first coordinate at which a chunk may be published; None if none waits."""
         with self._lock:
-            return min((needed for needed, _ in self._waiting), default=None)
+            return min((end for end, _ in self._waiting), default=None)
 
     def due(self, end: int) -> list[bytes]:
         """Removes and returns the nonces of the chunks that may be published at the coordinate `end`."""
         if not self._waiting:
             return []
         with self._lock:
-            nonces = [nonce.encode() for needed, nonce in self._waiting if needed <= end]
-            self._waiting[:] = [(needed, nonce) for needed, nonce in self._waiting if needed > end]
+            nonces = [nonce.encode() for coordinate, nonce in self._waiting if coordinate <= end]
+            self._waiting[:] = [(coordinate, nonce) for coordinate, nonce in self._waiting if coordinate > end]
         return nonces
 
 
@@ -96,68 +96,68 @@ class ChunkReader:
         windows: Windows,
         origin: Origin,
         chunks: ReadChunks,
-        delivered: Delivered,
+        deliveries: Deliveries,
         *,
         bind: Callable[[Connection, str], ReadTable],
         connect: Callable[[], Connection],
         reach: Reach = nowhere,
     ) -> None:
-        self._windows, self._origin, self._chunks, self._delivered = windows, origin, chunks, delivered
+        self._windows, self._origin, self._chunks, self._deliveries = windows, origin, chunks, deliveries
         self._bind, self._connect, self._reach = bind, connect, reach
 
     @contextmanager
     def session(self) -> Iterator[ReadChunk]:
         """Opens a thread's two connections: one reads, the other asks where the log ends. See `ChunkThreads`."""
-        with self._connect() as asking, closing(_Renewed(self._connect)) as renewed:
-            yield lambda nonce, chunk: self._chunk(renewed.connection(), asking, nonce, chunk)
+        with self._connect() as control, closing(_Renewed(self._connect)) as renewed:
+            yield lambda nonce, chunk: self._chunk(renewed.connection(), control, nonce, chunk)
 
-    def _chunk(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> bool:
+    def _chunk(self, reader: Connection, control: Connection, nonce: str, chunk: Chunk) -> bool:
         """Reads a chunk, or gives it back to `windows`. Returns False if the thread should pause before the next."""
         smaller = False
         try:
-            rows = self._rows(reading, asking, nonce, chunk)
+            rows = self._rows(reader, control, nonce, chunk)
             if rows is None:
                 return False
             self._windows.read(nonce, rows)
             self._reach("window:read")
-            self._chunks.add(end_coordinate(asking.query, asking.version), nonce)
+            self._chunks.add(end_coordinate(control.query, control.version), nonce)
             self._reach("window:marked")
-        except TooLargeError:
+        except ResultTooLargeError:
             smaller = True
         except ChangelogError as error:
-            if error.kind is not Kind.CONNECTION or reading.closed or asking.closed:
+            if error.kind is not Kind.CONNECTION or reader.closed or control.closed:
                 raise
             return False  # the table is locked
         finally:
-            if not reading.closed:
-                reading.execute("ROLLBACK")
+            if not reader.closed:
+                reader.execute("ROLLBACK")
             self._windows.give_back_unread(nonce, smaller=smaller)
         return True
 
-    def _rows(self, reading: Connection, asking: Connection, nonce: str, chunk: Chunk) -> ChunkRows | KeyedRows | None:
-        snapshot = take_snapshot(reading, asking, self._delivered)
-        [(read_at,)] = reading.query("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
-        table = self._bind(reading, chunk.entity)
+    def _rows(self, reader: Connection, control: Connection, nonce: str, chunk: Chunk) -> ChunkRows | KeyedRows | None:
+        snapshot = take_snapshot(reader, control, self._deliveries)
+        [(read_at,)] = reader.query("SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)")
+        table = self._bind(reader, chunk.entity)
         if not self._windows.reading(nonce, snapshot, table.signature):
             return None
         self._reach("window:begun")
-        if isinstance(chunk.taken, Keys):
-            rows = read_keys(reading, self._origin, table, chunk.taken, read_at=int(read_at))
-            if len(rows.gone) and not chunk.taken.ghosts:
+        if isinstance(chunk.part, LookupKeys):
+            rows = read_keys(reader, self._origin, table, chunk.part, read_at=int(read_at))
+            if len(rows.gone) and not chunk.part.ghosts:
                 _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(rows.gone))
             return rows
-        range_ = self._narrowed(reading, table, nonce, chunk)
+        range_ = self._narrowed(reader, table, nonce, chunk)
         condition = _condition(table, range_)
-        return table.rows(reading, self._origin, condition, read_at=int(read_at))
+        return table.rows(reader, self._origin, condition, read_at=int(read_at))
 
-    def _narrowed(self, reading: Connection, table: ReadTable, nonce: str, chunk: Chunk) -> KeyRange:
+    def _narrowed(self, reader: Connection, table: ReadTable, nonce: str, chunk: Chunk) -> ChunkRange:
         """Narrows the range of a chunk to its first rows; the windows hand out the rest."""
-        range_, task = chunk.taken, chunk.task
-        assert isinstance(range_, KeyRange)
+        range_, task = chunk.part, chunk.task
+        assert isinstance(range_, ChunkRange)
         assert isinstance(task, KeyProgress)
         columns = ", ".join(column.compared for column in table.key)
         literals = ", ".join(column.literal for column in table.key)
-        rows = reading.query(
+        rows = reader.query(
             f"SELECT {literals} FROM {table.name} WHERE {_condition(table, range_)} ORDER BY {columns}"
             f" LIMIT 1 OFFSET {task.chunk_rows - 1}"
         )
@@ -167,23 +167,23 @@ class ChunkReader:
         return narrowed if self._windows.narrow(nonce, narrowed, task.narrow) else range_
 
 
-def _condition(table: ReadTable, range_: KeyRange) -> str:
+def _condition(table: ReadTable, range_: ChunkRange) -> str:
     first, end = (None if bound is None else bound.key for bound in (range_.first, range_.end))
     return range_condition(table.key, first, end)
 
 
-def take_snapshot(reading: Connection, asking: Connection, delivered: Delivered) -> Visibility:
-    """Begins a transaction of `reading` with a snapshot, and returns what it sees."""
-    if reading.flavour is Flavour.MARIADB:
-        reading.execute(BEGIN)
-        return _place_snapshot(reading, delivered)
-    [(executed,)] = asking.query("SELECT @@global.gtid_executed")
-    snapshot = delivered.snapshot(parse_gtids(reading.flavour, executed))
-    reading.execute(BEGIN)
+def take_snapshot(reader: Connection, control: Connection, deliveries: Deliveries) -> Visibility:
+    """Begins a transaction of `reader` with a snapshot, and returns what it sees."""
+    if reader.flavour is Flavour.MARIADB:
+        reader.execute(BEGIN)
+        return _place_snapshot(reader, deliveries)
+    [(executed,)] = control.query("SELECT @@global.gtid_executed")
+    snapshot = deliveries.snapshot(parse_gtids(reader.flavour, executed))
+    reader.execute(BEGIN)
     return snapshot
 
 
-def _place_snapshot(reading: Connection, delivered: Delivered) -> PlaceSnapshot:
+def _place_snapshot(reader: Connection, deliveries: Deliveries) -> PlaceSnapshot:
     """Returns what the snapshot of MariaDB sees.
 
     The place up to which the snapshot sees the log can be before the place where the stream begins, although the
@@ -191,11 +191,11 @@ def _place_snapshot(reading: Connection, delivered: Delivered) -> PlaceSnapshot:
     checkpoint, and no snapshot includes these before the next commit. Also, on a server that has taken the place of
     another, it is not known where the delivered transactions end. In both cases the GTIDs say what the snapshot misses.
     """
-    place = snapshot_place(reading.query)
-    if delivered.covered is None or place.coordinate < delivered.covered:
-        if not delivered.received.is_subset(place.gtids(reading.query)):
+    place = snapshot_place(reader.query)
+    if deliveries.covered is None or place.coordinate < deliveries.covered:
+        if not deliveries.received.is_subset(place.gtids(reader.query)):
             return PlaceSnapshot(end=place.coordinate, sees_received=False)
-        delivered.covered = place.coordinate
+        deliveries.covered = place.coordinate
     return PlaceSnapshot(end=place.coordinate)
 
 

@@ -41,23 +41,23 @@ class Cut:
     gtids: str
 
 
-def take_cut(reading: Connection, asking: Connection, tables: Sequence[str], *, deadline: float) -> Cut:
-    """Begins a transaction of `reading` whose snapshot is a cut, and returns the cut. `asking` is another connection.
+def take_cut(reader: Connection, control: Connection, tables: Sequence[str], *, deadline: float) -> Cut:
+    """Begins a transaction of `reader` whose snapshot is a cut, and returns the cut. `control` is another connection.
 
-    `tables` are the quoted names of the tables that `reading` will read; their definitions cannot change until its
+    `tables` are the quoted names of the tables that `reader` will read; their definitions cannot change until its
     transaction ends. `deadline` (in seconds of `time.monotonic`) limits the wait for locks. Raises NoFenceError if no
     cut could be taken before the deadline, or if the account may not lock tables.
     """
-    for connection in (reading, asking):
+    for connection in (reader, control):
         connection.execute(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
     while True:
         try:
-            return _unlocked_cut(reading, asking, tables) or _locked_cut(reading, asking, tables)
+            return _unlocked_cut(reader, control, tables) or _locked_cut(reader, control, tables)
         except ChangelogError as error:
             if number_of(error) != LOCK_TIMEOUT:
                 raise
-            reading.execute("ROLLBACK")
-            asking.execute("ROLLBACK")
+            reader.execute("ROLLBACK")
+            control.execute("ROLLBACK")
             if time.monotonic() > deadline:
                 raise NoFenceError(
                     "a table is locked: by a migration, or by a statement that does not end",
@@ -67,48 +67,48 @@ def take_cut(reading: Connection, asking: Connection, tables: Sequence[str], *, 
         time.sleep(_PAUSE_S)
 
 
-def _unlocked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut | None:
+def _unlocked_cut(reader: Connection, control: Connection, tables: Sequence[str]) -> Cut | None:
     """Takes a cut of MariaDB; returns None for MySQL, and if an XA transaction may have been committed meanwhile.
 
     The server counts an XA COMMIT when it begins, and lists the prepared transaction until it has ended.
     """
-    if asking.flavour is not Flavour.MARIADB:
+    if control.flavour is not Flavour.MARIADB:
         return None
-    xa_commits = _xa_commits(asking)
-    asking.execute("START TRANSACTION READ ONLY")
-    _open_tables(asking, tables)
-    prepared = asking.query("XA RECOVER")
-    _begin(reading, tables)
-    asking.execute("ROLLBACK")
-    if prepared or _xa_commits(asking) != xa_commits:
+    xa_commits = _xa_commits(control)
+    control.execute("START TRANSACTION READ ONLY")
+    _open_tables(control, tables)
+    prepared = control.query("XA RECOVER")
+    _begin(reader, tables)
+    control.execute("ROLLBACK")
+    if prepared or _xa_commits(control) != xa_commits:
         return None
-    return _snapshot_cut(reading)
+    return _snapshot_cut(reader)
 
 
-def _locked_cut(reading: Connection, asking: Connection, tables: Sequence[str]) -> Cut:
+def _locked_cut(reader: Connection, control: Connection, tables: Sequence[str]) -> Cut:
     """Takes a cut while nobody can commit."""
-    with read_lock(asking):
-        _begin(reading, tables)
-        end = log_end(asking.query, asking.version)
+    with read_lock(control):
+        _begin(reader, tables)
+        end = log_end(control.query, control.version)
     return Cut(end=end.coordinate, gtids=end.gtids.text)
 
 
 @contextlib.contextmanager
-def read_lock(asking: Connection) -> Iterator[None]:
+def read_lock(control: Connection) -> Iterator[None]:
     """Stops all writers during the block. Raises NoFenceError if the account may not do that."""
-    asking.execute(f"SET SESSION wait_timeout = {LOST_S}")
+    control.execute(f"SET SESSION wait_timeout = {LOST_S}")
     try:
-        _lock(asking)
+        _lock(control)
         yield
     finally:
-        if not asking.closed:
-            asking.execute("UNLOCK TABLES")
-            asking.execute(f"SET SESSION wait_timeout = {IDLE_S}")
+        if not control.closed:
+            control.execute("UNLOCK TABLES")
+            control.execute(f"SET SESSION wait_timeout = {IDLE_S}")
 
 
-def _lock(asking: Connection) -> None:
+def _lock(control: Connection) -> None:
     try:
-        asking.execute("FLUSH TABLES WITH READ LOCK")
+        control.execute("FLUSH TABLES WITH READ LOCK")
     except ChangelogError as error:
         if error.kind is not Kind.ACCESS:
             raise
@@ -119,9 +119,9 @@ def _lock(asking: Connection) -> None:
         ) from error
 
 
-def _begin(reading: Connection, tables: Sequence[str]) -> None:
-    reading.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-    _open_tables(reading, tables)
+def _begin(reader: Connection, tables: Sequence[str]) -> None:
+    reader.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    _open_tables(reader, tables)
 
 
 def _open_tables(connection: Connection, tables: Sequence[str]) -> None:
@@ -130,12 +130,12 @@ def _open_tables(connection: Connection, tables: Sequence[str]) -> None:
         connection.query(f"SELECT 1 FROM {table} LIMIT 0")
 
 
-def _xa_commits(asking: Connection) -> int:
-    [(_, count)] = asking.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
+def _xa_commits(control: Connection) -> int:
+    [(_, count)] = control.query("SHOW GLOBAL STATUS LIKE 'Com_xa_commit'")
     return int(count)
 
 
-def _snapshot_cut(reading: Connection) -> Cut:
+def _snapshot_cut(reader: Connection) -> Cut:
     """Returns the cut: MariaDB says up to which place of the log the snapshot sees the transactions."""
-    place = snapshot_place(reading.query)
-    return Cut(end=place.coordinate, gtids=place.gtids(reading.query).text)
+    place = snapshot_place(reader.query)
+    return Cut(end=place.coordinate, gtids=place.gtids(reader.query).text)

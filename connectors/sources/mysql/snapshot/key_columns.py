@@ -1,9 +1,9 @@
 """Makes SQL for the key columns of a table: SQL that orders and compares them, and SQL that returns their values as
 literals.
 
-A table is divided into ranges by the comparisons that the server itself makes: each row is in exactly one of the ranges
-`k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. A literal therefore has the column's own
-character set and collation.
+The server itself compares the keys when a table is divided into ranges: each row is in exactly one of the ranges
+`k <= a`, `k > a and k <= b` and `k > b`, whatever the collation of `k` is. The literal of a text gets the column's
+character set and collation, so that the server compares it as it compares the column's own values.
 """
 
 import base64
@@ -26,7 +26,7 @@ class KeyColumn:
     `compared` is the SQL expression by which rows are compared and ordered. `literal` is an SQL expression that returns
     the column's value as a text, in the form of an SQL literal. `from_canonical` turns the canonical text of a value
     (its text in messages) into a literal, which the server always accepts; it returns None for a text that no value of
-    the column has. `looked_up` is the SQL expression that equals this literal in the rows with the value.
+    the column has. A row has the value if the SQL expression `looked_up` equals this literal.
     """
 
     compared: str
@@ -58,7 +58,10 @@ def key_column(name: str, data_type: str, charset: str, collation: str) -> KeyCo
 
 
 def range_condition(key: Sequence[KeyColumn], first: Literals | None, end: Literals | None) -> str:
-    """Returns the condition for the rows after `first` up to and including `end`; None is an open end."""
+    """Returns the condition for the rows after `first`, up to and including `end`.
+
+    If `first` or `end` is None, the range has no limit on that side.
+    """
     parts = []
     if first is not None:
         parts.append(_after(key, first))

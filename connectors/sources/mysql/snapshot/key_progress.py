@@ -30,13 +30,15 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRange:
-    """The rows whose keys are after `first`, up to and including `end`; None is an open end."""
+class ChunkRange:
+    """The rows whose keys are after `first`, up to and including `end`. If `first` or `end` is None, the range has no
+    limit on that side.
+    """
 
     first: Bound | None
     end: Bound | None
 
-    def upto(self, key: Literals) -> "KeyRange":
+    def upto(self, key: Literals) -> "ChunkRange":
         """Returns the beginning of the range, up to and including `key`."""
         return replace(self, end=Bound(number=self.number + 1, key=key))
 
@@ -50,9 +52,9 @@ class KeyRange:
 class KeyProgress:
     """The progress of reading one entity's table; it is a `TableTask` of the windows.
 
-    `signature` identifies the columns, and the table itself. `chunks` is about how many chunks the table has. `left`
-    holds the ranges that are not published yet, in order. `queue` says which of them are handed out. `generation`
-    counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
+    `signature` identifies the columns, and the table itself. `chunks` is about how many chunks the table has.
+    `ranges_left` holds the ranges that are not published yet, in order. `queue` says which of them are handed out.
+    `generation` counts restarts. `again` and `stale` are the members of the same name in `table_progress`.
     """
 
     entity: str
@@ -60,42 +62,42 @@ class KeyProgress:
     chunks: int
     chunk_rows: int = CHUNK_ROWS
     generation: int = 0
-    left: list[KeyRange] = field(default_factory=lambda: [KeyRange(first=None, end=None)])
-    queue: list[KeyRange] = field(default_factory=list)
+    ranges_left: list[ChunkRange] = field(default_factory=lambda: [ChunkRange(first=None, end=None)])
+    queue: list[ChunkRange] = field(default_factory=list)
     again: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether every range is published."""
-        return not self.left
+        return not self.ranges_left
 
-    def next_range(self) -> KeyRange | None:
+    def next_range(self) -> ChunkRange | None:
         """Hands out the next range to read; None while all unpublished ranges are handed out."""
-        for range_ in self.left:
+        for range_ in self.ranges_left:
             if range_ not in self.queue:
                 self.queue.append(range_)
                 return range_
         return None
 
-    def narrow(self, taken: KeyRange, narrowed: KeyRange) -> None:
+    def narrow(self, part: ChunkRange, narrowed: ChunkRange) -> None:
         """Replaces a range that was handed out by its beginning; the rest is handed out again."""
-        rest = KeyRange(first=narrowed.end, end=taken.end)
-        number = self.left.index(taken)
-        self.left[number : number + 1] = [narrowed, rest]
-        self.queue[self.queue.index(taken)] = narrowed
+        rest = ChunkRange(first=narrowed.end, end=part.end)
+        number = self.ranges_left.index(part)
+        self.ranges_left[number : number + 1] = [narrowed, rest]
+        self.queue[self.queue.index(part)] = narrowed
 
-    def give_back(self, taken: KeyRange) -> None:
+    def give_back(self, part: ChunkRange) -> None:
         """Puts back a range, so that it is handed out again."""
-        if taken in self.queue:
-            self.queue.remove(taken)
+        if part in self.queue:
+            self.queue.remove(part)
 
-    def divide(self, taken: KeyRange) -> None:
+    def divide(self, part: ChunkRange) -> None:
         """Puts back a range that is too large to read at once. From now on, chunks have a quarter of the rows."""
-        self.give_back(taken)
+        self.give_back(part)
         self.chunk_rows = max(self.chunk_rows // 4, 1)
 
-    def admit(self, _taken: KeyRange, fingerprint: str) -> bool:
+    def admit(self, _part: ChunkRange, fingerprint: str) -> bool:
         """Returns whether the table has the same signature as before. If it has another one, the reading of the table
         starts again.
         """
@@ -103,63 +105,63 @@ class KeyProgress:
             return True
         self.generation += 1
         self.signature, self.stale = fingerprint, ()
-        self.left = [KeyRange(first=None, end=None)]
+        self.ranges_left = [ChunkRange(first=None, end=None)]
         self.queue.clear()
         return False
 
-    def publish(self, taken: KeyRange, _gone: Sequence[str] = ()) -> None:
+    def publish(self, part: ChunkRange, _absent_keys: Sequence[str] = ()) -> None:
         """Records that the range is published."""
-        self.give_back(taken)
-        self.left.remove(taken)
+        self.give_back(part)
+        self.ranges_left.remove(part)
 
-    def withdraw(self, taken: KeyRange) -> None:
+    def withdraw(self, part: ChunkRange) -> None:
         """Reverts `publish`: the range was not published after all."""
-        self.left.append(taken)
-        self.left.sort(key=lambda range_: range_.number)
+        self.ranges_left.append(part)
+        self.ranges_left.sort(key=lambda range_: range_.number)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the form that the checkpoint stores."""
         stale = {"stale": list(self.stale)} if self.stale else {}
         if self.complete:
             return {**COMPLETE, **stale}
-        ranges = [[_stored(range_.first) or 0, _stored(range_.end)] for range_ in _joined(self.left)]
+        ranges = [[_to_json(range_.first) or 0, _to_json(range_.end)] for range_ in _joined(self.ranges_left)]
         again = {"again": list(self.again)} if self.again else {}
-        leaves = {_LEAF: {"pages": max(self.chunks, self.left[-1].number + 1), "left": ranges}}
+        leaves = {_LEAF: {"pages": max(self.chunks, self.ranges_left[-1].number + 1), "left": ranges}}
         return {"complete": False, "signature": self.signature, "leaves": leaves, **again, **stale}
 
     @classmethod
     def resume(
-        cls, entity: str, signature: str, *, chunks: int, chunk_rows: int, stored: Mapping[str, Any] | None
+        cls, entity: str, signature: str, *, chunks: int, chunk_rows: int, document: Mapping[str, Any] | None
     ) -> "KeyProgress":
         """Resumes from a checkpoint's stored progress, if the table has not changed since."""
         progress = cls(entity=entity, signature=signature, chunks=chunks, chunk_rows=chunk_rows)
-        if stored is None:
+        if document is None:
             return progress
-        progress.again = tuple(stored.get("again", ()))
-        if stored.get("signature") == signature:
-            progress.stale = tuple(stored.get("stale", ()))
-            progress.left = [
-                KeyRange(first=_bound(first), end=_bound(end)) for first, end in stored["leaves"][_LEAF]["left"]
+        progress.again = tuple(document.get("again", ()))
+        if document.get("signature") == signature:
+            progress.stale = tuple(document.get("stale", ()))
+            progress.ranges_left = [
+                ChunkRange(first=_bound(first), end=_bound(end)) for first, end in document["leaves"][_LEAF]["left"]
             ]
         return progress
 
 
-def _stored(bound: Bound | None) -> list[int | str] | None:
+def _to_json(bound: Bound | None) -> list[int | str] | None:
     return None if bound is None else [bound.number, *bound.key]
 
 
-def _bound(stored: Any) -> Bound | None:
-    if not stored:
+def _bound(value: Any) -> Bound | None:
+    if not value:
         return None
-    number, *key = stored
+    number, *key = value
     return Bound(number=number, key=tuple(key))
 
 
-def _joined(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+def _joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
     """Joins ranges that follow each other. Fewer ranges make checkpoints smaller, because each one stores all
     bounds.
     """
-    joined: list[KeyRange] = []
+    joined: list[ChunkRange] = []
     for range_ in ranges:
         if joined and joined[-1].end is not None and joined[-1].end == range_.first:
             joined[-1] = replace(joined[-1], end=range_.end)

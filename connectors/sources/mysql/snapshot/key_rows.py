@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.chunk_rows import KeyedRows
-from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot.key_columns import KeyColumn, Literals, keys_condition
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable
 
 
-def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: Keys, *, read_at: int) -> KeyedRows:
+def read_keys(connection: Connection, origin: Origin, table: ReadTable, part: LookupKeys, *, read_at: int) -> KeyedRows:
     """Reads the rows of the keys under the transaction's snapshot. Raises ChangelogError and TooLargeError."""
     rows = table.rows(connection, origin, _condition(table.key, part.keys), read_at=read_at)
     requested = pa.array(part.keys, pa.utf8())

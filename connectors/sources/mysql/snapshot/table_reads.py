@@ -1,4 +1,4 @@
-"""Plans and starts the table reads of an opened source (`capture.table_reads`), with what MySQL adds to them.
+"""Plans and starts the table reads of an opened source. Adds to `capture.table_reads` what is special to MySQL.
 
 A chunk is a range of keys, or the rows of some keys.
 """
@@ -23,7 +23,7 @@ from changelog.connectors.sources.mysql.session.connection import Connection
 from changelog.connectors.sources.mysql.snapshot.chunk_reader import ChunkReader, ReadChunks, nonce, take_snapshot
 from changelog.connectors.sources.mysql.snapshot.key_progress import KeyProgress
 from changelog.connectors.sources.mysql.snapshot.read_table import ReadTable, read_table, signature
-from changelog.connectors.sources.mysql.snapshot.visibility import Delivered
+from changelog.connectors.sources.mysql.snapshot.visibility import Deliveries
 from changelog.envelope.entity import Entity
 
 
@@ -44,7 +44,7 @@ class ReadContext:
     chunk_rows: int
     horizon: int
     chunks: ReadChunks
-    delivered: Delivered
+    deliveries: Deliveries
     tables: Mapping[TableName, Table]
     changelog: survivors.Read | None
     reach: Reach = nowhere
@@ -78,7 +78,7 @@ def start(reads: TableReads, catalog: ColumnCatalog, context: ReadContext, entit
         reads.windows,
         context.origin,
         context.chunks,
-        context.delivered,
+        context.deliveries,
         bind=bind,
         connect=context.connect,
         reach=context.reach,
@@ -87,23 +87,23 @@ def start(reads: TableReads, catalog: ColumnCatalog, context: ReadContext, entit
     reads.start(entities, reader.session, snapshots, workers=context.workers, changelog=context.changelog)
 
 
-def _progress(context: ReadContext, entity: Entity, signature: str, stored: Mapping[str, Any] | None) -> KeyProgress:
+def _progress(context: ReadContext, entity: Entity, signature: str, document: Mapping[str, Any] | None) -> KeyProgress:
     table = context.tables.get(entity.table)
     rows = 0 if table is None else table.rows_estimate
     chunk_rows = context.chunk_rows
     return KeyProgress.resume(
-        entity.name, signature, chunks=rows // chunk_rows + 1, chunk_rows=chunk_rows, stored=stored
+        entity.name, signature, chunks=rows // chunk_rows + 1, chunk_rows=chunk_rows, document=document
     )
 
 
 @contextmanager
 def _snapshots(context: ReadContext) -> Iterator[Callable[[], Visibility]]:
     """Opens connections with which the sweeper takes snapshots."""
-    with context.connect() as reading, context.connect() as asking:
+    with context.connect() as reader, context.connect() as control:
 
         def snapshot() -> Visibility:
-            visibility = take_snapshot(reading, asking, context.delivered)
-            reading.execute("ROLLBACK")
+            visibility = take_snapshot(reader, control, context.deliveries)
+            reader.execute("ROLLBACK")
             return visibility
 
         yield snapshot

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from changelog.connectors.capture.rows.text_columns import Columns, Data
+from changelog.connectors.capture.rows.text_columns import Data, TextColumns
 from changelog.connectors.sources.mysql.session.packets import HEADER_BYTES
 from changelog.connectors.sources.mysql.session.results import TextRows
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all
@@ -17,7 +17,7 @@ from changelog.envelope.errors import ChangelogError, Kind
 _NULL = 0xFB
 
 
-def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> Columns:
+def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> TextColumns:
     """Returns where the values of a result are in `rows.data`, and adds padding to the end of `rows.data`.
 
     Column n of the result becomes column `places[n]` of `width` columns; the others are null. Raises ChangelogError
@@ -27,7 +27,7 @@ def parse_rows(rows: TextRows, places: Sequence[int], width: int) -> Columns:
     buffer = np.frombuffer(rows.data, np.uint8)
     bounds = np.array(rows.bounds, np.int64)
     at, ends = bounds[:-1] + HEADER_BYTES, bounds[1:]
-    columns = Columns.empty(width, rows.count)
+    columns = TextColumns.empty(width, rows.count)
     columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
     for place in places:
         start, length, null = _values(buffer, at)
@@ -62,7 +62,7 @@ def _values(buffer: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, npt.ND
     return start, length, null
 
 
-def convert_columns(data: bytearray, columns: Columns, selections: Sequence[tuple[int, Selected]]) -> Data:
+def convert_columns(data: bytearray, columns: TextColumns, selections: Sequence[tuple[int, Selected]]) -> Data:
     """Converts the values of some columns as `Selected.convert` does. `selections` has, for each of these columns, its
     place in `columns` and its `Selected`.
 
@@ -77,14 +77,14 @@ def convert_columns(data: bytearray, columns: Columns, selections: Sequence[tupl
 
 
 def _convert(
-    octets: Bytes, columns: Columns, place: int, convert: Convert, convert_column: PrintColumn | None, pool: Pool
+    octets: Bytes, columns: TextColumns, place: int, convert: Convert, convert_column: PrintColumn | None, pool: Pool
 ) -> None:
     present = np.flatnonzero(~columns.null[place])
     if len(present):
-        sent = RawColumn(
+        raw = RawColumn(
             octets=octets,
             starts=columns.starts[place, present].astype(np.int64),
             lengths=columns.lengths[place, present].astype(np.int64),
         )
-        starts, lengths = print_all(sent, convert_column, lambda text: convert(bytes(text)), pool)
+        starts, lengths = print_all(raw, convert_column, lambda text: convert(bytes(text)), pool)
         columns.starts[place, present], columns.lengths[place, present] = starts, lengths

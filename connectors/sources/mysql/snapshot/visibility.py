@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Delivered:
+class Deliveries:
     """The transactions that the stream has delivered since it was opened: the coordinate and the GTID of each.
 
     The stream adds to it, and other threads take snapshots. It forgets transactions that are seen by all snapshots in
@@ -50,12 +50,12 @@ class Delivered:
         snapshot = GtidSnapshot(executed, self)
         with self._lock:
             self._snapshots.add(snapshot)
-            seen = 0
-            while seen < len(self._gtids) and all(
-                other.executed.contains(self._gtids[seen]) for other in self._snapshots
+            count = 0
+            while count < len(self._gtids) and all(
+                other.executed.contains(self._gtids[count]) for other in self._snapshots
             ):
-                seen += 1
-            del self._coordinates[:seen], self._gtids[:seen]
+                count += 1
+            del self._coordinates[:count], self._gtids[:count]
         return snapshot
 
     def gtid(self, coordinate: int) -> str | None:
@@ -87,11 +87,11 @@ class PlaceSnapshot:
 
 
 class GtidSnapshot:
-    """A snapshot of MySQL: it sees at least the transactions of `executed`; `Delivered.snapshot` makes it."""
+    """A snapshot of MySQL: it sees at least the transactions of `executed`; `Deliveries.snapshot` makes it."""
 
-    def __init__(self, executed: Gtids, delivered: Delivered) -> None:
+    def __init__(self, executed: Gtids, deliveries: Deliveries) -> None:
         self.executed = executed
-        self._delivered = delivered
+        self._delivered = deliveries
 
     def misses(self, ids: Ints) -> Mask:
         """See `Visibility`. It is safe to treat a transaction as missing although the snapshot sees it."""
@@ -101,5 +101,7 @@ class GtidSnapshot:
         return mask
 
     def unseen_before(self, horizon: int) -> tuple[int, ...]:
-        """See `Visibility`. `horizon - 1` stands for all of these transactions, because only their GTIDs are known."""
+        """See `Visibility`. `horizon - 1` stands for all transactions that were delivered before the stream was opened,
+        because only their GTIDs are known, and not their coordinates.
+        """
         return () if self._delivered.received.is_subset(self.executed) else (horizon - 1,)

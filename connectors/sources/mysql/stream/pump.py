@@ -10,7 +10,7 @@ from time import monotonic
 import numpy as np
 
 from changelog.connectors.sources.mysql.decode.cutting import is_portion, portion
-from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock, Piece
+from changelog.connectors.sources.mysql.decode.events.event_block import EventBlock, EventPiece
 from changelog.connectors.sources.mysql.session.connection import Connection, server_error
 from changelog.connectors.sources.mysql.session.packets import Packets
 from changelog.envelope.errors import ChangelogError, Kind
@@ -32,7 +32,7 @@ class Stream:
     def __init__(self, connection: Connection, *, name: str, bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self._connection, self._bytes_max = connection, bytes_max
         self._changed = threading.Condition()  # guards the queue: the attributes from here to _ended
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[EventPiece] = deque()
         self._count = self._nbytes = 0
         self._first_at = 0.0
         self._failure: BaseException | None = None
@@ -62,7 +62,7 @@ class Stream:
 
     def _portion(self) -> EventBlock:
         """Removes the events of a portion from the queue. The caller holds the lock."""
-        pieces, count, nbytes = list[Piece](), 0, 0
+        pieces, count, nbytes = list[EventPiece](), 0, 0
         while self._pieces and not is_portion(count, nbytes):
             pieces.append(self._pieces.popleft())
             count, nbytes = count + len(pieces[-1].ends), nbytes + pieces[-1].nbytes
@@ -102,7 +102,7 @@ class Stream:
         failure = None
         if packets.last()[0] != _OK:  # the server sends nothing after it
             failure, packets = _ending(bytes(packets.last())), packets.before_last()
-        piece = Piece(packets.data, np.array(packets.ends, np.int64))
+        piece = EventPiece(packets.data, np.array(packets.ends, np.int64))
         with self._changed:
             if not self._pieces:
                 self._first_at = monotonic()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from changelog.connectors.sources.mysql.session.flavour import Flavour
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, OLD_FORMAT
 from changelog.envelope.errors import ChangelogError, Kind
@@ -53,7 +53,7 @@ _LABELS_IN_ONE_BYTE = 255
 _SET_SIZES = (1, 2, 3, 4, 8)
 
 
-def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> Column:
+def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> LogColumn:
     """Returns the column as the log describes it, but without its `labels`.
 
     `collations` maps the names of collations to their ids. Raises ChangelogError (PRECONDITION) if the type is not
@@ -66,7 +66,7 @@ def column_of(row: CatalogColumn, collations: Mapping[str, int]) -> Column:
             hint="leave the column out of the entity",
         )
     code, meta = _SHAPES[row.data_type]
-    return Column(
+    return LogColumn(
         name=row.name,
         type=_stored(code, row.column_type),
         meta=meta(row),
@@ -125,8 +125,8 @@ def _enum_size(row: CatalogColumn) -> int:
 
 
 def _set_size(row: CatalogColumn) -> int:
-    needed = (len(_LABEL.findall(row.column_type)) + 7) // 8
-    return next(size for size in _SET_SIZES if size >= needed)
+    bits = len(_LABEL.findall(row.column_type))
+    return next(size for size in _SET_SIZES if 8 * size >= bits)
 
 
 _OLD_CODES = {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class LogColumn:
     """One column of a table map, with everything that decides how its values are read and published.
 
     - `type`: the code of the log (`type_codes.TypeCode`). Where the log has `STRING` and names the true type in its

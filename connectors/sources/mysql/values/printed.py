@@ -7,7 +7,7 @@ query, with the exceptions that `selected` lists.
 from collections.abc import Callable, Mapping
 
 from changelog.connectors.sources.mysql.values import numbers, spatial, strings, temporal
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.documents.json_text import json_text
 from changelog.connectors.sources.mysql.values.numbers import Printer
 from changelog.connectors.sources.mysql.values.text.charsets import to_utf8
@@ -15,7 +15,7 @@ from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, STRINGS, declared_type, unsupported
 
 
-def printer_for(column: Column, charsets: Mapping[int, str]) -> Printer:
+def printer_for(column: LogColumn, charsets: Mapping[int, str]) -> Printer:
     """Returns the printer of a column's values.
 
     `charsets` maps the ids of collations to the names of their character sets. Raises ChangelogError (PRECONDITION) if
@@ -41,7 +41,7 @@ def printer_for(column: Column, charsets: Mapping[int, str]) -> Printer:
     raise unsupported(column)
 
 
-def _string(column: Column, charsets: Mapping[int, str]) -> Printer:
+def _string(column: LogColumn, charsets: Mapping[int, str]) -> Printer:
     if declared_type(column) in DECLARED_PRINTERS:
         return DECLARED_PRINTERS[declared_type(column)]
     fixed = column.type == TypeCode.STRING

@@ -14,7 +14,7 @@ from changelog.connectors.sources.mysql.session.names import quoted
 from changelog.connectors.sources.mysql.values import numbers, spatial
 from changelog.connectors.sources.mysql.values.batches import batch_selected
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.text.charsets import clean
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.connectors.sources.mysql.values.types import BINARY, DECLARED, STRINGS, declared_type, unsupported
@@ -57,7 +57,7 @@ Conversion = tuple[Convert | None, PrintColumn | None]
 """The members `convert` and `convert_column` of `Selected`."""
 
 
-def selected(column: Column) -> Selected:
+def selected(column: LogColumn) -> Selected:
     """Returns how a column is selected. `column` must be from the catalogue (`catalog_columns`), because `declared`
     says whether the server pads numbers with zeros.
 
@@ -70,7 +70,7 @@ def selected(column: Column) -> Selected:
     return Selected(sql=sql, convert=convert, convert_column=convert_column)
 
 
-def _conversion(column: Column) -> Conversion:
+def _conversion(column: LogColumn) -> Conversion:
     if column.type in STRINGS:
         return _string(column)
     if column.type == TypeCode.YEAR:
@@ -84,7 +84,7 @@ def _conversion(column: Column) -> Conversion:
     raise unsupported(column)
 
 
-def _string(column: Column) -> Conversion:
+def _string(column: LogColumn) -> Conversion:
     declared = declared_type(column)
     if declared in DECLARED:
         return _DECLARED.get(declared, _AS_SENT)

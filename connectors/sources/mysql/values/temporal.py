@@ -129,7 +129,7 @@ def _clock(type_name: str, hours: int, minutes: int, seconds: int, hours_max: in
 
 def _fraction(type_name: str, number: int, digits: int) -> bytes:
     """Returns the point and the digits of a fraction; each byte of `number` stands for two digits."""
-    stored = (digits + 1) // 2 * 2
-    if number >= 10**stored:
+    stored_digits = (digits + 1) // 2 * 2
+    if number >= 10**stored_digits:
         raise malformed(type_name, "has a fraction that is too large")
-    return b".%0*d" % (digits, number // 10 ** (stored - digits)) if digits else b""
+    return b".%0*d" % (digits, number // 10 ** (stored_digits - digits)) if digits else b""

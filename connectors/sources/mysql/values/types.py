@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Mapping
 
 from changelog.connectors.capture.rows.codec import Codec, Shape, plain, raw, string, timestamp, timestamptz
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.spatial import GEOMETRY_TYPE, VECTOR_TYPE
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope import canonical
@@ -24,7 +24,7 @@ OLD_FORMAT = "/* mariadb-5.3 */"
 _BIGINT_UNSIGNED_DIGITS = 20
 
 
-def codec_for(column: Column) -> Codec:
+def codec_for(column: LogColumn) -> Codec:
     """Returns the codec of a column.
 
     Raises ChangelogError (PRECONDITION) for the types that no published column can have.
@@ -48,7 +48,7 @@ def codec_for(column: Column) -> Codec:
     raise unsupported(column)
 
 
-def declared_type(column: Column) -> str:
+def declared_type(column: LogColumn) -> str:
     """Returns the name of the declared type without its length, such as `uuid` or `vector`."""
     return column.declared.partition("(")[0]
 
@@ -62,7 +62,7 @@ def lacks_size(declared: str) -> bool:
     return declared.endswith(OLD_FORMAT) and "(" in declared
 
 
-def unsupported(column: Column) -> ChangelogError:
+def unsupported(column: LogColumn) -> ChangelogError:
     """Returns the error (PRECONDITION) of a column whose type cannot be published."""
     return ChangelogError(
         Kind.PRECONDITION,

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from changelog.connectors.sources.postgres.admin.slot import refuse_foreign, slot_state
-from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, ServerSession
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -20,7 +20,7 @@ _NUMBERS = 1 << 31
 @dataclass(frozen=True, slots=True)
 class _Claimant:
     number: int
-    session: Session
+    session: ServerSession
 
 
 def claim_slot(
@@ -91,7 +91,7 @@ def _announce(replication: ReplicationConnection, name: str, pid: int) -> list[_
 
 
 def _claimants(replication: ReplicationConnection, name: str) -> list[_Claimant]:
-    return [_Claimant(number, Session(*session)) for number, *session in _query(replication, _CLAIMANTS, name)]
+    return [_Claimant(number, ServerSession(*session)) for number, *session in _query(replication, _CLAIMANTS, name)]
 
 
 def _withdraw(replication: ReplicationConnection, name: str) -> None:

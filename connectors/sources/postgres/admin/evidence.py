@@ -78,9 +78,9 @@ class TableEvidence:
         return [self.oid, self.name, self.owner, *publication, keys, list(self.types), leaves]
 
     @classmethod
-    def parse(cls, stored: Sequence[Any]) -> Self:
+    def parse(cls, members: Sequence[Any]) -> Self:
         """Parses the result of `to_json` or a row of the catalogue query."""
-        oid, name, owner, options, publisher, published, keys, types, leaves = stored
+        oid, name, owner, options, publisher, published, keys, types, leaves = members
         if not isinstance(leaves, str):
             leaves = {leaf: LeafEvidence(filenode=filenode, links=links) for leaf, filenode, links in leaves}
         return cls(
@@ -114,13 +114,13 @@ class Evidence:
         return {"lsn": lsn_text(self.lsn), "horizon": self.horizon, "tables": tables}
 
     @classmethod
-    def parse(cls, stored: Mapping[str, Any]) -> Self | None:
+    def parse(cls, document: Mapping[str, Any]) -> Self | None:
         """Parses the result of `to_json`; None if nothing is stored. Raises ChangelogError (MALFORMED)."""
-        if not stored:
+        if not document:
             return None
         try:
-            tables = {entity: TableEvidence.parse(table) for entity, table in stored["tables"].items()}
-            return cls(lsn=parse_lsn(stored["lsn"]), horizon=int(stored["horizon"]), tables=tables)
+            tables = {entity: TableEvidence.parse(table) for entity, table in document["tables"].items()}
+            return cls(lsn=parse_lsn(document["lsn"]), horizon=int(document["horizon"]), tables=tables)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ChangelogError(Kind.MALFORMED, "cannot parse the publication in the checkpoint") from error
 

@@ -8,7 +8,7 @@ import psycopg
 
 from changelog.connectors.sources.postgres.admin.catalog import Table
 from changelog.connectors.sources.postgres.session.connection import translated
-from changelog.connectors.sources.postgres.session.quoting import identifier
+from changelog.connectors.sources.postgres.session.quoting import printable
 from changelog.connectors.terminal import safe
 
 SETUP, RUN = "changelog_setup", "changelog_run"
@@ -55,9 +55,9 @@ def _setup(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
     yield "-- The role for `changelog check --fix`, needed only when something is set up or changed. It creates"
     yield "-- the publication, which requires ownership of each table, and sets replica identities."
     yield f"CREATE ROLE {SETUP} LOGIN REPLICATION;"
-    yield f"GRANT CONNECT, CREATE ON DATABASE {_quote(database)} TO {SETUP};"
+    yield f"GRANT CONNECT, CREATE ON DATABASE {printable(database)} TO {SETUP};"
     for owner in sorted({table.owner for table in owned if not table.by_superuser}):
-        yield f"GRANT {_quote(owner)} TO {SETUP};"
+        yield f"GRANT {printable(owner)} TO {SETUP};"
     for owner in sorted({table.owner for table in owned if table.by_superuser}):
         yield f"-- The superuser {safe(owner)} owns some tables, and no role should join it: give them another owner,"
         yield f"-- or run `changelog check --fix` once as {safe(owner)}."
@@ -67,7 +67,7 @@ def _setup(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
 def _run(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
     yield "-- The role for `changelog run`. It reads the log and the tables, and writes marks into the log."
     yield f"CREATE ROLE {RUN} LOGIN REPLICATION;"
-    yield f"GRANT CONNECT ON DATABASE {_quote(database)} TO {RUN};"
+    yield f"GRANT CONNECT ON DATABASE {printable(database)} TO {RUN};"
     yield from _read(owned, RUN)
     if any(table.row_security for table in owned):
         yield f"ALTER ROLE {RUN} BYPASSRLS;  -- row security would hide rows from the changelog"
@@ -75,19 +75,6 @@ def _run(owned: Sequence[OwnedTable], database: str) -> Iterator[str]:
 
 def _read(owned: Sequence[OwnedTable], role: str) -> Iterator[str]:
     for schema in sorted({table.schema for table in owned}):
-        yield f"GRANT USAGE ON SCHEMA {_quote(schema)} TO {role};"
+        yield f"GRANT USAGE ON SCHEMA {printable(schema)} TO {role};"
     for table in owned:
-        yield f"GRANT SELECT ON TABLE {_quote(table.schema, table.name)} TO {role};"
-
-
-def _quote(*names: str) -> str:
-    return ".".join(map(_printable, names))
-
-
-def _printable(name: str) -> str:
-    """Returns `name` as a quoted identifier; characters that could control a terminal are escaped (`U&"…"`)."""
-    quoted = identifier(name)
-    if safe(name) == name:
-        return quoted
-    escaped = "".join(f"\\{ord(char):04X}" if safe(char) != char or char == "\\" else char for char in quoted)
-    return f"U&{escaped}"
+        yield f"GRANT SELECT ON TABLE {printable(table.schema, table.name)} TO {role};"

@@ -2,11 +2,12 @@
 
 A server that was restored to an earlier point continues with other transactions on the same timeline. Sooner or later,
 its log grows past the end of the changelog. So neither the end of its log nor its timeline proves anything. But the
-slot was restored together with the server, so the server again sends all transactions that the slot had not confirmed
-then. Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that
-transaction, the stream starts at that transaction. The stream's first transaction must then be the same one, with the
-same commit position, id and time. The source confirms nothing before this transaction has arrived. If the source
-confirmed something earlier, the server would not send the transaction at the next start.
+slot was restored together with the server, so its confirmed position is an earlier one too. The server sends every
+transaction after this position, so the stream shows which transactions the log now has before the end of the changelog.
+Therefore the checkpoint names the last transaction that it covers. If the slot has not confirmed that transaction, the
+stream starts at that transaction. The stream's first transaction must then be the same one, with the same commit
+position, id and time. Until this transaction has arrived, the source does not move the slot's confirmed position past
+it. Otherwise, the server would not send the transaction at the next start, and it could not be checked.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,24 +51,24 @@ class History:
             self._awaited, self.start_lsn = last, min(through_lsn, self.commit)
 
     @classmethod
-    def of(cls, stored: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
-        """Returns the history for the changelog that ends at `stored`.
+    def of(cls, checkpoint: Checkpoint | None, publication: str, confirmed_flush: int) -> Self:
+        """Returns the history for the changelog that ends at `checkpoint`.
 
-        `stored` is None if the changelog is new, or if the changelog comes from another cluster.
+        `checkpoint` is None if the changelog is new, or if the changelog comes from another cluster.
         """
-        if stored is None:
+        if checkpoint is None:
             return cls(None, confirmed_flush, publication, confirmed_flush)
-        return cls(stored.source.get(MEMBER), through_lsn(stored), publication, confirmed_flush)
+        return cls(checkpoint.source.get(MEMBER), through_lsn(checkpoint), publication, confirmed_flush)
 
-    def covered(self, stored: Checkpoint, epoch: Callable[[int], int]) -> Position | None:
+    def covered(self, checkpoint: Checkpoint, epoch: Callable[[int], int]) -> Position | None:
         """Returns the position up to which the changelog already has everything that the stream sends.
 
         It is the position of the last published row or of the last transaction, whichever is later.
         """
-        if self.commit < 0 or stored.partial:
-            return stored.position
+        if self.commit < 0 or checkpoint.partial:
+            return checkpoint.position
         last = Position(epoch(self.commit), self.commit, 0)
-        return last if stored.position is None else max(stored.position, last)
+        return last if checkpoint.position is None else max(checkpoint.position, last)
 
     @property
     def confirmable(self) -> int:
@@ -98,6 +99,6 @@ class History:
         return ChangelogError(
             Kind.DIVERGED,
             f"the server's log lacks the last transaction of the changelog ({awaited['xid']}, committed at "
-            f"{awaited['commit']}): the database was restored to an earlier point, or this is another copy",
+            f"{awaited['commit']}): the database was restored to an earlier point, or this is another copy of it",
             hint=f"connect to the server that has this transaction; if no server does, {OVER_GAP}",
         )

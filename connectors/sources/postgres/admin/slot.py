@@ -10,7 +10,7 @@ import psycopg
 from changelog.connectors.patience import ANSWER_S
 from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.session.quoting import identifier
-from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, ServerSession
 from changelog.connectors.sources.postgres.session.waits import SlotCreationWait
 from changelog.connectors.sources.postgres.stream.replication import ReplicationConnection
 from changelog.connectors.sources.postgres.values.lsn import parse_lsn
@@ -40,7 +40,7 @@ class SlotState:
     plugin: str | None
     database: str | None
     confirmed_flush: int
-    reader: Session | None
+    reader: ServerSession | None
     wal_status: str | None
     retained_bytes: int | None
     failover: bool
@@ -111,7 +111,7 @@ def slot_state(conn: psycopg.Connection[Any], name: str) -> SlotState | None:
         plugin=plugin,
         database=database,
         confirmed_flush=parse_lsn(confirmed_flush or "0/0"),
-        reader=None if pid is None else Session(pid, *session),
+        reader=None if pid is None else ServerSession(pid, *session),
         wal_status=wal_status,
         retained_bytes=retained_bytes,
         failover=failover,
@@ -124,21 +124,22 @@ def ensure_slot(
     conn: psycopg.Connection[Any],
     replication: ReplicationConnection,
     name: str,
-    stored: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     *,
     failover: bool,
     answer_s: float = ANSWER_S,
     alive: Callable[[], None] = lambda: None,
 ) -> SlotState:
-    """Returns the state of the slot `name`. Creates the slot if it is missing and there is no changelog (`stored`) yet.
+    """Returns the state of the slot `name`. Creates the slot if it is missing and there is no changelog (`checkpoint`)
+    yet.
 
     Creating a slot waits until all running transactions have ended. `alive` is called now and then during that wait. If
     the server does not answer and waits for no transaction either, it counts as hung after `answer_s` seconds.
 
-    Raises ChangelogError: GAP if the changelog `stored` exists but its slot is missing or lost its log, IN_USE if
+    Raises ChangelogError: GAP if the changelog `checkpoint` exists but its slot is missing or lost its log, IN_USE if
     another session reads the slot, PRECONDITION if the slot is not one of ours or the server cannot create one.
     """
-    if stored is not None:
+    if checkpoint is not None:
         refuse_lost(conn, name)
     state = slot_state(conn, name)
     if state is None:

@@ -88,8 +88,8 @@ class Assembler:
             return Assembled()
         self._tail += frames
         del frames  # so that a large frame is not held twice while it is decoded
-        opened = self._assembly.open is not None
-        block = Frames(self._tail, rows_max=self._rows_max, bytes_max=self._bytes_max, opened=opened)
+        is_open = self._assembly.open is not None
+        block = Frames(self._tail, rows_max=self._rows_max, bytes_max=self._bytes_max, is_open=is_open)
         del self._tail[: block.cut]
         return _Feed(self, block).run()
 
@@ -124,15 +124,15 @@ class _Feed:
 
     def run(self) -> Assembled:
         """Handles the frames in order: decodes each control message, and only counts the rows between them."""
-        done, take, frames = 0, self._run.take, self._frames
+        next_frame, take, frames = 0, self._run.take, self._frames
         try:
             if self._tracked and self._inside:
                 self._settle()
             for control in frames.controls.tolist():
-                take(control - done)
-                done = control + 1
+                take(control - next_frame)
+                next_frame = control + 1
                 self._control(control, frames.payload(control))
-            take(frames.cut - done)
+            take(frames.cut - next_frame)
             self._run.flush()
         except ChangelogError as error:
             if error.kind is Kind.MALFORMED:
@@ -207,7 +207,7 @@ class _Feed:
         With `but_a_delete`, a delete at the end of these rows stays pending, because it may belong to the insert that
         follows it: together they move a row from one partition to another.
         """
-        last = self._run.taken - 1
+        last = self._run.rows_taken - 1
         is_delete = but_a_delete and self._run.pending and self._frames.kind(self._frames.rows[last]) == ord("D")
         self._run.flush(but_last=int(is_delete))
 

@@ -16,12 +16,12 @@ import numpy.typing as npt
 from changelog.connectors.capture.assembly.assembled import EncodedRows
 from changelog.connectors.capture.rows import row_records
 from changelog.connectors.capture.rows.binding import Binding
-from changelog.connectors.capture.rows.json_columns import CompiledBinding, Texts
+from changelog.connectors.capture.rows.json_columns import CompiledBinding, JsonRows
 from changelog.connectors.capture.rows.render_rows import merged, render
 from changelog.connectors.capture.rows.row_change import Delete, Insert, Update
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.rows.spans import Meta, Spans
-from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.capture.rows.text_columns import TextColumns
 from changelog.connectors.sources.postgres.decode import pgoutput
 from changelog.connectors.sources.postgres.decode.messages import Decoded, Truncate
 from changelog.envelope.columnar.splice import Bytes
@@ -62,7 +62,7 @@ def encode(origin: Origin, bound: Mapping[int, CompiledBinding], block: Block) -
     ChangelogError (MALFORMED) if the bytes are not valid pgoutput messages.
     """
     scan = _Scan(block)
-    parts: list[Texts] = []
+    parts: list[JsonRows] = []
     plain = np.zeros(len(scan.kinds), bool)
     unstamped: Counter[str] = Counter()
     for relid in np.unique(scan.relids[scan.live]).tolist():
@@ -101,7 +101,7 @@ class _Scan:
         begin, end = int(self.block.starts[place]), int(self.block.ends[place])
         return pgoutput.decode(self.block.data, begin=begin, end=end)
 
-    def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[Columns, Ints, Mask, Mask]:
+    def tuples(self, starts: Ints, ends: Ints, width: int) -> tuple[TextColumns, Ints, Mask, Mask]:
         """Reads one tuple of `width` values per row (protocol page *TupleData*).
 
         `starts` holds the offset of each tuple and `ends` the offset of the end of its message. Returns the columns,
@@ -111,7 +111,7 @@ class _Scan:
         buffer, words = self.buffer, self.words
         bad = (words[np.minimum(starts, ends)] >> 16) != width
         at, limit = np.minimum(starts + 2, ends), ends
-        columns = Columns.empty(width, len(starts))
+        columns = TextColumns.empty(width, len(starts))
         unchanged = np.zeros((width, len(starts)), bool)
         for place in range(width):
             kinds = buffer[at]
@@ -136,7 +136,7 @@ class _Scan:
         return columns, at, unchanged, bad
 
 
-def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[Texts], Ints]:
+def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[JsonRows], Ints]:
     """Encodes the rows of one relation, separately for each kind of message.
 
     `places` are the numbers of its messages in the block. Returns the encoded rows, and the places of the rows that
@@ -163,9 +163,9 @@ def _relation(scan: _Scan, bound: CompiledBinding, places: Ints) -> tuple[list[T
     )
     rest = slow.copy()
     handled = np.zeros(len(places), bool)
-    for op, chosen in shapes:
-        handled |= chosen
-        index = np.flatnonzero(chosen & ~slow)
+    for op, places_of_shape in shapes:
+        handled |= places_of_shape
+        index = np.flatnonzero(places_of_shape & ~slow)
         if len(index):
             old = bool(tags[index[0]] == _OLD)
             part, slow_indexes = _shape(scan, bound, places[index], op, old=old)
@@ -199,14 +199,14 @@ def _crossing(scan: _Scan, places: Ints) -> Mask:
     return slow
 
 
-def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[Texts, Ints]:
+def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bool) -> tuple[JsonRows, Ints]:
     """Encodes rows of one kind of message; `old` says that the messages begin with the complete old row.
 
     Returns the encoded rows, and the indexes into `places` of the rows that `_plain` has to encode.
     """
     binding, template = bound.binding, bound.template
     starts, ends = scan.block.starts[places] + 6, scan.block.ends[places]
-    before: Columns | None = None
+    before: TextColumns | None = None
     bad = np.zeros(len(places), bool)
     if old:
         before, starts, unchanged, bad = scan.tuples(starts, ends, binding.width)
@@ -214,7 +214,7 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
         for logged in binding.leaves:  # see row_records.is_whole
             unlogged = [place for place in range(binding.width) if place not in logged]
             bad |= before.null[unlogged].all(axis=0) & before.null.any(axis=0)
-    after: Columns | None = None
+    after: TextColumns | None = None
     if op is not Op.DELETE:
         if old:
             bad |= scan.buffer[np.minimum(starts, ends)] != _NEW
@@ -227,7 +227,7 @@ def _shape(scan: _Scan, bound: CompiledBinding, places: Ints, op: Op, *, old: bo
             after.fill(before, unchanged)
     bad |= starts != ends
     texts = template.texts(op, scan.block.data, scan.buffer, before, after, ~bad)
-    return texts.at(places), texts.left
+    return texts.at(places), texts.other_places
 
 
 def _plain(

@@ -24,14 +24,14 @@ class Frames:
 
     The payload of frame i is `data[starts[i]:ends[i]]`; `data` ends with `INLINE` bytes of padding. `rows` holds the
     numbers of the frames before the cut that contain a row, and `controls` the numbers of the other frames before the
-    cut. `opened` says that the first frame is inside a transaction.
+    cut. `is_open` says that the first frame is inside a transaction.
 
     The cut is after the last commit, or after the last frame if only messages outside of transactions follow the last
     commit. If `rows_max` rows or `bytes_max` bytes follow the last commit, the cut is near the end, inside a
     transaction. Raises ChangelogError (MALFORMED) if a frame has no payload.
     """
 
-    def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int, opened: bool) -> None:
+    def __init__(self, frames: Sequence[bytes], *, rows_max: int, bytes_max: int, is_open: bool) -> None:
         lengths = np.fromiter(map(len, frames), np.int64, len(frames))
         if (lengths <= HEADER).any():
             raise ChangelogError(Kind.MALFORMED, f"the stream sent a frame of {lengths.min()} bytes")
@@ -40,7 +40,7 @@ class Frames:
         self.starts: Ints = np.concatenate([[0], self.ends[:-1]]) + HEADER
         self._kinds = np.frombuffer(self.data, np.uint8)[self.starts]
         is_row = _IS_ROW[self._kinds]
-        self.cut = self._cut_at(is_row, rows_max, bytes_max, opened)
+        self.cut = self._cut_at(is_row, rows_max, bytes_max, is_open)
         self.rows = np.flatnonzero(is_row[: self.cut])
         self.controls = np.flatnonzero(~is_row[: self.cut])
 
@@ -66,10 +66,10 @@ class Frames:
         at = int(np.searchsorted(self.rows, frame))
         return self.lsn(int(self.rows[at])) if at < len(self.rows) else 0
 
-    def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int, opened: bool) -> int:
+    def _cut_at(self, is_row: npt.NDArray[np.bool_], rows_max: int, bytes_max: int, is_open: bool) -> int:
         commits = np.flatnonzero(self._kinds == ord("C"))
         cut = int(commits[-1]) + 1 if len(commits) else 0
-        if (len(commits) or not opened) and (self._kinds[cut:] == ord("M")).all():
+        if (len(commits) or not is_open) and (self._kinds[cut:] == ord("M")).all():
             return len(self._kinds)
         nbytes = self.ends[-1] - (self.ends[cut - 1] if cut else 0)
         if np.count_nonzero(is_row[cut:]) < rows_max and nbytes < bytes_max:

@@ -131,7 +131,7 @@ class StreamAbort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class TwoPhaseMessage:
     """The fields that all messages of a two-phase commit share."""
 
     lsn: int
@@ -142,26 +142,26 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginPrepare(Prepared):
+class BeginPrepare(TwoPhaseMessage):
     """A prepared transaction begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare(Prepared):
+class Prepare(TwoPhaseMessage):
     """The transaction is prepared."""
 
     flags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitPrepared(Prepared):
+class CommitPrepared(TwoPhaseMessage):
     """The prepared transaction commits."""
 
     flags: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackPrepared(Prepared):
+class RollbackPrepared(TwoPhaseMessage):
     """The transaction that was prepared at `prepared_at` is rolled back."""
 
     flags: int
@@ -169,7 +169,7 @@ class RollbackPrepared(Prepared):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPrepare(Prepared):
+class StreamPrepare(TwoPhaseMessage):
     """A streamed transaction is prepared."""
 
     flags: int

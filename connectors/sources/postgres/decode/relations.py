@@ -26,7 +26,7 @@ class Flush(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableDescription:
+class RelationDescription:
     """The columns of an entity's next rows, as the stream describes them.
 
     `retyped` names the columns that had another type in earlier rows. If `has_key` is false, the table no longer has
@@ -70,7 +70,7 @@ class Relations:
 
     def describe(
         self, relation: Relation, flush: Flush, changed: Callable[[Relation], None]
-    ) -> TableDescription | None:
+    ) -> RelationDescription | None:
         """Makes `relation` the description of the rows that follow; returns None if no entity has this table.
 
         If the columns of an entity's table differ from the previous description, calls `changed` with the previous
@@ -111,7 +111,7 @@ class Relations:
             return False
         return frames.hold([relid for relid in self.bound if self._tracks(self._relations[relid])])
 
-    def settle(self, flush: Flush) -> Sequence[TableDescription]:
+    def settle(self, flush: Flush) -> Sequence[RelationDescription]:
         """Binds the relations again, with the composite types as the open transaction saw them.
 
         Returns the descriptions of the tables whose columns have other types than before.
@@ -138,10 +138,10 @@ class Relations:
         name = bound.binding.entity.name
         self._shapes[name] = batch.encode_shape(name, bound.binding.shape)
 
-    def _described(self, entity: Entity, relation: Relation) -> TableDescription:
+    def _described(self, entity: Entity, relation: Relation) -> RelationDescription:
         binding = self.bound[relation.relid].binding
         look = Look(columns=binding.shape, relation=relation.relid)
-        return TableDescription(entity=entity, look=look, has_key=binding.lost is None)
+        return RelationDescription(entity=entity, look=look, has_key=binding.lost is None)
 
     def _leaf(self, root: int, leaf: Relation, flush: Flush) -> None:
         """Applies a partition's description, which says which columns of an old row the partition logs.
@@ -195,7 +195,7 @@ def altered(before: Relation, after: Relation, position: Position) -> ColumnChan
     )
 
 
-def retyped(described: TableDescription, position: Position) -> ColumnChanges:
+def retyped(described: RelationDescription, position: Position) -> ColumnChanges:
     """Returns the changes of columns whose composite types were altered while the table itself was not."""
     table = ".".join(described.entity.table)
     return ColumnChanges(table=table, position=position, added=(), dropped=(), retyped=described.retyped)

@@ -16,12 +16,14 @@ _SAME_VALUES = {("smallint", "integer"), ("smallint", "bigint"), ("integer", "bi
 """Type changes that rewrite the table but keep every value."""
 
 
-def alterations(before: TableState, steps: Sequence[RehearsedStep], known: Callable[[int], bool]) -> list[Alteration]:
+def alterations(
+    before: TableState, steps: Sequence[RehearsedStep], is_published: Callable[[int], bool]
+) -> list[Alteration]:
     """Returns the alterations of a table from `before` to the last step.
 
-    `known` says whether a table or partition with this OID already existed before the script.
+    `is_published` says whether a table or partition with this OID already existed before the script.
     """
-    return list(_History(before, steps).alterations(known))
+    return list(_History(before, steps).alterations(is_published))
 
 
 class _History:
@@ -32,7 +34,7 @@ class _History:
         self._steps = steps
         self._states = [before, *(step.states.get(before.oid) for step in steps)]
 
-    def alterations(self, known: Callable[[int], bool]) -> Iterator[Alteration]:
+    def alterations(self, is_published: Callable[[int], bool]) -> Iterator[Alteration]:
         """Yields the alterations of the table itself, then of its columns in order, then all others."""
         before, after = self._before, self._states[-1]
         if after is None:
@@ -52,7 +54,7 @@ class _History:
         ):
             if aspect(before) != aspect(after):
                 yield Alteration(kind=kind, line=self._line(aspect), before=aspect(before), after=aspect(after))
-        yield from self._partitions(before, after, known)
+        yield from self._partitions(before, after, is_published)
 
     def _column(self, number: int, before: ColumnState | None, after: ColumnState | None) -> Iterator[Alteration]:
         if after is None:
@@ -120,7 +122,9 @@ class _History:
             last = (computes or rewritten)[-1]
             yield Alteration(kind=AlterationKind.REWRITTEN, line=last.statement.line, restates=bool(computes))
 
-    def _partitions(self, before: TableState, after: TableState, known: Callable[[int], bool]) -> Iterator[Alteration]:
+    def _partitions(
+        self, before: TableState, after: TableState, is_published: Callable[[int], bool]
+    ) -> Iterator[Alteration]:
         """Yields the added and removed partitions.
 
         The log has no changes for the rows that a partition brings or takes away. So `restates` is set if the partition
@@ -128,7 +132,7 @@ class _History:
         """
         for oid in sorted(before.partitions.keys() ^ after.partitions.keys(), key=int):
             is_added = oid in after.partitions
-            may_have_rows = known(int(oid)) and oid in after.files if is_added else oid in before.files
+            may_have_rows = is_published(int(oid)) and oid in after.files if is_added else oid in before.files
             yield Alteration(
                 kind=AlterationKind.PARTITION_CAME if is_added else AlterationKind.PARTITION_WENT,
                 line=self._line(partial(_has_partition, oid)),

@@ -48,31 +48,31 @@ def recreate(connection: Connection, objects: Sequence[Definition]) -> list[Lost
     Returns the objects that could not be created, and those for which only a substitute was created.
     """
     connection.execute("SET check_function_bodies = off; SET search_path = pg_catalog; SET client_min_messages = error")
-    lost: list[LostDefinition] = []
+    lost_definitions: list[LostDefinition] = []
     pending = list(objects)
     while pending:
-        refused = [
+        refusals = [
             (definition, why)
             for definition in pending
             if (why := _refused(connection, definition.statement)) is not None
         ]
-        if len(refused) == len(pending):
-            refused, replaced = _replace(connection, refused)
-            lost += replaced
+        if len(refusals) == len(pending):
+            refusals, replaced = _replace(connection, refusals)
+            lost_definitions += replaced
             if not replaced:
-                return lost + [
-                    LostDefinition(what=definition.what, why=why, stands_in=False) for definition, why in refused
+                return lost_definitions + [
+                    LostDefinition(what=definition.what, why=why, stands_in=False) for definition, why in refusals
                 ]
-        pending = [definition for definition, _ in refused]
-    return lost
+        pending = [definition for definition, _ in refusals]
+    return lost_definitions
 
 
 def _replace(
-    connection: Connection, refused: Sequence[tuple[Definition, str]]
+    connection: Connection, refusals: Sequence[tuple[Definition, str]]
 ) -> tuple[list[tuple[Definition, str]], list[LostDefinition]]:
     """Creates substitutes; returns the definitions that have no substitute, and those that were replaced by one."""
     rest, replaced = [], []
-    for definition, why in refused:
+    for definition, why in refusals:
         if definition.instead is not None and _refused(connection, definition.instead) is None:
             replaced.append(LostDefinition(what=definition.what, why=why, stands_in=True))
         else:

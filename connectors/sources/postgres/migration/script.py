@@ -100,7 +100,7 @@ def statements(text: str) -> Iterator[Statement | RefusedStatement]:
         statement = reader.take(match)
         if statement is not None:
             yield statement
-            if (refused := refusal(statement, lasting=True)) is not None and refused.why == _PSQL:
+            if (refused_statement := refusal(statement, lasting=True)) is not None and refused_statement.why == _PSQL:
                 return  # the text after a COPY FROM STDIN may be data
     rest = reader.rest()
     if rest is not None:

@@ -69,17 +69,17 @@ def connect(
 
 
 @contextlib.contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turns psycopg's errors into ours; `doing` names the attempted action, as a gerund."""
+def translated(action: str) -> Iterator[None]:
+    """Turns psycopg's errors into ours; `action` names the attempted action, as a gerund."""
     try:
         yield
     except psycopg.Error as error:
-        raise explain(error.sqlstate, error.diag.message_primary or str(error), doing) from error
+        raise explain(error.sqlstate, error.diag.message_primary or str(error), action) from error
 
 
-def explain(state: str | None, message: str, doing: str) -> ChangelogError:
+def explain(state: str | None, message: str, action: str) -> ChangelogError:
     """Returns our error for the server's `message` and SQLSTATE; if `state` is None, the connection itself broke."""
-    return libpq.explain(state, message, doing, _REMEDIES)
+    return libpq.explain(state, message, action, _REMEDIES)
 
 
 def _set_all(settings: Mapping[str, str]) -> str:

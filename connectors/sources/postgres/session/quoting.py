@@ -1,5 +1,7 @@
 """Quotes names and strings in SQL that we write as text: scripts, hints and replication commands."""
 
+from changelog.connectors.terminal import safe
+
 
 def identifier(*names: str) -> str:
     """Returns a name in quotes; several parts, such as schema and table, are joined by dots."""
@@ -9,3 +11,19 @@ def identifier(*names: str) -> str:
 def literal(text: str) -> str:
     """Returns a string in quotes, for a server whose standard_conforming_strings is on, which is the default."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def printable(*names: str) -> str:
+    """Returns a name in quotes, as `identifier` does, for a script that people see in a terminal.
+
+    Characters that could control a terminal are escaped (`U&"…"`).
+    """
+    return ".".join(map(_printable, names))
+
+
+def _printable(name: str) -> str:
+    quoted = identifier(name)
+    if safe(name) == name:
+        return quoted
+    escaped = "".join(f"\\{ord(char):04X}" if safe(char) != char or char == "\\" else char for char in quoted)
+    return f"U&{escaped}"

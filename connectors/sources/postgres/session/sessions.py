@@ -9,13 +9,13 @@ COLUMNS: Final = """
 a.application_name, a.usename::text, host(a.client_addr),
 to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 """
-"""The SQL for the fields of `Session` after `pid`, from `pg_stat_activity AS a`. The last two are null unless our role
-is a member of the session's role or of `pg_read_all_stats`.
+"""The SQL for the fields of `ServerSession` after `pid`, from `pg_stat_activity AS a`. The last two are null unless our
+role is a member of the session's role or of `pg_read_all_stats`.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ServerSession:
     """A session of the server; fields that our role may not see are None. `since` is its start time in UTC."""
 
     pid: int

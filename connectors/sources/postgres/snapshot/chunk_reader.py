@@ -16,12 +16,12 @@ from psycopg import sql
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.chunk_rows import ChunkRows, KeyedRows
 from changelog.connectors.capture.tables.chunk_threads import ReadChunk
-from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.capture.tables.windows import Chunk, Windows
 from changelog.connectors.failpoints import Reach, nowhere
 from changelog.connectors.sources.postgres.session.connection import Connection, translated
 from changelog.connectors.sources.postgres.session.quoting import identifier
-from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, TooLargeError, copy_rows
+from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, ChunkTooLargeError, copy_rows
 from changelog.connectors.sources.postgres.snapshot.key_rows import read_keys
 from changelog.connectors.sources.postgres.snapshot.page_progress import PAGE_SLOTS, Fingerprint, Range
 from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable, encode_copied
@@ -94,21 +94,21 @@ class ChunkReader:
             signalling.execute("SET synchronous_commit = local")  # a paused standby must not delay windows
             yield lambda nonce, chunk: self._chunk(renewed.connection(), signalling, nonce, chunk)
 
-    def _chunk(self, reading: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
+    def _chunk(self, reader: Connection, signalling: Connection, nonce: str, chunk: Chunk) -> bool:
         """Reads a chunk, or gives it back; returns False if the thread should pause before the next chunk.
 
         Closes the connection after large rows, because libpq never frees the memory that its largest row needed.
         """
         smaller = False
         try:
-            with reading.transaction():
-                reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                start = _begin(reading, chunk)
+            with reader.transaction():
+                reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                start = _begin(reader, chunk)
                 if start is None or not self._windows.reading(nonce, start.snapshot, start.fingerprint):
                     return False
                 self._reach("window:begun")
-                table = self._table(reading, chunk.entity, start.fingerprint.signature)
-                rows = self._rows(reading, table, chunk, start.at)
+                table = self._table(reader, chunk.entity, start.fingerprint.signature)
+                rows = self._rows(reader, table, chunk, start.at)
                 if signature(signalling, chunk.table) != start.fingerprint.signature:
                     return False  # a type was altered, which the lock on the table does not prevent
                 large = rows.nbytes > 2 * CHUNK_BYTES_MAX
@@ -117,26 +117,26 @@ class ChunkReader:
                 _signal(signalling, nonce)  # while the lock is held, so the table is still as it was read
                 self._reach("window:marked")
             if large:
-                reading.close()
-        except TooLargeError:
+                reader.close()
+        except ChunkTooLargeError:
             smaller = True
         finally:
             self._windows.give_back_unread(nonce, smaller=smaller)
         return True
 
-    def _rows(self, reading: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
-        """Reads and returns the chunk's rows. Raises TooLargeError."""
-        if isinstance(chunk.taken, Keys):
-            rows = read_keys(reading, self._origin, table, identifier(*chunk.table), chunk.taken, read_at=at)
-            if len(rows.gone) and not chunk.taken.ghosts:
+    def _rows(self, reader: Connection, table: ReadTable, chunk: Chunk, at: int) -> ChunkRows | KeyedRows:
+        """Reads and returns the chunk's rows. Raises ChunkTooLargeError."""
+        if isinstance(chunk.part, LookupKeys):
+            rows = read_keys(reader, self._origin, table, identifier(*chunk.table), chunk.part, read_at=at)
+            if len(rows.gone) and not chunk.part.ghosts:
                 _log.warning("requested keys are not in the table", entity=chunk.entity, keys=len(rows.gone))
             return rows
-        return encode_copied(self._origin, table.bound, _copy(reading, table, chunk.taken), read_at=at)
+        return encode_copied(self._origin, table.bound, _copy(reader, table, chunk.part), read_at=at)
 
-    def _table(self, reading: Connection, entity: str, table_signature: str) -> ReadTable:
+    def _table(self, reader: Connection, entity: str, table_signature: str) -> ReadTable:
         """Returns how to read the table while it has this signature; asks the catalogue if the signature is new."""
         if entity not in self._tables or self._tables[entity].signature != table_signature:
-            self._tables[entity] = self._bind(reading, entity)
+            self._tables[entity] = self._bind(reader, entity)
         return self._tables[entity]
 
 
@@ -158,7 +158,7 @@ class _Renewed:
             self._connection.close()
 
 
-def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
+def _begin(reader: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     """Locks the leaf (the plain table or partition that stores the rows), then takes the snapshot.
 
     If keys are looked up, locks the whole table instead. The order matters: if the table were rewritten between the
@@ -167,23 +167,23 @@ def _begin(reading: Connection, chunk: Chunk) -> _ChunkSnapshot | None:
     Returns None if another session holds a conflicting lock. Raises ChangelogError (ALTERED) if the leaf no longer
     exists: it was dropped, or renamed while some of its rows were still unread.
     """
-    leaf = identifier(*chunk.table) if isinstance(chunk.taken, Keys) else chunk.taken.leaf
+    leaf = identifier(*chunk.table) if isinstance(chunk.part, LookupKeys) else chunk.part.leaf
     try:
-        with reading.transaction():
-            reading.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
+        with reader.transaction():
+            reader.execute(f"LOCK TABLE {leaf} IN ACCESS SHARE MODE".encode())
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise ChangelogError(
             Kind.ALTERED, f"{leaf} disappeared while it was being read; the service plans how to read its table again"
         ) from error
     except psycopg.errors.LockNotAvailable:
         return None
-    row = reading.execute(
+    row = reader.execute(
         "SELECT pg_current_snapshot()::text, coalesce(pg_relation_filenode(c.oid), 0), "
         "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM pg_class c WHERE c.oid = to_regclass(%s)",
         [leaf],
     ).fetchone()
     assert row is not None
-    fingerprint = Fingerprint(signature(reading, chunk.table), row[1])
+    fingerprint = Fingerprint(signature(reader, chunk.table), row[1])
     return _ChunkSnapshot(snapshot=Snapshot.parse(row[0]), fingerprint=fingerprint, at=row[2])
 
 
@@ -201,8 +201,8 @@ def signatures(connection: Connection, tables: Collection[tuple[str, str]]) -> d
     return {table: str(row[0]) for table, row in zip(tables, rows, strict=True)}
 
 
-def _copy(reading: Connection, table: ReadTable, range_: Range) -> bytearray:
-    """Copies the rows of a range, in COPY's text format. Raises TooLargeError."""
+def _copy(reader: Connection, table: ReadTable, range_: Range) -> bytearray:
+    """Copies the rows of a range, in COPY's text format. Raises ChunkTooLargeError."""
     conditions = [sql.SQL("ctid >= {}").format(_tid(range_.first))]
     if range_.end is not None:
         conditions.append(sql.SQL("ctid < {}").format(_tid(range_.end)))
@@ -211,7 +211,7 @@ def _copy(reading: Connection, table: ReadTable, range_: Range) -> bytearray:
     query = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         sql.SQL(", ").join(map(sql.Identifier, table.columns)), sql.SQL(range_.leaf), sql.SQL(" AND ").join(conditions)
     )
-    return copy_rows(reading, query)
+    return copy_rows(reader, query)
 
 
 def _tid(bound: int) -> sql.Literal:

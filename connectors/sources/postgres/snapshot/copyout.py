@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Ready, Wait
 
-from changelog.connectors.capture.rows.text_columns import Columns
+from changelog.connectors.capture.rows.text_columns import TextColumns
 from changelog.connectors.sources.postgres.session.connection import Connection
 from changelog.envelope.columnar.splice import INLINE, Bytes
 from changelog.envelope.errors import ChangelogError, Kind
@@ -32,50 +32,50 @@ _ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-class TooLargeError(Exception):
+class ChunkTooLargeError(Exception):
     """A chunk exceeds CHUNK_BYTES_MAX and has to be divided."""
 
 
-def copy_rows(reading: Connection, query: sql.Composed) -> bytearray:
-    """Runs a COPY to STDOUT and returns its rows in one buffer. Raises TooLargeError."""
+def copy_rows(reader: Connection, query: sql.Composed) -> bytearray:
+    """Runs a COPY to STDOUT and returns its rows in one buffer. Raises ChunkTooLargeError."""
     rows = bytearray()
-    with copying(reading, query) as copied_rows:
+    with copying(reader, query) as copied_rows:
         for row in copied_rows:
             add(rows, row)
     return rows
 
 
 def add(rows: bytearray, more: memoryview | bytearray) -> None:
-    """Appends rows to a chunk's rows. Raises TooLargeError."""
+    """Appends rows to a chunk's rows. Raises ChunkTooLargeError."""
     if rows and len(rows) + len(more) > CHUNK_BYTES_MAX:
-        raise TooLargeError
+        raise ChunkTooLargeError
     rows += more
 
 
 @contextmanager
-def copying(reading: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
+def copying(reader: Connection, query: sql.Composed) -> Iterator[Iterator[memoryview]]:
     """Runs a COPY to STDOUT and yields its rows. An error inside the block closes the connection.
 
     Only closing the connection ends a COPY at once. A cancelled COPY has to be read to its end, and the server may make
     us wait for that end.
     """
     try:
-        yield copy_out(reading, query.as_bytes(reading))
+        yield copy_out(reader, query.as_bytes(reader))
     except BaseException:
-        if reading.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            reading.close()
+        if reader.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            reader.close()
         raise
 
 
-def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
+def copy_out(reader: Connection, query: bytes) -> Iterator[memoryview]:
     """Runs a COPY to STDOUT and yields its rows one by one.
 
     It reads from libpq directly, because psycopg's `Copy` takes twice the time. A caller that stops early has to close
     the connection.
     """
-    link = reading.pgconn
+    link = reader.pgconn
     link.send_query(query)
-    start = reading.wait(generators.execute(link))[-1]
+    start = reader.wait(generators.execute(link))[-1]
     if start.status != ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(start)
     take = link.get_copy_data
@@ -83,8 +83,8 @@ def copy_out(reading: Connection, query: bytes) -> Iterator[memoryview]:
         if received[0]:
             yield received[1]
         else:
-            reading.wait(_arrival(link))
-    for result in reading.wait(generators.fetch_many(link)):
+            reader.wait(_arrival(link))
+    for result in reader.wait(generators.fetch_many(link)):
         if result.status != ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
 
@@ -112,7 +112,7 @@ def _arrival(link: PGconn) -> Generator[Wait, Ready | int, None]:
     link.consume_input()
 
 
-def parse_copy(data: bytearray, width: int) -> Columns:
+def parse_copy(data: bytearray, width: int) -> TextColumns:
     """Splits rows in COPY's text format (SQL-COPY, *Text Format*) into slices of `data`, which must be under 2 GiB.
 
     Unescapes values in place, and adds `INLINE` bytes of padding to `data`, which `splice` requires. Raises
@@ -137,7 +137,7 @@ def parse_copy(data: bytearray, width: int) -> Columns:
         lengths[number] = _unescape(data, int(starts[number]), int(ends[number]))
     lengths[null] = 0
     shape = (count, width)
-    return Columns(
+    return TextColumns(
         starts=starts.astype(np.int32).reshape(shape).T,
         lengths=lengths.astype(np.int32).reshape(shape).T,
         null=null.reshape(shape).T,

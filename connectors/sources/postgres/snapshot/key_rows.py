@@ -18,7 +18,7 @@ from psycopg import sql
 from changelog.connectors.capture.rows.codec import Shape
 from changelog.connectors.capture.rows.row_records import Origin
 from changelog.connectors.capture.tables.chunk_rows import KeyedRows
-from changelog.connectors.capture.tables.key_lookup import Keys
+from changelog.connectors.capture.tables.key_lookup import LookupKeys
 from changelog.connectors.sources.postgres.session.connection import Connection, explain
 from changelog.connectors.sources.postgres.snapshot.copyout import CHUNK_BYTES_MAX, add, blocks, copy_rows, copying
 from changelog.connectors.sources.postgres.snapshot.read_table import ReadTable, encode_copied
@@ -63,27 +63,27 @@ def key_casts(connection: Connection, types: Sequence[PgType]) -> tuple[str, ...
 
 
 def read_keys(
-    reading: Connection, origin: Origin, table: ReadTable, name: str, part: Keys, *, read_at: int
+    reader: Connection, origin: Origin, table: ReadTable, name: str, part: LookupKeys, *, read_at: int
 ) -> KeyedRows:
     """Reads the rows of the keys under the transaction's snapshot. Raises TooLargeError.
 
     `name` is the table's name, quoted for SQL.
     """
-    rows = encode_copied(origin, table.bound, _copy(reading, table, name, part), read_at=read_at)
+    rows = encode_copied(origin, table.bound, _copy(reader, table, name, part), read_at=read_at)
     return KeyedRows(origin=origin, rows=rows, requested=pa.array(part.keys, pa.utf8()), ghosts=part.ghosts)
 
 
-def _copy(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytearray:
-    keys = None if table.casts is None else _castable(reading, table.casts, _split(part.keys, len(table.casts)))
+def _copy(reader: Connection, table: ReadTable, name: str, part: LookupKeys) -> bytearray:
+    keys = None if table.casts is None else _castable(reader, table.casts, _split(part.keys, len(table.casts)))
     if keys is None:
-        return _scan(reading, table, name, part)
+        return _scan(reader, table, name, part)
     if not keys:
         return bytearray()
     try:
-        with reading.transaction():
-            return copy_rows(reading, _query(table, name, keys))
+        with reader.transaction():
+            return copy_rows(reader, _query(table, name, keys))
     except (psycopg.errors.UndefinedFunction, psycopg.errors.AmbiguousFunction):
-        return _scan(reading, table, name, part)  # the type's operators are not in the search path
+        return _scan(reader, table, name, part)  # the type's operators are not in the search path
 
 
 def _split(keys: Sequence[str], width: int) -> list[Texts]:
@@ -102,7 +102,7 @@ def _texts(key: str, width: int) -> Texts | None:
     return tuple(texts) if len(texts) == width else None
 
 
-def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
+def _castable(reader: Connection, casts: Sequence[str], keys: Sequence[Texts]) -> Sequence[Texts] | None:
     """Returns the keys that the server accepts as values.
 
     The other keys are found by bisection and left out, because text that is not a value of the column's type cannot be
@@ -114,8 +114,8 @@ def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) 
         return keys
     counts = _listed([sql.SQL("count({})").format(value) for value in _values(casts)])
     try:
-        with reading.transaction():
-            reading.execute(sql.SQL("SELECT {} FROM {}").format(counts, _unnested(keys)))
+        with reader.transaction():
+            reader.execute(sql.SQL("SELECT {} FROM {}").format(counts, _unnested(keys)))
         return keys
     except psycopg.DataError:
         if len(keys) == 1:
@@ -125,7 +125,7 @@ def _castable(reading: Connection, casts: Sequence[str], keys: Sequence[Texts]) 
             raise
         return None
     half = len(keys) // 2
-    first, second = (_castable(reading, casts, part) for part in (keys[:half], keys[half:]))
+    first, second = (_castable(reader, casts, part) for part in (keys[:half], keys[half:]))
     return None if first is None or second is None else [*first, *second]
 
 
@@ -165,11 +165,11 @@ def _listed(parts: Iterator[sql.Composable] | Sequence[sql.Composable]) -> sql.C
     return sql.SQL(", ").join(parts)
 
 
-def _scan(reading: Connection, table: ReadTable, name: str, part: Keys) -> bytearray:
+def _scan(reader: Connection, table: ReadTable, name: str, part: LookupKeys) -> bytearray:
     """Scans the whole table for the rows with requested keys; needed if the keys cannot be converted into values."""
     requested = pa.array(part.keys, pa.utf8())
     rows = bytearray()
-    with copying(reading, _select(table, name, sql.SQL("true"))) as rows_of_table:
+    with copying(reader, _select(table, name, sql.SQL("true"))) as rows_of_table:
         for block in blocks(rows_of_table, rows_max=_SCANNED_ROWS, bytes_max=CHUNK_BYTES_MAX):
             encoded = encode_copied(_UNPUBLISHED, table.bound, bytearray().join(block), read_at=0)
             hits = pc.is_in(encoded.keys, requested).to_numpy(zero_copy_only=False)

@@ -49,13 +49,13 @@ class Range:
 class LeafProgress:
     """The progress in one leaf.
 
-    `filenode` identifies its storage, and `pages` is its size when the reads were planned. `left` holds the ranges that
-    are not yet published, as pairs of `first` and `end` (see `Range`).
+    `filenode` identifies its storage, and `pages` is its size when the reads were planned. `ranges_left` holds the
+    ranges that are not yet published, as pairs of `first` and `end` (see `Range`).
     """
 
     filenode: int
     pages: int
-    left: list[tuple[int, int | None]]
+    ranges_left: list[tuple[int, int | None]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class TableProgress:
     def next_range(self) -> Range | None:
         """Hands out the next range to read; None while all unpublished ranges are handed out."""
         for name, leaf in self.leaves.items():
-            for number, (first, end) in enumerate(leaf.left):
+            for number, (first, end) in enumerate(leaf.ranges_left):
                 if self._is_out(name, first):
                     continue
                 cut = self._cut(leaf, first, end)
                 if cut != end:
-                    leaf.left[number : number + 1] = [(first, cut), (cut or 0, end)]
+                    leaf.ranges_left[number : number + 1] = [(first, cut), (cut or 0, end)]
                 range_ = Range(leaf=name, first=first, end=cut)
                 self.queue.append(range_)
                 return range_
@@ -101,49 +101,49 @@ class TableProgress:
             return None if limit >= leaf.pages * PAGE_SLOTS else limit
         return min(end, limit)
 
-    def give_back(self, taken: Range) -> None:
+    def give_back(self, part: Range) -> None:
         """Puts back a range, so that it is handed out again."""
-        if taken in self.queue:
-            self.queue.remove(taken)
+        if part in self.queue:
+            self.queue.remove(part)
 
-    def divide(self, taken: Range) -> None:
+    def divide(self, part: Range) -> None:
         """Divides a range that is too large to read at once into about four parts.
 
         A range without an end is divided up to the end that the leaf had when the reads were planned. Its last part has
         no end either, so it includes rows that were added later.
         """
-        self.give_back(taken)
-        leaf = self.leaves[taken.leaf]
-        end = leaf.pages * PAGE_SLOTS if taken.end is None else taken.end
-        if end - taken.first <= 1:
-            leaf.pages = taken.first // PAGE_SLOTS + _GROWTH_CHUNKS * self.chunk_pages
+        self.give_back(part)
+        leaf = self.leaves[part.leaf]
+        end = leaf.pages * PAGE_SLOTS if part.end is None else part.end
+        if end - part.first <= 1:
+            leaf.pages = part.first // PAGE_SLOTS + _GROWTH_CHUNKS * self.chunk_pages
             return
-        size = max((end - taken.first) // 4, 1)
-        if end - taken.first > PAGE_SLOTS:
+        size = max((end - part.first) // 4, 1)
+        if end - part.first > PAGE_SLOTS:
             size = max(size - size % PAGE_SLOTS, PAGE_SLOTS)
-        number = leaf.left.index((taken.first, taken.end))
-        starts = range(taken.first, end, size)
-        leaf.left[number : number + 1] = zip(starts, [*starts[1:], taken.end], strict=True)
+        number = leaf.ranges_left.index((part.first, part.end))
+        starts = range(part.first, end, size)
+        leaf.ranges_left[number : number + 1] = zip(starts, [*starts[1:], part.end], strict=True)
 
-    def admit(self, taken: Range, fingerprint: Fingerprint) -> bool:
+    def admit(self, part: Range, fingerprint: Fingerprint) -> bool:
         """Returns whether the leaf has the same columns and storage as before; if not, restarts the whole table."""
-        leaf = self.leaves[taken.leaf]
+        leaf = self.leaves[part.leaf]
         if fingerprint == Fingerprint(self.signature, leaf.filenode):
             return True
         leaf.filenode = fingerprint.filenode
         self.restart(fingerprint.signature)
         return False
 
-    def publish(self, taken: Range, _gone: Sequence[str] = ()) -> None:
+    def publish(self, part: Range, _absent_keys: Sequence[str] = ()) -> None:
         """Records that the range is published."""
-        self.give_back(taken)
-        leaf = self.leaves[taken.leaf]
-        leaf.left.remove((taken.first, taken.end))
+        self.give_back(part)
+        leaf = self.leaves[part.leaf]
+        leaf.ranges_left.remove((part.first, part.end))
 
-    def withdraw(self, taken: Range) -> None:
+    def withdraw(self, part: Range) -> None:
         """Reverts `publish`: the range was not published after all."""
-        self.leaves[taken.leaf].left.append((taken.first, taken.end))
-        self.leaves[taken.leaf].left.sort(key=lambda bounds: bounds[0])
+        self.leaves[part.leaf].ranges_left.append((part.first, part.end))
+        self.leaves[part.leaf].ranges_left.sort(key=lambda bounds: bounds[0])
 
     def restart(self, signature: str) -> None:
         """Discards all progress: the table is read again from its start."""
@@ -152,12 +152,12 @@ class TableProgress:
         self.stale = ()
         self.queue.clear()
         for leaf in self.leaves.values():
-            leaf.left = [(0, None)]
+            leaf.ranges_left = [(0, None)]
 
     @property
     def complete(self) -> bool:
         """Whether every page is published."""
-        return not any(leaf.left for leaf in self.leaves.values())
+        return not any(leaf.ranges_left for leaf in self.leaves.values())
 
     def to_json(self) -> dict[str, Any]:
         """Returns the form that the checkpoint stores."""
@@ -168,7 +168,9 @@ class TableProgress:
             name: {
                 "filenode": leaf.filenode,
                 "pages": leaf.pages,
-                "left": [[None if bound is None else _stored(bound) for bound in pair] for pair in _joined(leaf.left)],
+                "left": [
+                    [None if bound is None else _to_json(bound) for bound in pair] for pair in _joined(leaf.ranges_left)
+                ],
             }
             for name, leaf in self.leaves.items()
         }
@@ -177,31 +179,33 @@ class TableProgress:
 
     @classmethod
     def resume(
-        cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], stored: Mapping[str, Any] | None
+        cls, entity: str, signature: str, leaves: Mapping[str, LeafProgress], document: Mapping[str, Any] | None
     ) -> "TableProgress":
         """Resumes from a checkpoint's stored progress, for the leaves that have not changed since then."""
         progress = cls(entity=entity, signature=signature, leaves=dict(leaves))
-        if stored is None:
+        if document is None:
             return progress
-        progress.again = tuple(stored.get("again", ()))
-        if stored.get("signature") != signature:
+        progress.again = tuple(document.get("again", ()))
+        if document.get("signature") != signature:
             return progress
-        progress.stale = tuple(stored.get("stale", ()))
+        progress.stale = tuple(document.get("stale", ()))
         for name, leaf in progress.leaves.items():
-            entry = stored["leaves"].get(name)
+            entry = document["leaves"].get(name)
             if entry is not None and entry["filenode"] == leaf.filenode:
-                leaf.left = [(_bound(first), None if end is None else _bound(end)) for first, end in entry["left"]]
+                leaf.ranges_left = [
+                    (_bound(first), None if end is None else _bound(end)) for first, end in entry["left"]
+                ]
         return progress
 
 
-def _stored(bound: int) -> int | list[int]:
+def _to_json(bound: int) -> int | list[int]:
     """Returns a bound as the checkpoint stores it: a page number, or a list of a page number and a row pointer."""
     page, slot = divmod(bound, PAGE_SLOTS)
     return [page, slot] if slot else page
 
 
-def _bound(stored: int | list[int]) -> int:
-    page, slot = stored if isinstance(stored, list) else (stored, 0)
+def _bound(value: int | list[int]) -> int:
+    page, slot = value if isinstance(value, list) else (value, 0)
     return page * PAGE_SLOTS + slot
 
 

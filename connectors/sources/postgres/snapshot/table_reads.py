@@ -85,13 +85,15 @@ def start(reads: TableReads, context: ReadContext, entities: Sequence[Entity]) -
 
 
 def _progress(
-    context: ReadContext, entity: Entity, table_signature: str, stored: Mapping[str, Any] | None
+    context: ReadContext, entity: Entity, table_signature: str, document: Mapping[str, Any] | None
 ) -> TableProgress:
     leaves = {
-        identifier(leaf.schema, leaf.name): LeafProgress(filenode=leaf.filenode, pages=leaf.pages, left=[(0, None)])
+        identifier(leaf.schema, leaf.name): LeafProgress(
+            filenode=leaf.filenode, pages=leaf.pages, ranges_left=[(0, None)]
+        )
         for leaf in context.tables[entity.table].leaves
     }
-    progress = TableProgress.resume(entity.name, table_signature, leaves, stored)
+    progress = TableProgress.resume(entity.name, table_signature, leaves, document)
     progress.chunk_pages = context.chunk_pages
     return progress
 

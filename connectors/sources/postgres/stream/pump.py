@@ -176,13 +176,13 @@ class Stream:
                 self._report_if_due()
                 if self._nbytes >= self._max_bytes:
                     self._received_at = time.monotonic()
-                    self._wait(reading=False)
+                    self._wait(may_read=False)
                 elif payloads := self._connection.receive(_RECEIVE_BYTES):
                     self._accept(payloads)
                     self._pause()
                 else:
                     self._check_silence()
-                    self._wait(reading=True)
+                    self._wait(may_read=True)
         except BaseException as error:  # noqa: BLE001 - `take` raises it; otherwise the stream would end silently
             self._failure = error
         finally:
@@ -242,11 +242,11 @@ class Stream:
                 f"PostgreSQL has been silent for {self._silence_s_max:.0f} s",
             )
 
-    def _wait(self, *, reading: bool) -> None:
+    def _wait(self, *, may_read: bool) -> None:
         """Waits for something to read, room to send, a call to `_wake` or the time of the next status."""
         ready = select.poll()
         ready.register(self._waker_out, select.POLLIN)
-        events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._connection.unsent else 0)
+        events = (select.POLLIN if may_read else 0) | (select.POLLOUT if self._connection.unsent else 0)
         if events:  # a broken connection that is registered without events would wake this thread again and again
             ready.register(self._connection.fileno(), events)
         ready_files = ready.poll(max(0.0, self._status_at - time.monotonic()) * 1000)

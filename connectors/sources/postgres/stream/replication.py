@@ -17,7 +17,7 @@ from psycopg import generators, pq
 from changelog.connectors.patience import Patience, PatientConnection
 from changelog.connectors.sources.postgres.session.connection import connect, explain, translated
 from changelog.connectors.sources.postgres.session.quoting import identifier, literal
-from changelog.connectors.sources.postgres.session.sessions import COLUMNS, Session
+from changelog.connectors.sources.postgres.session.sessions import COLUMNS, ServerSession
 from changelog.connectors.sources.postgres.stream.trimming import trimmed
 from changelog.connectors.sources.postgres.values.lsn import lsn_text, parse_lsn
 from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
@@ -143,7 +143,7 @@ class ReplicationConnection:
         """
         payloads: list[bytes] = []
         get, room = self._pgconn.get_copy_data, max_bytes
-        read = False
+        has_consumed = False
         try:
             while room > 0 and not self._over:
                 nbytes, data = get(1)
@@ -151,14 +151,14 @@ class ReplicationConnection:
                     payloads.append(trimmed(memoryview(data)))
                     del data  # libpq's own copy
                     room -= nbytes
-                    read = False
+                    has_consumed = False
                 elif nbytes < 0:
                     self._over = True
-                elif read:
+                elif has_consumed:
                     break
                 else:
                     self._pgconn.consume_input()
-                    read = True
+                    has_consumed = True
         except psycopg.Error as error:
             if not payloads:
                 raise explain(None, str(error), "streaming") from error
@@ -234,8 +234,8 @@ class ReplicationConnection:
         return _explain_result(result, f"streaming from slot {self._slot}")
 
     def _refusal(self, result: pq.abc.PGresult, slot: str) -> ChangelogError:
-        doing = f"starting to stream from slot {slot}"
-        error = _explain_result(result, doing)
+        action = f"starting to stream from slot {slot}"
+        error = _explain_result(result, action)
         if error.kind is Kind.CONNECTION:
             return error
         rows = self.query(_SLOT.format(slot=literal(slot)))
@@ -247,7 +247,7 @@ class ReplicationConnection:
             )
         wal_status, pid, *session = rows[0]
         if error.kind is Kind.IN_USE and pid is not None:
-            return Session(pid, *session).in_use(slot)
+            return ServerSession(pid, *session).in_use(slot)
         if wal_status == "lost":
             return ChangelogError(
                 Kind.GAP,
@@ -273,13 +273,13 @@ def parse_history(content: bytes) -> tuple[tuple[int, int], ...]:
         raise ChangelogError(Kind.MALFORMED, "cannot parse the server's timeline history file") from error
 
 
-def _explain_result(result: pq.abc.PGresult, doing: str) -> ChangelogError:
+def _explain_result(result: pq.abc.PGresult, action: str) -> ChangelogError:
     """Returns our error for a failed START_REPLICATION, or for the end of its stream."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     if state == _NO_FILE:
         hint = f"the server removed log that had not been read yet; {OVER_GAP}"
-        return ChangelogError(Kind.GAP, f"{doing}: {_message(result)}", hint=hint)
-    return explain(state.decode() if state else None, _message(result), doing)
+        return ChangelogError(Kind.GAP, f"{action}: {_message(result)}", hint=hint)
+    return explain(state.decode() if state else None, _message(result), action)
 
 
 def _message(result: pq.abc.PGresult) -> str:

@@ -12,6 +12,7 @@ from changelog.envelope import signal, stamp
 
 _CONTENT_MAX: Mapping[bytes, int] = {
     stamp.PREFIX.encode(): stamp.MESSAGE_NBYTES_MAX,
+    stamp.SESSION_PREFIX.encode(): stamp.MESSAGE_NBYTES_MAX,
     signal.PREFIX.encode(): signal.NBYTES_MAX,
     signal.FENCE_PREFIX.encode(): 0,
     DDL_PREFIX.encode(): 1 << 20,

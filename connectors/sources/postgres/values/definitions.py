@@ -1,11 +1,11 @@
 """Tracks how composite types were defined at each position of the database's log.
 
-The log announces neither an ALTER TYPE of a composite, nor an ALTER TABLE of a table if a column has the row type of
-this table. After the commit of such a statement, the values simply have other attributes. So the source reads the
-catalogue now and then, and finds out for which log positions each reading (a *look*) is valid. Two equal looks in a row
-prove that nothing was altered between them. Two different looks prove only that something was altered. Until the commit
-position of the altering transaction is known, the values in between are uncertain, and their texts are published
-unchanged.
+The log does not announce an ALTER TYPE of a composite. If the type of a column is the row type of another table, the
+log does not announce an ALTER TABLE of that other table either. After the commit of such a statement, the values simply
+have other attributes. So the source reads the catalogue now and then, and finds out for which log positions each
+reading (a *look*) is valid. Two equal looks in a row prove that nothing was altered between them. Two different looks
+prove only that something was altered. Until the commit position of the altering transaction is known, the values in
+between are uncertain, and their texts are published unchanged.
 
 An uncertain value in a key cannot be published unchanged, because readers would take it for the key of another row. So
 a row with such a key waits until the type is no longer being altered. The alteration changes how every key of the table

@@ -28,7 +28,7 @@ class PgType:
     element: "PgType | None" = None
     base: "PgType | None" = None
     typmod: int = -1
-    fields: "tuple[Attribute, ...]" = ()
+    fields: "tuple[CompositeAttribute, ...]" = ()
     delimiter: bytes = b","
     relation: int = 0
     certain: bool = True
@@ -41,7 +41,7 @@ class PgType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attribute:
+class CompositeAttribute:
     """One attribute of a composite type."""
 
     name: str
@@ -70,13 +70,13 @@ class TypeCatalog:
 
     def __init__(self, query: Query) -> None:
         self._query = query
-        self._known: dict[int, PgType] = {}
+        self._types: dict[int, PgType] = {}
 
     def resolve(self, oid: int) -> PgType:
         """Returns the type with this `oid`; its kind is `unknown` if the catalogue no longer has such a type."""
-        if oid not in self._known:
-            self._known[oid] = self._read(oid)
-        return self._known[oid]
+        if oid not in self._types:
+            self._types[oid] = self._read(oid)
+        return self._types[oid]
 
     def _read(self, oid: int) -> PgType:
         rows = self._query(_TYPE, [oid])
@@ -104,9 +104,9 @@ class TypeCatalog:
                 return PgType(oid=oid, name=name, kind="multirange", element=self.resolve(multirange_of))
         return PgType(oid=oid, name=name, kind="unknown")
 
-    def _attributes(self, relation: int) -> tuple[Attribute, ...]:
+    def _attributes(self, relation: int) -> tuple[CompositeAttribute, ...]:
         rows = self._query(_ATTRIBUTES, [relation])
-        return tuple(Attribute(name=name, type=self.resolve(oid), typmod=typmod) for name, oid, typmod in rows)
+        return tuple(CompositeAttribute(name=name, type=self.resolve(oid), typmod=typmod) for name, oid, typmod in rows)
 
 
 # Only types that array_out prints are arrays. int2vector and oidvector have elements, too, but are printed differently.

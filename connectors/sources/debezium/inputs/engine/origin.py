@@ -1,4 +1,6 @@
-"""Debezium in process, as a configuration describes it; see `changelog.connectors.sources.debezium.inputs.Origin`."""
+"""Debezium in process, as a configuration describes it; see
+`changelog.connectors.sources.debezium.inputs.ConfiguredInput`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,9 +34,9 @@ class EngineOrigin:
     name = "debezium"
     samples = False
 
-    def open(self, stored: Checkpoint | None) -> EngineInput:
-        """See `Origin.open`."""
-        source = {} if stored is None else stored.source
+    def open(self, checkpoint: Checkpoint | None) -> EngineInput:
+        """See `ConfiguredInput.open`."""
+        source = {} if checkpoint is None else checkpoint.source
         identity, progress = dict(source.get("identity") or {}), source.get("progress")
         launch = self._launch()
         if self.publication is not None and self.publication.is_ours:
@@ -50,23 +52,23 @@ class EngineOrigin:
         return replace(launch, jars=folder)
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
-        """See `Origin.sampled`: the tables that the configuration names."""
+        """See `ConfiguredInput.sampled`: the tables that the configuration names."""
         return sampled({}, translate, counts={}, partitions={}, declared=declared)
 
-    def left(self, stored: Checkpoint) -> int:  # noqa: ARG002 - only a running process knows
-        """See `Origin.left`: unknown."""
+    def left(self, checkpoint: Checkpoint) -> int:  # noqa: ARG002 - only a running process knows
+        """See `ConfiguredInput.left`: unknown."""
         return 0
 
-    def is_lost(self, stored: Checkpoint) -> bool:  # noqa: ARG002
-        """See `Origin.is_lost`: this is known only after a start."""
+    def is_lost(self, checkpoint: Checkpoint) -> bool:  # noqa: ARG002
+        """See `ConfiguredInput.is_lost`: this is known only after a start."""
         return False
 
-    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
-        """See `Origin.findings`."""
+    def findings(self, checkpoint: Checkpoint | None) -> Sequence[Finding]:
+        """See `ConfiguredInput.findings`."""
         findings = [_tried("java", lambda: f"is {find_java()}"), _tried("debezium", self._described)]
         if self.publication is None:
             return findings
-        source = {} if stored is None else stored.source
+        source = {} if checkpoint is None else checkpoint.source
         published = (source.get("identity") or {}).get(PUBLISHED)
         return [*findings, *self.publication.findings(published, continues=bool(source.get("progress")))]
 
@@ -75,12 +77,14 @@ class EngineOrigin:
         count = len(command[command.index("-cp") + 1].split(":"))
         return f"has {count} jars, and Debezium checks the rest at its start"
 
-    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:  # noqa: ARG002
-        """See `Origin.after_gap`: without offsets, Debezium begins with a snapshot, as its snapshot.mode says."""
+    def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:  # noqa: ARG002
+        """See `ConfiguredInput.after_gap`: without offsets, Debezium begins with a snapshot, as its snapshot.mode
+        says.
+        """
         return AfterGap(identity={}, progress={})
 
     def hold(self) -> Hold:
-        """See `Origin.hold`: what Debezium has created in the database, such as a replication slot."""
+        """See `ConfiguredInput.hold`: what Debezium has created in the database, such as a replication slot."""
         return Hold(
             kind="debezium",
             name=self.settings.properties["topic.prefix"],
@@ -92,21 +96,24 @@ class EngineOrigin:
             xids=None,
         )
 
-    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
-        """See `Origin.facts`."""
+    def facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `ConfiguredInput.facts`."""
         facts = [("debezium", "begins with a snapshot, as its snapshot.mode says, because it receives no offset")]
-        if stored is None:
+        if checkpoint is None:
             return facts
-        return [("", f"has the events up to {' '.join(map(str, stored.source.get('progress', {}).values()))}"), *facts]
+        return [
+            ("", f"has the events up to {' '.join(map(str, checkpoint.source.get('progress', {}).values()))}"),
+            *facts,
+        ]
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `Origin.remnants`: the publication. Debezium creates others, such as a replication slot."""
+        """See `ConfiguredInput.remnants`: the publication. Debezium creates others, such as a replication slot."""
         if self.publication is None or not self.publication.is_ours:
             return ()
         return [Remnant(kind="publication", name=self.publication.name, exists=self.publication.exists())]
 
     def drop(self, kind: str) -> None:
-        """See `Origin.drop`."""
+        """See `ConfiguredInput.drop`."""
         if kind != "publication" or self.publication is None:
             raise ChangelogError(Kind.USAGE, f"the service creates no {kind}; drop Debezium's own objects by hand")
         self.publication.drop()

@@ -46,8 +46,8 @@ _PARAMETERS = {
 
 
 @contextmanager
-def session(properties: Mapping[str, str], doing: str) -> Iterator[PatientConnection]:
-    """Connects as Debezium does. The session ends with the block; `doing` names what it does, as a gerund.
+def session(properties: Mapping[str, str], action: str) -> Iterator[PatientConnection]:
+    """Connects as Debezium does. The session ends with the block; `action` names what it does, as a gerund.
 
     Raises ChangelogError: ACCESS if the server refuses us, CONNECTION if it cannot be reached now, and PRECONDITION for
     most of what else it refuses.
@@ -56,9 +56,9 @@ def session(properties: Mapping[str, str], doing: str) -> Iterator[PatientConnec
     if not port.isdecimal() and port:
         hint = 'correct it in [source.properties], as in "database.port" = 5432'
         raise ChangelogError(Kind.USAGE, f"database.port is not a number: {port}", hint=hint)
-    given = {ours: properties[theirs] for theirs, ours in _PARAMETERS.items() if properties.get(theirs)}
+    parameters = {ours: properties[theirs] for theirs, ours in _PARAMETERS.items() if properties.get(theirs)}
     try:
-        connection = PatientConnection.open(libpq.parameters(make_conninfo("", **given), _REMEDIES), Patience())
+        connection = PatientConnection.open(libpq.parameters(make_conninfo("", **parameters), _REMEDIES), Patience())
     except psycopg.OperationalError as error:
         raise libpq.rejection(error, _REMEDIES) from error
     except UnicodeError as error:  # no host can have this name
@@ -69,4 +69,4 @@ def session(properties: Mapping[str, str], doing: str) -> Iterator[PatientConnec
             yield connection
     except psycopg.Error as error:
         message = error.diag.message_primary or str(error)
-        raise libpq.explain(error.sqlstate, message, doing, _REMEDIES) from error
+        raise libpq.explain(error.sqlstate, message, action, _REMEDIES) from error

@@ -130,31 +130,31 @@ class Publication:
         """Whether the service makes it, in Debezium's place."""
         return self.mode in _MADE
 
-    def made(self, stored: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
+    def made(self, old_tables: Sequence[str] | None, *, continues: bool) -> Sequence[str] | None:
         """Makes the publication as the mode says. Returns the tables in it that Debezium reads; None for all.
 
-        `stored` is what `made` returned at the last start. `continues` says whether Debezium has an offset from which
-        it goes on reading the log.
+        `old_tables` is what `made` returned at the last start. `continues` says whether Debezium has an offset from
+        which it goes on reading the log.
 
         Call it only if `is_ours`. Raises ChangelogError: GAP if Debezium goes on and the publication or one of its
-        `stored` tables is missing; ACCESS or PRECONDITION if the server refuses; and the errors of connecting.
+        `old_tables` is missing; ACCESS or PRECONDITION if the server refuses; and the errors of connecting.
         """
         with session(self.properties, f"setting up publication {self.name}") as connection:
             state = self._read(connection)
-            self._refuse(state, stored, continues=continues)
+            self._refuse(state, old_tables, continues=continues)
             for what, statement in self._steps(state):
                 connection.execute(statement)
                 _log.info("changed the publication", publication=self.name, because=f"it {what}")
         return None if self.mode == "all_tables" else [table.text for table in state.tables]
 
-    def findings(self, stored: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
+    def findings(self, old_tables: Sequence[str] | None, *, continues: bool) -> Iterator[Finding]:
         """Yields whether the publication has the tables, or can be given them. `made` describes the arguments."""
         try:
             with session(self.properties, f"looking for publication {self.name}") as connection:
                 state = self._read(connection)
                 steps = [(what, statement.as_string(connection)) for what, statement in self._steps(state)]
             if self.is_ours:
-                self._refuse(state, stored, continues=continues)
+                self._refuse(state, old_tables, continues=continues)
         except ChangelogError as error:
             hint = error.hint or "see docs/how-to/another-database.md"
             yield (fail if self.is_ours else warn)("publication", error.message, hint)
@@ -174,9 +174,9 @@ class Publication:
         with session(self.properties, f"dropping publication {self.name}") as connection:
             connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self.name)))
 
-    def _refuse(self, state: _State, stored: Sequence[str] | None, *, continues: bool) -> None:
+    def _refuse(self, state: _State, old_tables: Sequence[str] | None, *, continues: bool) -> None:
         """Raises ChangelogError if the log may lack changes, or if there is nothing to publish."""
-        away = sorted({table.text for table in _lacking(state)} & set(stored or ()))
+        away = sorted({table.text for table in _lacking(state)} & set(old_tables or ()))
         lost = None
         if continues and state.present is None:
             lost = f"there is no publication {self.name} any more"
@@ -249,12 +249,12 @@ class Publication:
         row = connection.execute(_PUBLICATION, [self.name]).fetchone()
         present = None
         if row is not None:
-            listed, sent = (
+            listed, others = (
                 frozenset((schema, name) for schema, name in connection.execute(query, [self.name]))
                 for query in (_LISTED, _SENT)
             )
             names = ("all_tables", "via_root", "owner", "owned")
-            present = _Present(**dict(zip(names, row, strict=True)), listed=listed, sent=listed | sent)
+            present = _Present(**dict(zip(names, row, strict=True)), listed=listed, sent=listed | others)
         [(role, database, may_create, superuser)] = connection.execute(_ROLE).fetchall()
         patterns = self._patterns()
         return _State(

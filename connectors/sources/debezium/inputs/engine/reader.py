@@ -2,17 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
-from changelog.connectors.debezium.events import ChangeEvent, events
-from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, Schema
+from changelog.connectors.debezium.frames import End, HistoryRecord, LogLine, RecordBatch, Schema
 from changelog.connectors.debezium.launch import Launch
 from changelog.connectors.debezium.process import EngineProcess
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.decode.translate import NEW_KEY
 from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress
 from changelog.connectors.sources.debezium.inputs.engine.history import packed, unpacked
@@ -54,7 +53,7 @@ class EngineInput:
         self.progress: Progress = dict(progress or {})
         self._history = unpacked(self.identity.get(HISTORY, ""))
         offsets = {part.encode(): str(offset).encode() for part, offset in self.progress.items()}
-        self._held: deque[Placed] = deque()
+        self._waiting: deque[Placed] = deque()
         self._has_started = False
         self._clock, self._started_at = clock, clock()
         self._process = EngineProcess(launch, offsets, self._history, _passed_on)
@@ -64,12 +63,12 @@ class EngineInput:
         """See `Input`. Debezium has put the records in order already."""
         self._take(timeout_s)
         deadline = self._clock() + gather_s
-        while self._held and len(self._held) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
+        while self._waiting and len(self._waiting) < MESSAGES_MAX and self._take(max(deadline - self._clock(), 0.0)):
             pass
         deadline = self._clock() + MOVE_S
-        while self._held and _moves(self._held[-1].message) and (left_s := deadline - self._clock()) > 0:
+        while self._waiting and _moves(self._waiting[-1].message) and (left_s := deadline - self._clock()) > 0:
             self._take(left_s)
-        placed, self._held = list(self._held), deque()
+        placed, self._waiting = list(self._waiting), deque()
         return Batch(placed=placed, more=len(placed) >= MESSAGES_MAX, in_order=True)
 
     def _take(self, timeout_s: float) -> bool:
@@ -88,13 +87,13 @@ class EngineInput:
                 self._history.append(received.content)
                 self.identity = {**self.identity, HISTORY: packed(self._history)}
             case _:
-                self._held.extend(_placed(event, received.schemas) for event in events(received))
+                self._waiting.extend(_placed(received))
         self._has_started = True
         return True
 
     def left(self, progress: Progress) -> int:  # noqa: ARG002 - the end of the database's log is unknown
         """See `Input`: the records that have arrived."""
-        return len(self._held)
+        return len(self._waiting)
 
     def pause(self, parts: Collection[str]) -> None:
         """See `Input`: never needed, because Debezium sends each transaction as a whole."""
@@ -114,20 +113,42 @@ class EngineInput:
         self._process.close()
 
 
-def _moves(message: Message | None) -> bool:
+def _moves(message: SourceRecord | None) -> bool:
     """Returns whether the message is the delete of a row that the next message creates with a new key."""
     return message is not None and any(name == NEW_KEY for name, _ in message.headers)
 
 
-def _placed(event: ChangeEvent, schemas: Mapping[int, Schema | None]) -> Placed:
-    message = Message(
-        topic=event.topic,
-        key=event.key_with_schema(),
-        value=event.value_with_schema(),
-        headers=_headers(event.headers_json, schemas) if event.headers_json else (),
-        timestamp_ms=event.timestamp_ms or 0,
+def _placed(batch: RecordBatch) -> Iterator[Placed]:
+    key_schemas, value_schemas = batch.key_schemas.tolist(), batch.value_schemas.tolist()
+    schemas = {number: _content(batch.schemas[number]) for number in {*key_schemas, *value_schemas}}
+    parts = {number: text.decode() for number, text in batch.partition_texts.items()}
+    rows = zip(
+        batch.topics.tolist(),
+        batch.partitions.tolist(),
+        key_schemas,
+        value_schemas,
+        batch.timestamps.tolist(),
+        batch.offsets,
+        batch.keys,
+        batch.values,
+        batch.headers,
+        strict=True,
     )
-    return Placed(part=event.partition.decode(), message=message, after=event.offset_json.decode(), steps=1)
+    for topic, part, key_schema, value_schema, timestamp_ms, offset, key, value, headers in rows:
+        message = SourceRecord(
+            topic=batch.topic_names[topic],
+            key=key or None,
+            value=value or None,
+            headers=_headers(headers, batch.schemas) if headers else (),
+            timestamp_ms=0 if timestamp_ms == RecordBatch.NO_TIMESTAMP else timestamp_ms,
+            key_schema=schemas[key_schema],
+            value_schema=schemas[value_schema],
+        )
+        yield Placed(part=parts[part], message=message, after=offset.decode(), steps=1)
+
+
+def _content(schema: Schema | None) -> bytes:
+    return b"null" if schema is None else schema.content
 
 
 def _headers(json: bytes, schemas: Mapping[int, Schema | None]) -> Sequence[tuple[str, bytes | None]]:

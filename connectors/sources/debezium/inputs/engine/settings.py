@@ -53,8 +53,8 @@ def snapshot_id(connector: str, properties: Mapping[str, str]) -> str:
     several = properties.get("snapshot.max.threads", "1") != "1" or "," in properties.get("database.names", "")
     if several or connector not in _BEGINS_AGAIN:
         return ""
-    named = sorted(item for item in properties.items() if "password" not in item[0] and "secret" not in item[0])
-    return sha256(repr(named).encode()).hexdigest()[:16]
+    public_items = sorted(item for item in properties.items() if "password" not in item[0] and "secret" not in item[0])
+    return sha256(repr(public_items).encode()).hexdigest()[:16]
 
 
 def defaults(

@@ -15,7 +15,7 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
+class InputTopic:
     """A topic: its id, which is empty if the broker has none, and the number of its partitions."""
 
     id: str
@@ -32,14 +32,14 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topics:
+class InputTopics:
     """The topics as they are now.
 
     `begins` and `ends` have the first offset of each partition, and the offset after its last message. The end also
     counts messages of open transactions.
     """
 
-    states: Mapping[str, TopicState]
+    states: Mapping[str, InputTopic]
     begins: Mapping[Part, int]
     ends: Mapping[Part, int]
 
@@ -60,9 +60,9 @@ def part_of(name: str) -> Part:
     return topic, int(number)
 
 
-def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) -> Iterator[str]:
+def changes(old_topics: Mapping[str, InputTopic], present: Mapping[str, InputTopic]) -> Iterator[str]:
     """Yields what has changed, for each known topic that is no longer the same."""
-    for name, before in sorted(known.items()):
+    for name, before in sorted(old_topics.items()):
         now = present.get(name)
         if now is None:
             yield f"topic {name} is gone"
@@ -75,7 +75,7 @@ def changes(known: Mapping[str, TopicState], present: Mapping[str, TopicState]) 
             )
 
 
-def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
+def losses(progress: Mapping[Part, int], topics: InputTopics) -> Iterator[str]:
     """Yields which offsets are lost, for each partition that no longer has the next message."""
     for part, offset in sorted(progress.items()):
         topic, number = part
@@ -95,20 +95,22 @@ def losses(progress: Mapping[Part, int], topics: Topics) -> Iterator[str]:
 
 
 def problems(
-    identity: Mapping[str, Any] | None, progress: Progress | None, topics: Topics, configured: Collection[str]
+    identity: Mapping[str, Any] | None, progress: Progress | None, topics: InputTopics, configured: Collection[str]
 ) -> list[str]:
     """Returns why the topics do not continue the changelog, one line each.
 
     `identity` and `progress` are those in the changelog's checkpoint. `configured` has the stored topics that the
     configuration still names. The other stored topics are no longer read, and may have changed.
     """
-    known = {name: TopicState.from_json(value) for name, value in (identity or {}).items() if name in configured}
-    changed = list(changes(known, topics.states))
-    stored = {part_of(name): int(offset) for name, offset in (progress or {}).items()}
-    return changed or list(losses({part: offset for part, offset in stored.items() if part[0] in known}, topics))
+    old_topics = {name: InputTopic.from_json(value) for name, value in (identity or {}).items() if name in configured}
+    changed = list(changes(old_topics, topics.states))
+    progress_by_part = {part_of(name): int(offset) for name, offset in (progress or {}).items()}
+    return changed or list(
+        losses({part: offset for part, offset in progress_by_part.items() if part[0] in old_topics}, topics)
+    )
 
 
-def order_problem(topic: str | None, states: Mapping[str, TopicState]) -> str | None:
+def order_problem(topic: str | None, states: Mapping[str, InputTopic]) -> str | None:
     """Returns why a topic does not tell the order of transactions; None if it does, or does not exist yet."""
     state = None if topic is None else states.get(topic)
     if state is None or state.partitions == 1:
@@ -127,23 +129,25 @@ def refuse(lines: Collection[str]) -> None:
         raise ChangelogError(Kind.GAP, f"{first}{others}", hint=OVER_GAP)
 
 
-def offsets(progress: Progress, topics: Topics) -> dict[Part, int]:
+def offsets(progress: Progress, topics: InputTopics) -> dict[Part, int]:
     """Returns where each partition is read from: after the stored offset, or from the beginning."""
-    stored = {part_of(name): int(offset) for name, offset in progress.items()}
-    return {part: stored.get(part, topics.begins[part]) for part in topics.parts}
+    progress_by_part = {part_of(name): int(offset) for name, offset in progress.items()}
+    return {part: progress_by_part.get(part, topics.begins[part]) for part in topics.parts}
 
 
-def offsets_over_gap(identity: Mapping[str, Any], progress: Progress, topics: Topics) -> dict[Part, int]:
+def offsets_over_gap(identity: Mapping[str, Any], progress: Progress, topics: InputTopics) -> dict[Part, int]:
     """Returns where each partition is read from after a gap.
 
     A partition that still has the next message continues there. Any other partition is read from its beginning.
     """
-    known = {name: TopicState.from_json(value) for name, value in identity.items()}
-    intact = {name for name, state in known.items() if topics.states.get(name, state).id == state.id}
-    stored = {part_of(name): int(offset) for name, offset in progress.items()}
+    old_topics = {name: InputTopic.from_json(value) for name, value in identity.items()}
+    intact = {name for name, state in old_topics.items() if topics.states.get(name, state).id == state.id}
+    progress_by_part = {part_of(name): int(offset) for name, offset in progress.items()}
     return {
-        part: stored[part]
-        if part[0] in intact and part in stored and topics.begins[part] <= stored[part] <= topics.ends[part]
+        part: progress_by_part[part]
+        if part[0] in intact
+        and part in progress_by_part
+        and topics.begins[part] <= progress_by_part[part] <= topics.ends[part]
         else topics.begins[part]
         for part in topics.parts
     }

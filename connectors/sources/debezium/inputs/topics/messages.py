@@ -5,12 +5,12 @@ from typing import cast
 
 from confluent_kafka import Message as KafkaMessage
 
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 
 
-def message_of(answer: KafkaMessage) -> Message:
+def message_of(answer: KafkaMessage) -> SourceRecord:
     """Returns our message for a message of the client, which must not be an error."""
-    return Message(
+    return SourceRecord(
         topic=answer.topic() or "",
         key=answer.key(),
         value=answer.value(),
@@ -19,6 +19,6 @@ def message_of(answer: KafkaMessage) -> Message:
     )
 
 
-def size(message: Message | None) -> int:
+def size(message: SourceRecord | None) -> int:
     """Returns the size of a message's key and value in bytes; 0 for no message."""
     return 0 if message is None else len(message.key or b"") + len(message.value or b"")

@@ -1,4 +1,4 @@
-"""The topics of a configuration; see `changelog.connectors.sources.debezium.inputs.Origin`."""
+"""The topics of a configuration; see `changelog.connectors.sources.debezium.inputs.ConfiguredInput`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from changelog.connectors.sources.debezium.inputs import AfterGap, Declared
 from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
 from changelog.connectors.sources.debezium.inputs.topics.lineage import (
     ORDER_HINT,
-    Topics,
+    InputTopics,
     offsets_over_gap,
     order_problem,
     part_name,
@@ -44,17 +44,17 @@ class TopicsOrigin:
     def __init__(self, settings: TopicsSettings) -> None:
         self._settings = settings
 
-    def open(self, stored: Checkpoint | None) -> TopicsInput:
-        """See `Origin.open`."""
-        source = {} if stored is None else stored.source
+    def open(self, checkpoint: Checkpoint | None) -> TopicsInput:
+        """See `ConfiguredInput.open`."""
+        source = {} if checkpoint is None else checkpoint.source
         return TopicsInput(self._settings, source.get("identity"), source.get("progress"), source.get("ahead", ()))
 
     def sampled(self, translate: Translate, declared: Declared) -> Sampled:
-        """See `Origin.sampled`: the tables in the last messages of the topics."""
+        """See `ConfiguredInput.sampled`: the tables in the last messages of the topics."""
         admin = self._settings.client.admin()
         states = read_states(admin, self._settings)
         tables = {name: state for name, state in states.items() if name != self._settings.transactions}
-        topics = Topics(states=tables, begins={}, ends={})
+        topics = InputTopics(states=tables, begins={}, ends={})
         first, last = begins(admin, topics.parts), ends(admin, topics.parts)
         counts = Counter[str]()
         for topic, number in topics.parts:
@@ -67,30 +67,30 @@ class TopicsOrigin:
             declared=declared,
         )
 
-    def left(self, stored: Checkpoint) -> int:
-        """See `Origin.left`."""
-        parts = {part_of(name): int(offset) for name, offset in stored.source.get("progress", {}).items()}
+    def left(self, checkpoint: Checkpoint) -> int:
+        """See `ConfiguredInput.left`."""
+        parts = {part_of(name): int(offset) for name, offset in checkpoint.source.get("progress", {}).items()}
         admin = self._settings.client.admin()
-        present = set(Topics(states=read_states(admin, self._settings), begins={}, ends={}).parts)
+        present = set(InputTopics(states=read_states(admin, self._settings), begins={}, ends={}).parts)
         last = ends(admin, [part for part in parts if part in present])
         return sum(max(end - parts[part], 0) for part, end in last.items())
 
-    def is_lost(self, stored: Checkpoint) -> bool:
-        """See `Origin.is_lost`."""
-        return bool(self._problems(read_topics(self._settings.client.admin(), self._settings), stored))
+    def is_lost(self, checkpoint: Checkpoint) -> bool:
+        """See `ConfiguredInput.is_lost`."""
+        return bool(self._problems(read_topics(self._settings.client.admin(), self._settings), checkpoint))
 
-    def _problems(self, topics: Topics, stored: Checkpoint) -> Sequence[str]:
-        identity, progress = stored.source.get("identity"), stored.source.get("progress")
+    def _problems(self, topics: InputTopics, checkpoint: Checkpoint) -> Sequence[str]:
+        identity, progress = checkpoint.source.get("identity"), checkpoint.source.get("progress")
         configured = {topic for topic in identity or {} if self._settings.matches(topic)}
         return problems(identity, progress, topics, configured)
 
-    def findings(self, stored: Checkpoint | None) -> Sequence[Finding]:
-        """See `Origin.findings`."""
+    def findings(self, checkpoint: Checkpoint | None) -> Sequence[Finding]:
+        """See `ConfiguredInput.findings`."""
         admin = self._settings.client.admin()
         topics = read_topics(admin, self._settings)
-        return [*self._topics(topics), *_compacted(admin, topics), self._continues(topics, stored)]
+        return [*self._topics(topics), *_compacted(admin, topics), self._continues(topics, checkpoint)]
 
-    def _topics(self, topics: Topics) -> Iterator[Finding]:
+    def _topics(self, topics: InputTopics) -> Iterator[Finding]:
         name = "topics"
         if not topics.states:
             patterns = " ".join(self._settings.include)
@@ -104,7 +104,7 @@ class TopicsOrigin:
                 yield warn(name, f"no topic matches {pattern} yet", "it is read as soon as it exists")
         yield from self._boundaries(topics)
 
-    def _boundaries(self, topics: Topics) -> Iterator[Finding]:
+    def _boundaries(self, topics: InputTopics) -> Iterator[Finding]:
         name, topic = "transactions", self._settings.transactions
         problem = order_problem(topic, topics.states)
         if problem is not None:
@@ -115,19 +115,19 @@ class TopicsOrigin:
         elif topic is not None:
             yield ok(name, f"are published as a whole, by the topic {topic}")
 
-    def _continues(self, topics: Topics, stored: Checkpoint | None) -> Finding:
+    def _continues(self, topics: InputTopics, checkpoint: Checkpoint | None) -> Finding:
         name = "offsets"
-        if stored is None:
+        if checkpoint is None:
             return ok(name, "the changelog will begin with the oldest event of each partition")
-        lines = self._problems(topics, stored)
+        lines = self._problems(topics, checkpoint)
         if lines:
             return fail(name, "; ".join(lines), OVER_GAP)
         return ok(name, "the topics have all events after the changelog")
 
-    def after_gap(self, stored: Checkpoint | None, *, again: bool) -> AfterGap:
-        """See `Origin.after_gap`: a partition that lost nothing goes on at its next event."""
+    def after_gap(self, checkpoint: Checkpoint | None, *, again: bool) -> AfterGap:
+        """See `ConfiguredInput.after_gap`: a partition that lost nothing goes on at its next event."""
         topics = read_topics(self._settings.client.admin(), self._settings)
-        source = {} if stored is None or again else stored.source
+        source = {} if checkpoint is None or again else checkpoint.source
         offsets = offsets_over_gap(source.get("identity", {}), source.get("progress", {}), topics)
         return AfterGap(
             identity={name: state.to_json() for name, state in topics.states.items()},
@@ -135,7 +135,7 @@ class TopicsOrigin:
         )
 
     def hold(self) -> Hold:
-        """See `Origin.hold`: the topics keep their messages for a fixed time, whoever reads them."""
+        """See `ConfiguredInput.hold`: the topics keep their messages for a fixed time, whoever reads them."""
         return Hold(
             kind="topics",
             name=" ".join(self._settings.include),
@@ -147,18 +147,18 @@ class TopicsOrigin:
             xids=None,
         )
 
-    def facts(self, stored: Checkpoint | None) -> Sequence[tuple[str, str]]:
-        """See `Origin.facts`."""
+    def facts(self, checkpoint: Checkpoint | None) -> Sequence[tuple[str, str]]:
+        """See `ConfiguredInput.facts`."""
         topics = read_topics(self._settings.client.admin(), self._settings)
         spans = {part: f"offsets {topics.begins[part]} to {topics.ends[part]}" for part in topics.parts}
         facts = [("topic", f"{name}, partition {number}: {span}") for (name, number), span in spans.items()]
-        if stored is None:
+        if checkpoint is None:
             return facts
-        reached = ", ".join(f"{part} at {offset}" for part, offset in stored.source.get("progress", {}).items())
+        reached = ", ".join(f"{part} at {offset}" for part, offset in checkpoint.source.get("progress", {}).items())
         return [("", f"has the events before {reached or 'every offset'}"), *facts]
 
     def remnants(self) -> Sequence[Remnant]:
-        """See `Origin.remnants`."""
+        """See `ConfiguredInput.remnants`."""
         return [Remnant(kind=GROUP, name=self._settings.group, exists=self._group_exists())]
 
     def _group_exists(self) -> bool:
@@ -170,7 +170,7 @@ class TopicsOrigin:
         return any(group.group_id == self._settings.group for group in groups or ())
 
     def drop(self, kind: str) -> None:
-        """See `Origin.drop`."""
+        """See `ConfiguredInput.drop`."""
         if kind != GROUP:
             raise ChangelogError(Kind.USAGE, f"the service creates no {kind} beside its topics, only a group")
         group, admin = self._settings.group, self._settings.client.admin()
@@ -182,7 +182,7 @@ class TopicsOrigin:
                     raise error_of(error.args[0], f"deleting the consumer group {group}") from error
 
 
-def _compacted(admin: Admin, topics: Topics) -> Iterator[Finding]:
+def _compacted(admin: Admin, topics: InputTopics) -> Iterator[Finding]:
     """Warns of topics that keep only the last event of each key, because earlier events may be gone before they are
     read.
     """

@@ -15,7 +15,7 @@ from changelog.connectors.sources.debezium.inputs import Batch, Placed, Progress
 from changelog.connectors.sources.debezium.inputs.topics.cluster import read_states, read_topics
 from changelog.connectors.sources.debezium.inputs.topics.lineage import (
     ORDER_HINT,
-    TopicState,
+    InputTopic,
     changes,
     offsets,
     order_problem,
@@ -73,12 +73,12 @@ class TopicsInput:
         problem = order_problem(settings.transactions, topics.states)
         if problem is not None:
             raise ChangelogError(Kind.PRECONDITION, problem, hint=ORDER_HINT)
-        self._states: Mapping[str, TopicState] = topics.states
+        self._states: Mapping[str, InputTopic] = topics.states
         self.identity: Mapping[str, Any] = {name: state.to_json() for name, state in topics.states.items()}
-        self._begun = offsets(progress or {}, topics)
-        self._reached = dict(self._begun)
-        self._behind, self._paused = set(self._begun), frozenset[Part]()
-        self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._begun]
+        self._first_offsets = offsets(progress or {}, topics)
+        self._reached = dict(self._first_offsets)
+        self._behind, self._paused = set(self._first_offsets), frozenset[Part]()
+        self._ahead = [(part_of(part), int(end)) for part, _, end in ahead if part_of(part) in self._first_offsets]
         self._buffer: deque[Placed] = deque()
         self._look_at = clock() + LOOK_S
         self._may_commit = True
@@ -89,13 +89,13 @@ class TopicsInput:
             auto_offset_reset="error",
         )
         with translated("reading topics"):
-            self._consumer.assign([TopicPartition(*part, offset) for part, offset in self._begun.items()])
-        _log.info("reading topics", topics=len(self._states), partitions=len(self._begun))
+            self._consumer.assign([TopicPartition(*part, offset) for part, offset in self._first_offsets.items()])
+        _log.info("reading topics", topics=len(self._states), partitions=len(self._first_offsets))
 
     @property
     def progress(self) -> Progress:
         """See `Input`."""
-        return {part_name(part): offset for part, offset in self._begun.items()}
+        return {part_name(part): offset for part, offset in self._first_offsets.items()}
 
     def read(self, timeout_s: float, gather_s: float) -> Batch:
         """See `Input`. Raises ChangelogError (ALTERED) if there are new topics, so that the source opens again."""
@@ -108,7 +108,7 @@ class TopicsInput:
         return self._gathered(timeout_s, gather_s)
 
     def _gathered(self, timeout_s: float, gather_s: float) -> Batch:
-        if not self._begun:
+        if not self._first_offsets:
             time.sleep(timeout_s)  # a consumer without partitions may not be polled
             return Batch(placed=())
         placed = new = self._polled(timeout_s)
@@ -159,13 +159,13 @@ class TopicsInput:
 
         A message that retention or compaction has removed since is left out.
         """
-        needed: dict[Part, int] = {}
+        offsets: dict[Part, int] = {}
         for part, end in self._ahead:
-            needed[part] = max(end, needed.get(part, 0))
-        arrived: dict[Part, deque[Placed]] = {part: deque() for part in needed}
+            offsets[part] = max(end, offsets.get(part, 0))
+        arrived: dict[Part, deque[Placed]] = {part: deque() for part in offsets}
         others: list[Placed] = []
         deadline = time.monotonic() + _SILENCE_S
-        while any(self._reached[part] < end for part, end in needed.items()):
+        while any(self._reached[part] < end for part, end in offsets.items()):
             new = self._polled(1.0)
             for placed in new:
                 arrived.get(part_of(placed.part), others).append(placed)
@@ -207,8 +207,8 @@ class TopicsInput:
 
     def left(self, progress: Progress) -> int:
         """See `Input`. Topics that did not exist when the input was opened are not counted."""
-        present = ends(self._admin, list(self._begun))
-        return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._begun)
+        present = ends(self._admin, list(self._first_offsets))
+        return sum(max(present[part] - int(progress[part_name(part)]), 0) for part in self._first_offsets)
 
     def confirm(self, progress: Progress, steps: int) -> None:  # noqa: ARG002 - a group has offsets
         """See `Input`: commits the offsets to the consumer group. If the client refuses, warns once."""

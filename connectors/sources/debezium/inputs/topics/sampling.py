@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from changelog.connectors.kafka.client import error_of, translated
 from changelog.connectors.kafka.offsets import Part, begins, ends
-from changelog.connectors.sources.debezium.decode.events import Message
+from changelog.connectors.sources.debezium.decode.events import SourceRecord
 from changelog.connectors.sources.debezium.inputs.topics.messages import message_of
 from changelog.connectors.sources.debezium.inputs.topics.settings import TopicsSettings
 from changelog.envelope.errors import ChangelogError, Kind
@@ -20,15 +20,15 @@ _READING = "reading the last messages of topics"
 
 
 def samples(
-    settings: TopicsSettings, parts: Sequence[Part], suffices: Callable[[Sequence[Message]], bool]
-) -> Mapping[str, Sequence[Message]]:
+    settings: TopicsSettings, parts: Sequence[Part], suffices: Callable[[Sequence[SourceRecord]], bool]
+) -> Mapping[str, Sequence[SourceRecord]]:
     """Returns the last messages of each topic, oldest first within a partition.
 
     At first, it reads few messages of every partition. It reads more from those topics whose messages do not `suffice`.
     """
     admin = settings.client.admin()
     first, last = begins(admin, parts), ends(admin, parts)
-    messages: dict[str, list[Message]] = {topic: [] for topic, _ in parts}
+    messages: dict[str, list[SourceRecord]] = {topic: [] for topic, _ in parts}
     pending = [part for part in parts if first[part] < last[part]]
     back = _BACK
     with closing(settings.client.reader(group=settings.group)) as consumer:
@@ -45,7 +45,7 @@ def samples(
     return messages
 
 
-def _read(consumer: Consumer, spans: Mapping[Part, range]) -> Iterator[Message]:
+def _read(consumer: Consumer, spans: Mapping[Part, range]) -> Iterator[SourceRecord]:
     pending = dict(spans)
     deadline = time.monotonic() + _SILENCE_S
     with translated(_READING):

@@ -16,7 +16,7 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ServerFacts:
     """Facts about the server and the current account.
 
     `settings` has the values of the global variables that exist, in upper case. `is_replica` says whether the server
@@ -41,12 +41,12 @@ class Facts:
         return self.settings.get(name, "")
 
 
-def read(query: Query) -> Facts:
+def read(query: Query) -> ServerFacts:
     """Reads the present facts. Raises ChangelogError as `query` does."""
     [(version, account)] = query("SELECT VERSION(), CURRENT_USER()", ())
     names = ", ".join(["%s"] * len(_VARIABLES))
     variables = query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
-    return Facts(
+    return ServerFacts(
         version=ServerVersion.parse(version),
         settings={name: value.upper() for name, value in variables},
         is_replica=_is_replica(query, ServerVersion.parse(version).flavour),

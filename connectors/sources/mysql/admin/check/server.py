@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from changelog.connectors.findings import Finding, fail, ok, warn
-from changelog.connectors.sources.mysql.admin.check.facts import Facts
+from changelog.connectors.sources.mysql.admin.check.facts import ServerFacts
 from changelog.connectors.sources.mysql.session.flavour import Flavour
 from changelog.connectors.sources.mysql.session.names import quoted_account
 
@@ -28,7 +28,7 @@ _GTID_STEPS = (
 )
 
 
-def findings(facts: Facts, *, keeps_state: bool = False) -> Iterator[Finding]:
+def findings(facts: ServerFacts, *, keeps_state: bool = False) -> Iterator[Finding]:
     """Yields all findings on the server and on the account. `keeps_state` is as in `Settings`."""
     yield _version(facts)
     yield from _log(facts)
@@ -39,7 +39,7 @@ def findings(facts: Facts, *, keeps_state: bool = False) -> Iterator[Finding]:
     yield _rights(facts)
 
 
-def _version(facts: Facts) -> Finding:
+def _version(facts: ServerFacts) -> Finding:
     version = facts.version
     oldest = OLDEST[version.flavour]
     if version.numbers < oldest:
@@ -50,7 +50,7 @@ def _version(facts: Facts) -> Finding:
     return ok("version", str(version))
 
 
-def _log(facts: Facts) -> Iterator[Finding]:
+def _log(facts: ServerFacts) -> Iterator[Finding]:
     if facts.setting("log_bin") != "ON":
         yield fail(
             "log_bin", "the server writes no binary log", "set log_bin in its configuration file, and restart it"
@@ -70,7 +70,7 @@ def _log(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _settings(facts: Facts, *, keeps_state: bool) -> Iterator[Finding]:
+def _settings(facts: ServerFacts, *, keeps_state: bool) -> Iterator[Finding]:
     # MariaDB's NOBLOB cannot be used: in the log of a REPLACE, a value that became null looks as if it had not changed.
     images = _IMAGES[facts.flavour]
     if keeps_state and facts.flavour is Flavour.MYSQL:
@@ -80,7 +80,7 @@ def _settings(facts: Facts, *, keeps_state: bool) -> Iterator[Finding]:
     yield _must_be(facts, "binlog_row_metadata", ("FULL",), "the next statement of each session uses it")
 
 
-def _must_be(facts: Facts, name: str, values: tuple[str, ...], note: str) -> Finding:
+def _must_be(facts: ServerFacts, name: str, values: tuple[str, ...], note: str) -> Finding:
     value = facts.setting(name)
     if value in values:
         return ok(name, f"{name} is {value}")
@@ -95,7 +95,7 @@ def _must_be(facts: Facts, name: str, values: tuple[str, ...], note: str) -> Fin
     )
 
 
-def _gtids(facts: Facts) -> Finding:
+def _gtids(facts: ServerFacts) -> Finding:
     if facts.flavour is Flavour.MARIADB:
         return ok("gtid", "MariaDB gives every transaction a GTID")
     if facts.setting("gtid_mode") == "ON":
@@ -103,7 +103,7 @@ def _gtids(facts: Facts) -> Finding:
     return fail("gtid_mode", f"gtid_mode is {facts.setting('gtid_mode')}: transactions have no GTIDs", _GTID_STEPS)
 
 
-def _replica(facts: Facts) -> Iterator[Finding]:
+def _replica(facts: ServerFacts) -> Iterator[Finding]:
     name = "log_replica_updates" if facts.setting("log_replica_updates") else "log_slave_updates"
     if facts.setting(name) != "OFF" or facts.is_replica is False:
         return
@@ -112,7 +112,7 @@ def _replica(facts: Facts) -> Iterator[Finding]:
     yield fail(name, message, hint) if facts.is_replica else warn(name, message, f"if the server is a replica, {hint}")
 
 
-def _retention(facts: Facts) -> Finding:
+def _retention(facts: ServerFacts) -> Finding:
     seconds = float(facts.setting("binlog_expire_logs_seconds") or 0)
     seconds = seconds or 86_400 * float(facts.setting("expire_logs_days") or 0)
     if 0 < seconds < RETENTION_S:
@@ -125,11 +125,11 @@ def _retention(facts: Facts) -> Finding:
     return ok("retention", f"the server keeps its binary log {duration}")
 
 
-def _rights(facts: Facts) -> Finding:
-    needed = _PRIVILEGES[facts.flavour]
+def _rights(facts: ServerFacts) -> Finding:
+    privileges = _PRIVILEGES[facts.flavour]
     if facts.privileges is None:
         return ok("rights", f"{facts.account} has roles; the service checks at its start whether their rights suffice")
-    missing = [name for name in needed if name not in facts.privileges]
+    missing = [name for name in privileges if name not in facts.privileges]
     if not missing:
         return ok("rights", f"{facts.account} may read the binary log")
     statement = f"GRANT {', '.join(missing)} ON *.* TO {quoted_account(facts.account)}"

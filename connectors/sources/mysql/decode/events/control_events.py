@@ -9,7 +9,7 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     Incident,
     PreviousGtids,
     Rotate,
-    Stop,
+    ServerStop,
     XaId,
     XaPrepare,
     Xid,
@@ -80,9 +80,9 @@ def _zero_padded(cursor: Cursor, size: int) -> str:
     return stripped
 
 
-def stop(_: Cursor, header: Header) -> Stop:
+def stop(_: Cursor, header: Header) -> ServerStop:
     """Decodes a STOP."""
-    return Stop(header=header)
+    return ServerStop(header=header)
 
 
 def previous_gtids(cursor: Cursor, header: Header) -> PreviousGtids:

@@ -26,7 +26,7 @@ _VIEW_BYTES_MIN = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class EventPiece:
     """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; for the first event, `begin` stands for `ends[n - 1]`."""
 
     data: bytes
@@ -38,18 +38,18 @@ class Piece:
         """The size of all events with their gaps."""
         return int(self.ends[-1]) - self.begin if len(self.ends) else 0
 
-    def part(self, first: int, end: int) -> "Piece":
+    def part(self, first: int, end: int) -> "EventPiece":
         """Returns the events from number `first` up to, not including, `end`. The bytes are shared."""
-        return Piece(self.data, self.ends[first:end], int(self.ends[first - 1]) if first else self.begin)
+        return EventPiece(self.data, self.ends[first:end], int(self.ends[first - 1]) if first else self.begin)
 
 
 @dataclass(slots=True, eq=False)
 class EventBlock(Sequence[bytes | memoryview]):
     """The events of some pieces, in order. A large event is a memoryview."""
 
-    pieces: list[Piece]
+    pieces: list[EventPiece]
     _counts: list[int] = field(init=False)
-    _at: tuple[int, Piece, list[int]] | None = field(init=False, default=None)
+    _at: tuple[int, EventPiece, list[int]] | None = field(init=False, default=None)
     _sizes: Ints | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class EventBlock(Sequence[bytes | memoryview]):
         """Returns a block with these events."""
         parts = [part for event in events for part in (bytes(GAP_BYTES), event)]
         sizes = np.array([len(part) for part in parts], np.int64)
-        return cls([Piece(b"".join(parts), np.cumsum(sizes)[1::2])])
+        return cls([EventPiece(b"".join(parts), np.cumsum(sizes)[1::2])])
 
     @property
     def nbytes(self) -> int:

@@ -137,10 +137,12 @@ def _remove_checksum(cursor: Cursor, header: Header, computed: int) -> None:
     """Removes the checksum from the end of an event. Raises ChangelogError if the checksum is not `computed`."""
     if cursor.left < CHECKSUM_BYTES:
         raise cursor.malformed("an event without a checksum")
-    stored = _stored_checksum(cursor)
-    if stored != computed:
+    checksum = _stored_checksum(cursor)
+    if checksum != computed:
         place = f"at offset {header.end_log_pos - header.size} " if header.end_log_pos > header.size else ""
-        problem = f"an event {place}of the type {_name(header)} whose checksum is {stored:#010x}, not {computed:#010x}"
+        problem = (
+            f"an event {place}of the type {_name(header)} whose checksum is {checksum:#010x}, not {computed:#010x}"
+        )
         raise cursor.malformed(problem, cursor.end - CHECKSUM_BYTES)
     cursor.end -= CHECKSUM_BYTES
 

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
 from changelog.connectors.sources.mysql.decode.events.header import Header
-from changelog.connectors.sources.mysql.decode.events.table_description import TableDescription, describe
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import TableDescription, describe
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class TableMap:
         return describe(self.body, self.dialect)
 
     @property
-    def columns(self) -> tuple[Column, ...] | None:
+    def columns(self) -> tuple[LogColumn, ...] | None:
         """The columns; None if the server does not log their names (`binlog_row_metadata` is not FULL)."""
         return self.description.columns
 
@@ -239,7 +239,7 @@ ENDS_STATEMENT = 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Rows:
+class RowsEvent:
     """Rows of one table that were inserted, updated or deleted; `row_images` decodes them.
 
     - `width`: the number of columns of the table. `before` and `after` are bitmaps of the columns that the old and the
@@ -294,7 +294,7 @@ class Incident:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class ServerStop:
     """The server shut down; the log continues in another file."""
 
     header: Header
@@ -341,11 +341,11 @@ Event = (
     | Xid
     | XaPrepare
     | TableMap
-    | Rows
+    | RowsEvent
     | RowsQuery
     | Heartbeat
     | Incident
-    | Stop
+    | ServerStop
     | StatementContext
     | Unsupported
     | Other

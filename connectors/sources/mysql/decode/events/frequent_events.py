@@ -20,14 +20,14 @@ from changelog.connectors.sources.mysql.decode.events.events import (
     MysqlGtid,
     Operation,
     Query,
-    Rows,
+    RowsEvent,
     RowsQuery,
     TableMap,
     Xid,
 )
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES, Header
 from changelog.connectors.sources.mysql.decode.events.query_events import context_of
-from changelog.connectors.sources.mysql.decode.events.table_description import OFFSET, read_names
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import OFFSET, read_names
 
 Decode = Callable[[bytes, Header, int, Dialect], Event | None]
 """Decodes the packet that begins with this header; the number is the offset at which its content ends."""
@@ -176,7 +176,7 @@ def _rows(operation: Operation, *, extra: bool) -> Decode:
         offset = after_at + size * has_after
         if width > _LENGTH_MAX or offset > end or extra_bytes != without_extra:
             return None
-        return Rows(
+        return RowsEvent(
             header=header,
             table_id=high << 32 | low,
             operation=operation,
@@ -193,9 +193,9 @@ def _rows(operation: Operation, *, extra: bool) -> Decode:
 
 
 @lru_cache(maxsize=1024)
-def _bitmap(stored: bytes, width: int) -> bytes:
+def _bitmap(octets: bytes, width: int) -> bytes:
     """Returns a bitmap without the unused bits of its last byte."""
-    return (int.from_bytes(stored, "little") & (1 << width) - 1).to_bytes(len(stored), "little")
+    return (int.from_bytes(octets, "little") & (1 << width) - 1).to_bytes(len(octets), "little")
 
 
 DECODERS: Mapping[int, Decode] = {

@@ -52,7 +52,7 @@ class _Stream:
     """Decompresses the rest of `cursor`, which should become `size` bytes."""
 
     def __init__(self, cursor: Cursor, size: int) -> None:
-        self._cursor, self._begin, self._left = cursor, cursor.at, size
+        self._cursor, self._begin, self._bytes_left = cursor, cursor.at, size
         self._stream = pa.CompressedInputStream(pa.BufferReader(cursor.rest()), "zstd")
 
     def malformed(self, problem: str) -> Exception:
@@ -61,14 +61,14 @@ class _Stream:
     def read(self, size: int) -> bytes:
         """Returns the next `size` bytes, or nothing at the end."""
         pieces = []
-        missing = min(size, self._left)
+        missing = min(size, self._bytes_left)
         while missing and (piece := self._piece(min(missing, _PIECE_BYTES))):
             pieces.append(piece)
             missing -= len(piece)
         content = b"".join(pieces)
         if len(content) not in (0, size):
             raise self.malformed(f"only {len(content)} of {size} bytes of an event")
-        self._left -= len(content)
+        self._bytes_left -= len(content)
         return content
 
     def _piece(self, size: int) -> bytes:
@@ -78,5 +78,5 @@ class _Stream:
             raise self.malformed("bytes that zstd cannot decompress") from None
 
     def finish(self) -> None:
-        if self._left or self._piece(1):
+        if self._bytes_left or self._piece(1):
             raise self.malformed("another uncompressed size than it says")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from changelog.connectors.sources.mysql.decode.events.compressed import inflate
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
-from changelog.connectors.sources.mysql.decode.events.events import Operation, Rows, TableMap
+from changelog.connectors.sources.mysql.decode.events.events import Operation, RowsEvent, TableMap
 from changelog.connectors.sources.mysql.decode.events.header import Header
-from changelog.connectors.sources.mysql.decode.events.table_description import read_names
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import read_names
 
 _TABLE_ID_BYTES = 6
 
@@ -34,13 +34,13 @@ def table_map(cursor: Cursor, header: Header, dialect: Dialect) -> TableMap:
 
 def rows(
     operation: Operation, *, extra: bool = False, partial: bool = False, compressed: bool = False
-) -> Callable[[Cursor, Header], Rows]:
+) -> Callable[[Cursor, Header], RowsEvent]:
     """Returns the decoder of a type of event with rows.
 
     `extra` says that events of the type have extra data before the number of columns, as in version 2 of the type.
     """
 
-    def decode(cursor: Cursor, header: Header) -> Rows:
+    def decode(cursor: Cursor, header: Header) -> RowsEvent:
         table_id, flags = cursor.number(_TABLE_ID_BYTES), cursor.number(2)
         if extra:
             _skip_extra_data(cursor)
@@ -48,7 +48,7 @@ def rows(
         before = None if operation is Operation.INSERT else _bitmap(cursor, width)
         after = None if operation is Operation.DELETE else _bitmap(cursor, width)
         offset = cursor.at
-        return Rows(
+        return RowsEvent(
             header=header,
             table_id=table_id,
             operation=operation,

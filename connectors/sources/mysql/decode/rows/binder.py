@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from changelog.connectors.capture.rows.binding import Binding
 from changelog.connectors.capture.rows.json_columns import CompiledBinding
 from changelog.connectors.capture.rows.published_fields import published_fields
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.types import codec_for
 from changelog.envelope import mask
 from changelog.envelope.entity import Entity
@@ -23,7 +23,7 @@ class Binder:
 
     hmac_key: bytes
 
-    def bind(self, entity: Entity, columns: Sequence[Column]) -> CompiledBinding:
+    def bind(self, entity: Entity, columns: Sequence[LogColumn]) -> CompiledBinding:
         """Returns the compiled binding of a table with these columns."""
         names = [column.name for column in columns]
         table = ".".join(entity.table)

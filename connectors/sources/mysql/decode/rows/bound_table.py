@@ -10,7 +10,7 @@ from changelog.connectors.sources.mysql.decode.rows.row_images import Image
 from changelog.connectors.sources.mysql.decode.rows.row_layout import RowLayout
 from changelog.connectors.sources.mysql.values.batches.batch_printed import column_printer
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.printed import printer_for
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.entity import Entity
@@ -32,7 +32,7 @@ class BoundTable:
     """
 
     entity: Entity
-    columns: tuple[Column, ...]
+    columns: tuple[LogColumn, ...]
     bound: CompiledBinding
     layout: RowLayout | None
     printers: tuple[tuple[int, Print], ...]
@@ -43,7 +43,7 @@ class BoundTable:
     def of(
         cls,
         entity: Entity,
-        columns: tuple[Column, ...],
+        columns: tuple[LogColumn, ...],
         bound: CompiledBinding,
         charsets: Mapping[int, str],
         *,

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
-from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
-from changelog.connectors.sources.mysql.decode.events.table_description import describe
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent, TableMap
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import describe
 from changelog.connectors.sources.mysql.decode.rows.row_images import images
 
 _NUMBER, _CONTENT = "id", "content"
 
 
-def message_rows(table_map: TableMap, event: Rows) -> Iterator[tuple[int, bytes]]:
+def message_rows(table_map: TableMap, event: RowsEvent) -> Iterator[tuple[int, bytes]]:
     """Yields the number (`id`) and the text (`content`) of each row; nothing if the table lacks such a column."""
     places = _places(table_map.body, table_map.dialect)
     if places is None:

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from changelog.connectors.capture.assembly.row_groups import RowGroup
-from changelog.connectors.capture.rows.text_columns import Columns
-from changelog.connectors.sources.mysql.decode.events.events import Rows
+from changelog.connectors.capture.rows.text_columns import TextColumns
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
-from changelog.connectors.sources.mysql.decode.rows.row_layout import Values
+from changelog.connectors.sources.mysql.decode.rows.row_layout import RawValues
 from changelog.connectors.sources.mysql.values.batches.print_all import print_all
 from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints
 from changelog.envelope.columnar.splice import Bytes, Pool, gather
@@ -58,7 +58,7 @@ class RowBatch:
     def __post_init__(self) -> None:
         self.images = 2 if self.op is Op.UPDATE else 1
 
-    def add(self, event: Rows, first_place: int) -> int:
+    def add(self, event: RowsEvent, first_place: int) -> int:
         """Adds the rows of an event. Returns their number; 0 if they are unusual, and nothing was added."""
         if not is_whole(self.table, event):
             return 0
@@ -76,7 +76,7 @@ class RowBatch:
             self._first_places.append(first_place)
         return count
 
-    def extend(self, statements: "Statements", first_place: int) -> None:
+    def extend(self, statements: "RowEvents", first_place: int) -> None:
         """Adds the rows of many events. `first_place` is the place in the block of the row with the number 0."""
         self._end_part()
         first_places = first_place + statements.first_rows
@@ -120,7 +120,7 @@ class RowBatch:
         )
 
 
-def is_whole(table: BoundTable, event: Rows) -> bool:
+def is_whole(table: BoundTable, event: RowsEvent) -> bool:
     """Whether the rows of an event contain all columns of the table, and none is stored as a difference."""
     if table.layout is None:
         return False
@@ -135,7 +135,7 @@ def _none() -> Ints:
 
 
 @dataclass(slots=True, eq=False)
-class Statements:
+class RowEvents:
     """Events of one table and one op in a run of transactions. Their rows contain all columns.
 
     For each event, `numbers` has its number in the run; its rows are `sizes` bytes of `octets` from `begins` on. After
@@ -175,8 +175,8 @@ class Statements:
         return True
 
 
-def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> Columns:
-    columns = Columns.empty(len(table.columns), len(rows))
+def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> TextColumns:
+    columns = TextColumns.empty(len(table.columns), len(rows))
     columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
     assert table.layout is not None
     for place, values in enumerate(table.layout.values(octets, rows)):
@@ -185,7 +185,7 @@ def _columns(table: BoundTable, octets: Bytes, rows: Ints, pool: Pool) -> Column
     return columns
 
 
-def _print(table: BoundTable, place: int, values: Values, columns: Columns, pool: Pool) -> None:
+def _print(table: BoundTable, place: int, values: RawValues, columns: TextColumns, pool: Pool) -> None:
     """Prints the values of one column that are not null, and puts the places of their texts into `columns`."""
     raw, present = values.raw, slice(None) if values.null is None else ~values.null
     columns.null[place, present] = False

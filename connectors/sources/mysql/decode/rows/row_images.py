@@ -7,10 +7,10 @@ from functools import lru_cache
 from changelog.connectors.capture.rows.row_change import UNCHANGED, Unchanged
 from changelog.connectors.sources.mysql.decode.events.cursor import Cursor
 from changelog.connectors.sources.mysql.decode.events.dialect import Dialect
-from changelog.connectors.sources.mysql.decode.events.events import Rows, TableMap
-from changelog.connectors.sources.mysql.decode.events.table_description import describe
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent, TableMap
+from changelog.connectors.sources.mysql.decode.events.table_maps.table_description import describe
 from changelog.connectors.sources.mysql.decode.rows.value_framing import Framing, framing
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -29,7 +29,7 @@ Image = tuple[RawValue, ...]
 """A row: one value for each column of the table map."""
 
 
-def images(table_map: TableMap, rows: Rows) -> Iterator[tuple[Image | None, Image | None]]:
+def images(table_map: TableMap, rows: RowsEvent) -> Iterator[tuple[Image | None, Image | None]]:
     """Yields the old and the new row of each change; None where an insert has no old row, or a delete no new row.
 
     `rows` must have the table id of `table_map`, and must belong to the same statement. The views keep the packet of
@@ -74,7 +74,7 @@ def _reader(body: bytes, dialect: Dialect, bitmap: bytes, *, partial: bool) -> "
 class _Reader:
     """Reads rows that contain the columns of one bitmap."""
 
-    def __init__(self, columns: Sequence[Column], bitmap: bytes, *, partial: bool) -> None:
+    def __init__(self, columns: Sequence[LogColumn], bitmap: bytes, *, partial: bool) -> None:
         present = int.from_bytes(bitmap, "little")
         self._present = [(index, framing(column)) for index, column in enumerate(columns) if present >> index & 1]
         self._json = [index for index, column in enumerate(columns) if column.type == TypeCode.JSON]

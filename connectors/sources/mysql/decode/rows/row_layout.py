@@ -12,7 +12,7 @@ import numpy as np
 
 from changelog.connectors.sources.mysql.decode.rows.value_framing import Framing, framing
 from changelog.connectors.sources.mysql.values.batches.raw_columns import Ints, Mask, RawColumn
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.envelope.columnar.splice import Bytes
 from changelog.envelope.errors import ChangelogError
 
@@ -27,7 +27,7 @@ read the rows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class RawValues:
     """The values of one column: `raw` has those that are not null. The mask `null` says which are null; it is None if
     none is.
     """
@@ -46,7 +46,7 @@ class RowLayout:
     every_column: bytes
 
     @classmethod
-    def of(cls, columns: Sequence[Column]) -> "RowLayout | None":
+    def of(cls, columns: Sequence[LogColumn]) -> "RowLayout | None":
         """Returns the layout of a table; None if it has a column whose values are never in rows, such as an array."""
         try:
             frames = tuple(framing(column) for column in columns)
@@ -115,7 +115,7 @@ class RowLayout:
         at += fixed
         return np.where(is_wrong | (at > limits), -1, at)
 
-    def values(self, octets: Bytes, rows: Ints) -> Iterator[Values]:
+    def values(self, octets: Bytes, rows: Ints) -> Iterator[RawValues]:
         """Yields the values of each column. `octets` has rows that `starts` found; they begin at `rows`."""
         begins = rows + (len(self.frames) + 7) // 8
         for place, (frame, nullable) in enumerate(zip(self.frames, self.nullable, strict=True)):
@@ -125,7 +125,7 @@ class RowLayout:
             present = None if null is None else np.flatnonzero(~null)
             starts = begins if present is None else begins[present]
             raw = _framed(octets, starts, frame)
-            yield Values(raw=raw, null=null)
+            yield RawValues(raw=raw, null=null)
             if present is None:
                 begins = raw.starts + raw.lengths
             else:

@@ -10,10 +10,10 @@ import numpy as np
 
 from changelog.connectors.capture.assembly.row_groups import RowGroup
 from changelog.connectors.capture.rows.row_change import UNCHANGED
-from changelog.connectors.capture.rows.text_columns import Columns
-from changelog.connectors.sources.mysql.decode.events.events import Rows
+from changelog.connectors.capture.rows.text_columns import TextColumns
+from changelog.connectors.sources.mysql.decode.events.events import RowsEvent
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
-from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch, Statements
+from changelog.connectors.sources.mysql.decode.rows.row_batches import RowBatch, RowEvents
 from changelog.connectors.sources.mysql.decode.rows.row_images import Image, PartialJson
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PADDING_BYTES
 from changelog.connectors.sources.mysql.values.documents.json_diff import apply_diffs
@@ -34,9 +34,9 @@ class _Side:
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
-    def columns(self, table: BoundTable, count: int) -> Columns:
+    def columns(self, table: BoundTable, count: int) -> TextColumns:
         width, printed = len(table.columns), [place for place, _ in table.printers]
-        columns = Columns.empty(width, count)
+        columns = TextColumns.empty(width, count)
         columns.starts[:], columns.lengths[:], columns.null[:] = 0, 0, True
         if printed:
             lengths = np.array(self.lengths, np.int32).reshape(count, len(printed)).T
@@ -68,7 +68,7 @@ class RowTexts:
         self._batches: dict[tuple[int, Op], RowBatch] = {}
         self._count = 0
 
-    def add_event(self, table: BoundTable, op: Op, event: Rows) -> int:
+    def add_event(self, table: BoundTable, op: Op, event: RowsEvent) -> int:
         """Adds the rows of an event, and returns their number. It is 0 if they are unusual, and must go through `add`.
 
         Invalid values are found only when `take` is called.
@@ -77,7 +77,7 @@ class RowTexts:
         self._count += count
         return count
 
-    def add_statements(self, groups: Sequence[Statements], rows: int) -> None:
+    def add_statements(self, groups: Sequence[RowEvents], rows: int) -> None:
         """Adds the `rows` changes of a run of transactions."""
         for statements in groups:
             self._batch(statements.table, statements.op).extend(statements, self._count)
@@ -141,8 +141,8 @@ class RowTexts:
         data, groups, batches = self._data, self._groups.values(), self._batches.values()
         self._data, self._groups, self._batches, self._count = bytearray(), {}, {}, 0
         bodies = [batch.bodies() for batch in batches]
-        stored = b"".join([data, *(body for of_batch in bodies for body in of_batch), bytes(PADDING_BYTES)])
-        octets, pool, begin = np.frombuffer(stored, np.uint8), Pool(stored), len(data)
+        buffer = b"".join([data, *(body for of_batch in bodies for body in of_batch), bytes(PADDING_BYTES)])
+        octets, pool, begin = np.frombuffer(buffer, np.uint8), Pool(buffer), len(data)
         row_groups = [_row_group(group) for group in groups]
         for batch, of_batch in zip(batches, bodies, strict=True):
             if of_batch:

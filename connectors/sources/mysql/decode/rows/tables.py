@@ -8,18 +8,18 @@ from changelog.connectors.sources.mysql.decode.events.events import TableMap
 from changelog.connectors.sources.mysql.decode.rows.binder import Binder
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.statements.effects import TableName
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.envelope.entity import Entity
 from changelog.envelope.position import Position
 
-LookUp = Callable[[Entity], tuple[Column, ...]]
+LookUp = Callable[[Entity], tuple[LogColumn, ...]]
 """Returns the columns that the catalogue has now for an entity's table."""
 
 
 class Declarations(Protocol):
-    """Says what only the catalogue knows of columns (`Column.declared`)."""
+    """Says what only the catalogue knows of columns (`LogColumn.declared`)."""
 
-    def declare(self, entity: Entity, columns: Sequence[Column]) -> tuple[Column, ...]:
+    def declare(self, entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         """Returns the columns of a table map with their declared types."""
 
     def forget(self, entity: Entity) -> None:
@@ -63,7 +63,10 @@ class Tables:
         return self._entities.get(table)
 
     def bound(self, entity: Entity) -> BoundTable:
-        """Returns the entity's table as it was described last, or as it is in the catalogue before that."""
+        """Returns the entity's table as the stream described it last.
+
+        If the stream has not described the table yet, returns it as it is in the catalogue.
+        """
         present = self._bound.get(entity.name)
         if present is not None:
             return present

@@ -5,7 +5,7 @@ Source: MySQL's `binary_log_funcs.cpp`, function `calc_field_size`; MariaDB's `r
 
 from dataclasses import dataclass
 
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.type_codes import TypeCode
 from changelog.envelope.errors import ChangelogError, Kind
 
@@ -21,7 +21,7 @@ class Framing:
     prefix: int = 0
 
 
-def framing(column: Column) -> Framing:
+def framing(column: LogColumn) -> Framing:
     """Returns how the values of a column are stored.
 
     Raises ChangelogError (MALFORMED) for a type whose values are never in rows.

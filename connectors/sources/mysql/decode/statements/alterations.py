@@ -9,8 +9,8 @@ from changelog.connectors.sources.mysql.decode.statements.effects import (
     PartitionExchanged,
     PartitionTruncated,
     Renamed,
-    Replaced,
     TableName,
+    TablespaceReplaced,
 )
 from changelog.connectors.sources.mysql.decode.statements.sql_tokens import UnclearStatementError
 from changelog.connectors.sources.mysql.decode.statements.statement_reader import StatementReader
@@ -35,7 +35,7 @@ def _actions(reader: StatementReader, table: TableName) -> Iterator[Effect]:
             if reader.keyword not in _PARTS_WITH_NAMES:
                 yield Renamed(table=table, new=_new_name(reader))
         elif reader.accept("TABLESPACE"):
-            yield Replaced(table=table)
+            yield TablespaceReplaced(table=table)
         elif reader.accept("TABLE"):  # CONVERT TABLE other TO PARTITION p
             yield PartitionExchanged(table=table, other=reader.table())
         elif reader.accept("PARTITION"):
@@ -52,7 +52,7 @@ def _partition_change(keyword: str, reader: StatementReader, table: TableName) -
     if keyword in ("DROP", "TRUNCATE"):
         return PartitionTruncated(table=table)
     if keyword in ("DISCARD", "IMPORT"):
-        return Replaced(table=table)
+        return TablespaceReplaced(table=table)
     if not reader.find(
         frozenset({"TABLE"})
     ):  # EXCHANGE PARTITION p WITH TABLE other, CONVERT PARTITION p TO TABLE other

@@ -74,7 +74,7 @@ class PartitionExchanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced:
+class TablespaceReplaced:
     """The rows of a table were removed with their file, or came with another file (DISCARD or IMPORT TABLESPACE)."""
 
     table: TableName
@@ -132,7 +132,7 @@ Effect = (
     | Truncated
     | PartitionTruncated
     | PartitionExchanged
-    | Replaced
+    | TablespaceReplaced
     | Dml
     | Unsure
     | Transactional

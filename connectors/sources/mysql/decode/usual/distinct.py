@@ -17,21 +17,21 @@ def distinct(octets: Octets, begins: Ints, lengths: Ints) -> tuple[Ints, Sequenc
     A slice with a negative length has the code -1.
     """
     codes, examples = np.full(len(begins), -1, np.int64), list[int]()
-    left = np.flatnonzero(lengths >= 0)
-    while len(left) and len(examples) < _COMPARED_MAX:
-        first = int(left[0])
-        candidates = left[lengths[left] == lengths[first]]
+    places = np.flatnonzero(lengths >= 0)
+    while len(places) and len(examples) < _COMPARED_MAX:
+        first = int(places[0])
+        candidates = places[lengths[places] == lengths[first]]
         equal = are_equal(octets, begins[candidates], int(begins[first]), int(lengths[first]))
         codes[candidates[equal]] = len(examples)
         examples.append(first)
-        left = left[codes[left] < 0]
-    known: dict[bytes, int] = {}
-    for number, begin, length in zip(left.tolist(), begins[left].tolist(), lengths[left].tolist(), strict=True):
+        places = places[codes[places] < 0]
+    code_by_content: dict[bytes, int] = {}
+    for number, begin, length in zip(places.tolist(), begins[places].tolist(), lengths[places].tolist(), strict=True):
         content = octets[begin : begin + length].tobytes()
-        if content not in known:
-            known[content] = len(examples)
+        if content not in code_by_content:
+            code_by_content[content] = len(examples)
             examples.append(number)
-        codes[number] = known[content]
+        codes[number] = code_by_content[content]
     return codes, examples
 
 

@@ -23,7 +23,7 @@ from changelog.connectors.sources.mysql.decode.events.event_reader import EventR
 from changelog.connectors.sources.mysql.decode.events.event_types import EventType
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
 from changelog.connectors.sources.mysql.decode.log_state import LogState, Series
-from changelog.connectors.sources.mysql.decode.rows.row_batches import Statements
+from changelog.connectors.sources.mysql.decode.rows.row_batches import RowEvents
 from changelog.connectors.sources.mysql.decode.rows.row_texts import RowTexts
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.usual import shapes
@@ -44,7 +44,7 @@ _NOTHING = pa.scalar("")
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class TransactionRun:
     """Consecutive transactions of the usual form, with one element for each in the arrays.
 
     `end` is the place in the block of the event after the run. `series` has the GTIDs, and `ends` the coordinates at
@@ -60,16 +60,16 @@ class Run:
     stamps: Sequence[Stamp | None] | None
     ordinals: Ints
     rows: Ints
-    groups: Sequence[Statements]
+    groups: Sequence[RowEvents]
 
 
-def deliver(run: Run, state: LogState, assembly_run: AssemblyRun, texts: RowTexts) -> None:
+def deliver(run: TransactionRun, state: LogState, assembly_run: AssemblyRun, texts: RowTexts) -> None:
     """Does what `TransactionReader.read` would do with the events of a run."""
     series, count = run.series, len(run.rows)
     names = pc.binary_join_element_wise(pa.scalar(series.head), pa.array(series.numbers).cast(pa.utf8()), _NOTHING)
     if state.records():
         for commit, name in zip(series.commits.tolist(), names.to_pylist(), strict=True):
-            state.delivered(commit, name)
+            state.on_delivery(commit, name)
     spans = SpanColumns(
         xids=series.commits,
         names=names,
@@ -103,7 +103,7 @@ class UsualRuns:
         self._searched_with: object = None
         self._candidates: _Candidates | None = None
 
-    def find(self, at: int) -> Run | None:
+    def find(self, at: int) -> TransactionRun | None:
         """Returns the run that begins with the event at this place of the block; None if the event must be read alone.
 
         All events before it must have been read.
@@ -275,7 +275,7 @@ class _Collector:
             stamp = own.get(number)
         return message or stamp, 0 if message is None else 1
 
-    def run(self, base: int) -> Run | None:
+    def run(self, base: int) -> TransactionRun | None:
         """Returns the run of the transactions that were added. Returns None if rows have to be read one by one."""
         candidates, first = self._candidates, self._first
         end = first + self._count
@@ -295,7 +295,7 @@ class _Collector:
         for number, (stamp, _) in self._signed.items():
             assert stamps is not None
             stamps[number] = stamp
-        return Run(
+        return TransactionRun(
             end=int(candidates.nexts[end - 1]),
             end_log_pos=int(candidates.ends[end - 1]),
             series=Series(
@@ -311,7 +311,7 @@ class _Collector:
             groups=groups,
         )
 
-    def _groups(self, begin: int, end: int) -> Sequence[Statements]:
+    def _groups(self, begin: int, end: int) -> Sequence[RowEvents]:
         """Returns the statements with the numbers from `begin` up to `end`, grouped by table and op."""
         headers, heads = self._candidates.headers, self._candidates.forms.heads[begin:end]
         groups = self._forms.groups

@@ -16,7 +16,7 @@ from changelog.connectors.sources.mysql.decode.events.event_types import EventTy
 from changelog.connectors.sources.mysql.decode.events.header import HEADER_BYTES
 from changelog.connectors.sources.mysql.decode.rows.bound_table import BoundTable
 from changelog.connectors.sources.mysql.decode.rows.message_rows import message_rows
-from changelog.connectors.sources.mysql.decode.rows.row_batches import Statements, is_whole
+from changelog.connectors.sources.mysql.decode.rows.row_batches import RowEvents, is_whole
 from changelog.connectors.sources.mysql.decode.rows.tables import Tables
 from changelog.connectors.sources.mysql.decode.statements.statement_stamps import comment_stamp
 from changelog.connectors.sources.mysql.decode.transactions import OPS, SIGNAL_TABLE, STAMP_TABLE
@@ -43,7 +43,7 @@ Events with further heads are read alone.
 class _Head:
     """How events with rows begin. `event` is one of them, and `map_code` is the code of its table map."""
 
-    event: log.Rows
+    event: log.RowsEvent
     map_code: int
 
 
@@ -56,7 +56,7 @@ class RowsForm:
     """
 
     offset: int
-    statements: Statements | None
+    statements: RowEvents | None
     is_stamp: bool
 
 
@@ -106,7 +106,7 @@ class BlockForms:
     def _number_head(self, rows: Ints, rest: Ints, codes: Ints, map_code: int) -> None:
         """Sets the codes of those of the events `rest` that have the head of the first one."""
         headers, event = self._headers, self.decoded(int(rows[rest[0]]))
-        if not isinstance(event, log.Rows):
+        if not isinstance(event, log.RowsEvent):
             return
         events = rows[rest]
         begins = headers.begins[events] + HEADER_BYTES
@@ -149,7 +149,7 @@ class BlockForms:
         event = self._maps[self._heads[head].map_code]
         return event if isinstance(event, log.TableMap) else None
 
-    def rows(self, head: int) -> log.Rows:
+    def rows(self, head: int) -> log.RowsEvent:
         """Returns one of the events with a head."""
         return self._heads[head].event
 
@@ -168,18 +168,18 @@ class RunForms:
 
     block: BlockForms
     tables: Tables
-    groups: list[Statements] = field(default_factory=list)
+    groups: list[RowEvents] = field(default_factory=list)
 
     def form(self, head: int) -> RowsForm | None:
         """Returns the form of the events with a head; None if they have to be read alone."""
-        described, event = self.block.table_map(head), self.block.rows(head)
-        if described is None or event.table_id != described.table_id or not event.ends_statement:
+        table_map, event = self.block.table_map(head), self.block.rows(head)
+        if table_map is None or event.table_id != table_map.table_id or not event.ends_statement:
             return None
-        table = self.tables.present(described)
+        table = self.tables.present(table_map)
         if table is None:
-            if self.tables.entity(described) is not None or described.table == SIGNAL_TABLE:
+            if self.tables.entity(table_map) is not None or table_map.table == SIGNAL_TABLE:
                 return None
-            is_stamp = described.table == STAMP_TABLE and event.operation is log.Operation.INSERT
+            is_stamp = table_map.table == STAMP_TABLE and event.operation is log.Operation.INSERT
             return RowsForm(event.offset, None, is_stamp)
         if not is_whole(table, event):
             return None
@@ -187,19 +187,19 @@ class RunForms:
 
     def message(self, head: int, place: int) -> Stamp | None:
         """Returns the stamp in an event whose rows are stamps; None unless it has exactly one."""
-        event, described = self.block.decoded(place), self.block.table_map(head)
-        assert isinstance(event, log.Rows)
-        assert described is not None
+        event, table_map = self.block.decoded(place), self.block.table_map(head)
+        assert isinstance(event, log.RowsEvent)
+        assert table_map is not None
         try:
-            contents = [content for _, content in message_rows(described, event)]
+            contents = [content for _, content in message_rows(table_map, event)]
         except ChangelogError:
             return None
-        parsed = [parse(content) for content in contents]
-        return parsed[0].stamp if len(parsed) == 1 and parsed[0].problem is None else None
+        stamps = [parse(content) for content in contents]
+        return stamps[0].stamp if len(stamps) == 1 and stamps[0].problem is None else None
 
-    def _statements(self, table: BoundTable, op: Op) -> Statements:
+    def _statements(self, table: BoundTable, op: Op) -> RowEvents:
         for statements in self.groups:
             if statements.table is table and statements.op is op:
                 return statements
-        self.groups.append(Statements(table, op))
+        self.groups.append(RowEvents(table, op))
         return self.groups[-1]

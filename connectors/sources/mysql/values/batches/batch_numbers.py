@@ -40,7 +40,7 @@ def print_floats(values: npt.NDArray[np.floating]) -> PrintedColumn:
     low, high = _FIXED[values.itemsize]
     zero = (values == 0) & ~np.signbit(values)
     absolute = np.abs(values)
-    return arrow_texts(values, left=~zero & ~((absolute >= low) & (absolute < high)))
+    return arrow_texts(values, unprintable=~zero & ~((absolute >= low) & (absolute < high)))
 
 
 def distinct(size: int, printer: Printer) -> PrintColumn:
@@ -74,7 +74,7 @@ def decimal(precision: int, scale: int) -> PrintColumn:
         octets[:, 0] ^= 0x80
         octets[negative] ^= 0xFF
         matrix = np.full((raw.count, width), _ZERO, np.uint8)
-        left = np.zeros(raw.count, bool)
+        unprintable = np.zeros(raw.count, bool)
         at, source = first_whole, 0
         for number, digits in enumerate((*whole_groups, *part_groups)):
             if scale and number == len(whole_groups):
@@ -82,7 +82,7 @@ def decimal(precision: int, scale: int) -> PrintColumn:
                 at += 1
             end = source + _SIZES[digits]
             value = _big_endian(octets[:, source:end])
-            left |= value >= 10**digits
+            unprintable |= value >= 10**digits
             matrix[:, at : at + digits] = digits_of(value, digits)
             at, source = at + digits, end
         significant = matrix[:, 1 : first_whole + max(whole, 0)] != _ZERO
@@ -90,7 +90,7 @@ def decimal(precision: int, scale: int) -> PrintColumn:
         begins = 1 + significant.argmax(axis=1) - negative
         starts = np.arange(raw.count) * width + begins
         matrix.reshape(-1)[starts[negative]] = _MINUS
-        return PrintedColumn(data=matrix.tobytes(), starts=starts, lengths=width - begins, left=left)
+        return PrintedColumn(data=matrix.tobytes(), starts=starts, lengths=width - begins, unprintable=unprintable)
 
     return printed
 

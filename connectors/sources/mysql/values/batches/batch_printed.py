@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from changelog.connectors.sources.mysql.values.batches import batch_numbers, batch_strings, batch_temporal
 from changelog.connectors.sources.mysql.values.batches.raw_columns import PrintColumn
-from changelog.connectors.sources.mysql.values.columns import Column
+from changelog.connectors.sources.mysql.values.columns import LogColumn
 from changelog.connectors.sources.mysql.values.numbers import Printer
 from changelog.connectors.sources.mysql.values.printed import COMPRESSED, DECLARED_PRINTERS, INTEGER_SIZES
 from changelog.connectors.sources.mysql.values.text.charsets import to_utf8
@@ -14,7 +14,7 @@ from changelog.connectors.sources.mysql.values.types import BINARY, STRINGS, dec
 _DISTINCT_BYTES_MAX = 8
 
 
-def column_printer(column: Column, charsets: Mapping[int, str], size: int, printer: Printer) -> PrintColumn | None:
+def column_printer(column: LogColumn, charsets: Mapping[int, str], size: int, printer: Printer) -> PrintColumn | None:
     """Returns a function that prints many values of a column; None if `printer` must print each of them.
 
     `charsets` is the same as for `printer_for`. `size` is the number of bytes of each value, or 0 if values have
@@ -33,7 +33,7 @@ def column_printer(column: Column, charsets: Mapping[int, str], size: int, print
     return batch_numbers.distinct(size, printer) if 0 < size <= _DISTINCT_BYTES_MAX else None
 
 
-def _string(column: Column, charsets: Mapping[int, str]) -> PrintColumn | None:
+def _string(column: LogColumn, charsets: Mapping[int, str]) -> PrintColumn | None:
     if declared_type(column) in DECLARED_PRINTERS or column.type in COMPRESSED:
         return None
     fixed = column.type == TypeCode.STRING

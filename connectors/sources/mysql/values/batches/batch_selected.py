@@ -33,14 +33,14 @@ def in_utc(raw: RawColumn) -> PrintedColumn:
     starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)
     offsets, data = gather(octets, raw.count, [(starts, lengths), (zone, len(_ZONE))])
     bounds = offsets[::2].astype(np.int64)
-    left = raw.unsigned(4) == _ZERO_YEAR
-    return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), left=left)
+    unprintable = raw.unsigned(4) == _ZERO_YEAR
+    return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), unprintable=unprintable)
 
 
 def without_zeros(raw: RawColumn) -> PrintedColumn:
     """Converts numbers that the server may pad with zeros. Those that begin with a zero are left."""
-    left = (raw.octets[raw.starts] == _ZERO) & (raw.lengths > 1)
-    return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=left)
+    unprintable = (raw.octets[raw.starts] == _ZERO) & (raw.lengths > 1)
+    return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, unprintable=unprintable)
 
 
 def floating(size: int) -> PrintColumn:
@@ -53,11 +53,13 @@ def floating(size: int) -> PrintColumn:
     def printed(raw: RawColumn) -> PrintedColumn:
         starts, lengths = raw.starts.astype(np.int32), raw.lengths.astype(np.int32)
         offsets, data = gather(raw.octets, raw.count, [(starts, lengths)])
-        sent = pa.Array.from_buffers(pa.utf8(), raw.count, [None, pa.py_buffer(offsets), data])
+        texts = pa.Array.from_buffers(pa.utf8(), raw.count, [None, pa.py_buffer(offsets), data])
         try:
-            values = sent.cast(pa.float64()).to_numpy()
+            values = texts.cast(pa.float64()).to_numpy()
         except pa.ArrowInvalid:
-            return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=np.ones(raw.count, bool))
+            return PrintedColumn(
+                data=None, starts=raw.starts, lengths=raw.lengths, unprintable=np.ones(raw.count, bool)
+            )
         with np.errstate(over="ignore"):
             return batch_numbers.print_floats(values.astype(f"<f{size}"))
 
@@ -72,6 +74,6 @@ def bits(count: int) -> PrintColumn:
     def printed(raw: RawColumn) -> PrintedColumn:
         if (raw.lengths == size).all():
             return print_column(raw)
-        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=np.ones(raw.count, bool))
+        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, unprintable=np.ones(raw.count, bool))
 
     return printed

@@ -24,7 +24,9 @@ def as_stored(raw: RawColumn) -> PrintedColumn:
 
 def binary(length: int) -> PrintColumn:
     """Prints BINARY of `length` bytes. Values whose last zeros are missing are left."""
-    return lambda raw: PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=raw.lengths != length)
+    return lambda raw: PrintedColumn(
+        data=None, starts=raw.starts, lengths=raw.lengths, unprintable=raw.lengths != length
+    )
 
 
 def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
@@ -38,11 +40,11 @@ def text(to_utf8: ToUtf8, *, fixed: bool) -> PrintColumn | None:
         return None
 
     def printed(raw: RawColumn) -> PrintedColumn:
-        left = _not_ascii(raw, is_utf8=to_utf8 is clean)
+        unprintable = _not_ascii(raw, is_utf8=to_utf8 is clean)
         if fixed:
             last = raw.octets[raw.starts + np.maximum(raw.lengths, 1) - 1]
-            left |= (last == ord(" ")) & (raw.lengths > 0)
-        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, left=left)
+            unprintable |= (last == ord(" ")) & (raw.lengths > 0)
+        return PrintedColumn(data=None, starts=raw.starts, lengths=raw.lengths, unprintable=unprintable)
 
     return printed
 

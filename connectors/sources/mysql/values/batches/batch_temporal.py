@@ -34,13 +34,13 @@ def time(digits: int) -> PrintColumn:
         clock, fraction = absolute >> 8 * size, absolute & (1 << 8 * size) - 1
         hours = clock >> 12
         matrix = np.empty((raw.count, width), np.uint8)
-        left = _put_clock(matrix, 2, hours, clock >> 6 & 63, clock & 63)
+        unprintable = _put_clock(matrix, 2, hours, clock >> 6 & 63, clock & 63)
         matrix[:, 1:4] = digits_of(hours, 3)
-        left |= _put_fraction(matrix, 2 + _CLOCK_BYTES, fraction, digits) | (hours > _HOURS_MAX)
+        unprintable |= _put_fraction(matrix, 2 + _CLOCK_BYTES, fraction, digits) | (hours > _HOURS_MAX)
         begins = 1 + (hours < 100) - negative
         starts = np.arange(raw.count) * width + begins
         matrix.reshape(-1)[starts[negative]] = _MINUS
-        return PrintedColumn(data=matrix.tobytes(), starts=starts, lengths=width - begins, left=left)
+        return PrintedColumn(data=matrix.tobytes(), starts=starts, lengths=width - begins, unprintable=unprintable)
 
     return printed
 
@@ -55,11 +55,11 @@ def datetime_(digits: int) -> PrintColumn:
         year, month = np.divmod(number >> 22, 13)
         hours = number >> 12 & 31
         matrix = np.empty((raw.count, width), np.uint8)
-        left = (number < 0) | (year > 9999) | (hours > 23)
+        unprintable = (number < 0) | (year > 9999) | (hours > 23)
         _put_date(matrix, year, month, number >> 17 & 31)
-        left |= _put_clock(matrix, _DATE_BYTES + 1, hours, number >> 6 & 63, number & 63)
-        left |= _put_fraction(matrix, _DATE_BYTES + 1 + _CLOCK_BYTES, _fraction(raw, 5, size), digits)
-        return _rows(matrix, left)
+        unprintable |= _put_clock(matrix, _DATE_BYTES + 1, hours, number >> 6 & 63, number & 63)
+        unprintable |= _put_fraction(matrix, _DATE_BYTES + 1 + _CLOCK_BYTES, _fraction(raw, 5, size), digits)
+        return _rows(matrix, unprintable)
 
     return printed
 
@@ -74,10 +74,10 @@ def timestamp(digits: int) -> PrintColumn:
         days, clock = np.divmod(seconds, _DAY_S)
         matrix = np.empty((raw.count, end + len(_ZONE)), np.uint8)
         _put_date(matrix, *_civil(days))
-        left = (seconds == 0) | _put_clock(matrix, _DATE_BYTES + 1, clock // 3600, clock // 60 % 60, clock % 60)
-        left |= _put_fraction(matrix, _DATE_BYTES + 1 + _CLOCK_BYTES, _fraction(raw, 4, size), digits)
+        unprintable = (seconds == 0) | _put_clock(matrix, _DATE_BYTES + 1, clock // 3600, clock // 60 % 60, clock % 60)
+        unprintable |= _put_fraction(matrix, _DATE_BYTES + 1 + _CLOCK_BYTES, _fraction(raw, 4, size), digits)
         matrix[:, end:] = _ZONE
-        return _rows(matrix, left)
+        return _rows(matrix, unprintable)
 
     return printed
 
@@ -110,11 +110,11 @@ def _put_clock(matrix: Bytes, at: int, hours: Ints, minutes: Ints, seconds: Ints
 
 def _put_fraction(matrix: Bytes, at: int, fraction: Ints, digits: int) -> Mask:
     """Writes the point and the digits. Returns a mask of the values that are too large."""
-    stored = (digits + 1) // 2 * 2
+    stored_digits = (digits + 1) // 2 * 2
     if digits:
         matrix[:, at] = POINT
-        matrix[:, at + 1 : at + 1 + digits] = digits_of(fraction // 10 ** (stored - digits), digits)
-    mask: Mask = fraction >= 10**stored
+        matrix[:, at + 1 : at + 1 + digits] = digits_of(fraction // 10 ** (stored_digits - digits), digits)
+    mask: Mask = fraction >= 10**stored_digits
     return mask
 
 
@@ -126,9 +126,12 @@ def _fraction_bytes(digits: int) -> int:
     return 1 + digits if digits else 0
 
 
-def _rows(matrix: Bytes, left: Mask) -> PrintedColumn:
+def _rows(matrix: Bytes, unprintable: Mask) -> PrintedColumn:
     """Returns the texts that fill the rows of a matrix."""
     count, width = matrix.shape
     return PrintedColumn(
-        data=matrix.tobytes(), starts=np.arange(count) * width, lengths=np.full(count, width, np.int64), left=left
+        data=matrix.tobytes(),
+        starts=np.arange(count) * width,
+        lengths=np.full(count, width, np.int64),
+        unprintable=unprintable,
     )

@@ -15,24 +15,25 @@ def print_all(raw: RawColumn, print_column: PrintColumn | None, printer: Printer
     raises.
     """
     if print_column is None:
-        starts, lengths, left = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64), np.arange(raw.count)
+        starts, lengths = np.zeros(raw.count, np.int64), np.zeros(raw.count, np.int64)
+        unprintable = np.arange(raw.count)
     else:
         printed = print_column(raw)
         starts, lengths = printed.starts, printed.lengths
         if printed.data is not None:
             starts = starts + pool.add(printed.data)
-        left = np.flatnonzero(printed.left) if printed.left is not None else np.arange(0)
-    return _one_by_one(printer, raw, left, pool, (starts, lengths)) if len(left) else (starts, lengths)
+        unprintable = np.flatnonzero(printed.unprintable) if printed.unprintable is not None else np.arange(0)
+    return _one_by_one(printer, raw, unprintable, pool, (starts, lengths)) if len(unprintable) else (starts, lengths)
 
 
 def _one_by_one(
-    printer: Printer, raw: RawColumn, left: Ints, pool: Pool, texts: tuple[Ints, Ints]
+    printer: Printer, raw: RawColumn, unprintable: Ints, pool: Pool, texts: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints]:
-    """Prints the values whose numbers are in `left`, and returns the starts and lengths of all texts."""
+    """Prints the values whose numbers are in `unprintable`, and returns the starts and lengths of all texts."""
     starts, lengths = (part.copy() for part in texts)
-    begins, ends = raw.starts[left], raw.starts[left] + raw.lengths[left]
-    stored = raw.octets.data
-    printed = [printer(stored[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    begins, ends = raw.starts[unprintable], raw.starts[unprintable] + raw.lengths[unprintable]
+    data = raw.octets.data
+    printed = [printer(data[begin:end]) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
     sizes = np.array([len(text) for text in printed], np.int64)
-    starts[left], lengths[left] = pool.add(b"".join(printed)) + np.cumsum(sizes) - sizes, sizes
+    starts[unprintable], lengths[unprintable] = pool.add(b"".join(printed)) + np.cumsum(sizes) - sizes, sizes
     return starts, lengths

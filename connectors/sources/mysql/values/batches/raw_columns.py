@@ -40,8 +40,8 @@ class RawColumn:
             (len(self.octets) - _WORD_BYTES + 1,), ">u8" if big_endian else "<u8", buffer=self.octets, strides=(1,)
         )
         unused = np.uint64(8 * (_WORD_BYTES - size))
-        read = words[self.starts + at].astype(np.uint64)
-        return read >> unused if big_endian else read << unused >> unused
+        numbers = words[self.starts + at].astype(np.uint64)
+        return numbers >> unused if big_endian else numbers << unused >> unused
 
     def signed(self, size: int) -> Ints:
         """Reads a number of 1 to 8 bytes in two's complement, little-endian, from each value."""
@@ -59,22 +59,22 @@ class RawColumn:
 class PrintedColumn:
     """The texts of a column: value n has `lengths[n]` bytes of `data` from `starts[n]` on.
 
-    If `data` is None, the texts are slices of `RawColumn.octets`. `left` is a mask of the values that must be printed
-    one by one, or None if there are no such values. The starts and lengths of these values mean nothing.
+    If `data` is None, the texts are slices of `RawColumn.octets`. `unprintable` is a mask of the values that must be
+    printed one by one, or None if there are no such values. The starts and lengths of these values mean nothing.
     """
 
     data: bytes | None
     starts: Ints
     lengths: Ints
-    left: Mask | None = None
+    unprintable: Mask | None = None
 
 
 PrintColumn = Callable[[RawColumn], PrintedColumn]
 """A function that prints the values of a column. See `PrintedColumn` for the values that it cannot print."""
 
 
-def arrow_texts(numbers: npt.NDArray[np.generic], left: Mask | None = None) -> PrintedColumn:
+def arrow_texts(numbers: npt.NDArray[np.generic], unprintable: Mask | None = None) -> PrintedColumn:
     """Returns the texts that Arrow makes of numbers."""
     _, offsets, data = pa.array(numbers).cast(pa.utf8()).buffers()
     bounds = np.frombuffer(offsets, np.int32, len(numbers) + 1).astype(np.int64)
-    return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), left=left)
+    return PrintedColumn(data=data.to_pybytes(), starts=bounds[:-1], lengths=np.diff(bounds), unprintable=unprintable)

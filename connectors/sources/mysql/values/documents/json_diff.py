@@ -17,7 +17,7 @@ from changelog.connectors.sources.mysql.values.documents.json_text import print_
 from changelog.envelope.errors import ChangelogError, Kind
 
 
-class Operation(IntEnum):
+class JsonOperation(IntEnum):
     """What a change does at its path. Only INSERT into an array moves other values."""
 
     REPLACE = 0
@@ -30,14 +30,14 @@ Step = str | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class JsonChange:
     """One change. `path` is not empty, because a change of the whole document is not logged as a change.
 
     `offset` is where the change starts in the list, in bytes. `value` is None if the operation is REMOVE.
     """
 
     offset: int
-    operation: Operation
+    operation: JsonOperation
     path: tuple[Step, ...]
     value: Json
 
@@ -57,23 +57,23 @@ def apply_diffs(old: bytes | memoryview, diffs: bytes | memoryview) -> bytes:
     return print_json(document)
 
 
-def read_diffs(diffs: bytes | memoryview) -> Iterator[Change]:
+def read_diffs(diffs: bytes | memoryview) -> Iterator[JsonChange]:
     """Yields the changes of a list, in the order in which they are applied. Raises ChangelogError (MALFORMED)."""
     data = bytes(diffs)
     at = 0
     while at < len(data):
         if data[at] not in _OPERATIONS:
             raise _malformed(at)
-        start, operation = at, Operation(data[at])
+        start, operation = at, JsonOperation(data[at])
         path, at = _path(data, at + 1)
         value: Json = None
-        if operation is not Operation.REMOVE:
+        if operation is not JsonOperation.REMOVE:
             encoded, at = _counted(data, at)
             value = parse_json(encoded)
-        yield Change(offset=start, operation=operation, path=path, value=value)
+        yield JsonChange(offset=start, operation=operation, path=path, value=value)
 
 
-def _apply(document: Json, change: Change) -> None:
+def _apply(document: Json, change: JsonChange) -> None:
     """Changes the document. Raises LookupError if the path does not exist, or if an INSERT names a member that
     exists.
     """
@@ -97,12 +97,12 @@ def _inner(parent: Json, step: Step) -> Json:
     raise LookupError
 
 
-def _apply_to_object(members: dict[str, Json], name: str, change: Change) -> None:
-    if (name in members) == (change.operation is Operation.INSERT):
+def _apply_to_object(members: dict[str, Json], name: str, change: JsonChange) -> None:
+    if (name in members) == (change.operation is JsonOperation.INSERT):
         raise LookupError
-    if change.operation is Operation.REMOVE:
+    if change.operation is JsonOperation.REMOVE:
         del members[name]
-    elif change.operation is Operation.REPLACE:
+    elif change.operation is JsonOperation.REPLACE:
         members[name] = change.value
     else:
         extended = {**members, name: change.value}
@@ -110,10 +110,10 @@ def _apply_to_object(members: dict[str, Json], name: str, change: Change) -> Non
         members.update((key, extended[key]) for key in sorted(extended, key=_stored_order))
 
 
-def _apply_to_array(values: list[Json], index: int, change: Change) -> None:
-    if change.operation is Operation.INSERT:
+def _apply_to_array(values: list[Json], index: int, change: JsonChange) -> None:
+    if change.operation is JsonOperation.INSERT:
         values.insert(index, change.value)
-    elif change.operation is Operation.REMOVE:
+    elif change.operation is JsonOperation.REMOVE:
         del values[index]
     else:
         values[index] = change.value
@@ -170,7 +170,7 @@ def _malformed(offset: int) -> ChangelogError:
     )
 
 
-_OPERATIONS: Final = frozenset(Operation)
+_OPERATIONS: Final = frozenset(JsonOperation)
 _SIZES: Final = {252: 2, 253: 3, 254: 8}
 _SHORT: Final = 251
 """A length below this is stored in one byte. A first byte of this value or more says how many bytes follow

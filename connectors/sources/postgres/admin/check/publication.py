@@ -11,7 +11,7 @@ from changelog.connectors.findings import Finding, fail, ok
 from changelog.connectors.sources.postgres.admin.catalog import Table
 from changelog.connectors.sources.postgres.admin.check.finding import mend
 from changelog.connectors.sources.postgres.admin.check.rights import RelationRights
-from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, ServerFacts
 from changelog.connectors.sources.postgres.admin.slot import OPERATIONS, publication_sql, published_as
 from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.session.quoting import identifier
@@ -33,7 +33,7 @@ class PublishedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class PublicationState:
     """The state of an existing publication.
 
     `via_root` says that the publication sends partitions under the name of their partitioned table. `all_operations`
@@ -71,7 +71,7 @@ WHERE t.pubname = %s
 """
 
 
-def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
+def read(connection: psycopg.Connection[Any], name: str) -> PublicationState | None:
     """Returns the present state of the publication `name`; None if it does not exist."""
     row = connection.execute(_PUBLICATION, [name]).fetchone()
     if row is None:
@@ -79,13 +79,13 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
     via_root, all_operations, generated = row
     with connection.cursor(row_factory=class_row(PublishedTable)) as cursor:
         tables = {(table.schema, table.name): table for table in cursor.execute(_TABLES, [name])}
-    return Publication(via_root=via_root, all_operations=all_operations, generated=generated, tables=tables)
+    return PublicationState(via_root=via_root, all_operations=all_operations, generated=generated, tables=tables)
 
 
 def findings(
     connection: psycopg.Connection[Any],
-    publication: Publication | None,
-    facts: Facts,
+    publication: PublicationState | None,
+    facts: ServerFacts,
     name: str,
     entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
@@ -110,7 +110,7 @@ def findings(
 
 def _absent(
     connection: psycopg.Connection[Any],
-    facts: Facts,
+    facts: ServerFacts,
     name: str,
     entity_tables: EntityTables,
     relations: Mapping[int, RelationRights],
@@ -133,7 +133,7 @@ def _absent(
     )
 
 
-def _options(name: str, publication: Publication, entity_tables: EntityTables) -> Iterator[Finding]:
+def _options(name: str, publication: PublicationState, entity_tables: EntityTables) -> Iterator[Finding]:
     unsent_tables = [
         f"{table.schema}.{table.name}"
         for _, table in entity_tables
@@ -153,7 +153,7 @@ def _options(name: str, publication: Publication, entity_tables: EntityTables) -
 
 
 def _table(
-    connection: psycopg.Connection[Any], name: str, publication: Publication, entity: Entity, table: Table
+    connection: psycopg.Connection[Any], name: str, publication: PublicationState, entity: Entity, table: Table
 ) -> Iterator[Finding]:
     text = ".".join(entity.table)
     published_table = publication.tables.get(entity.table)

@@ -23,7 +23,7 @@ _FAILOVER_SLOTS = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ServerFacts:
     """Facts about the server and the current role.
 
     `slots` and `senders` count those in use. `keep_mb` is the setting max_slot_wal_keep_size in MB, -1 for no limit.
@@ -69,13 +69,13 @@ FROM pg_roles WHERE rolname = current_user
 """
 
 
-def read(connection: psycopg.Connection[Any]) -> Facts:
+def read(connection: psycopg.Connection[Any]) -> ServerFacts:
     """Reads the present facts."""
-    with connection.cursor(row_factory=class_row(Facts)) as cursor:
+    with connection.cursor(row_factory=class_row(ServerFacts)) as cursor:
         return cursor.execute(_FACTS).fetchall()[0]
 
 
-def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
+def findings(facts: ServerFacts, requirements: Requirements) -> Iterator[Finding]:
     """Yields findings on the server's version and settings, and on the role's rights."""
     if facts.version < OLDEST:
         yield fail("version", f"PostgreSQL {facts.version_text} is too old", f"upgrade to {OLDEST} or later")
@@ -108,7 +108,7 @@ def findings(facts: Facts, requirements: Requirements) -> Iterator[Finding]:
         yield from _failover(facts)
 
 
-def _role(facts: Facts) -> Iterator[Finding]:
+def _role(facts: ServerFacts) -> Iterator[Finding]:
     role = identifier(facts.role)
     if facts.replication:
         yield ok("replication", f"role {facts.role} may replicate")
@@ -124,7 +124,7 @@ def _role(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _failover(facts: Facts) -> Iterator[Finding]:
+def _failover(facts: ServerFacts) -> Iterator[Finding]:
     if facts.version < _FAILOVER_SLOTS:
         yield fail(
             "failover",
@@ -139,7 +139,7 @@ def _failover(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> Iterator[Finding]:
+def slot(facts: ServerFacts, state: SlotState | None, requirements: Requirements) -> Iterator[Finding]:
     """Yields findings on whether the slot exists or can be created, and whether it fits the changelog."""
     name = requirements.slot
     if state is None and requirements.through_lsn is not None:
@@ -172,7 +172,7 @@ def slot(facts: Facts, state: SlotState | None, requirements: Requirements) -> I
         )
 
 
-def _room_for_a_slot(facts: Facts, name: str) -> Iterator[Finding]:
+def _room_for_a_slot(facts: ServerFacts, name: str) -> Iterator[Finding]:
     if facts.slots >= facts.max_slots:
         yield _all_in_use("slot", facts.max_slots, "max_replication_slots")
     else:
@@ -185,7 +185,7 @@ def _all_in_use(name: str, limit: int, setting: str) -> Finding:
     return fail(name, f"all {limit} of {setting} are in use", f"raise {setting}, or free one that nobody needs")
 
 
-def retention(facts: Facts) -> Iterator[Finding]:
+def retention(facts: ServerFacts) -> Iterator[Finding]:
     """Yields findings on what happens to the server and the slot if the service is stopped for a long time."""
     if facts.keep_mb == -1:
         yield warn(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from changelog.connectors.findings import Finding, Status, fail, ok, warn
 from changelog.connectors.sources.postgres.admin.catalog import Leaf, Table, identity_problem
-from changelog.connectors.sources.postgres.admin.check.publication import Publication
+from changelog.connectors.sources.postgres.admin.check.publication import PublicationState
 from changelog.connectors.sources.postgres.admin.check.rights import RelationRights, access
-from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, Facts
+from changelog.connectors.sources.postgres.admin.check.server import ROW_FILTERS, ServerFacts
 from changelog.connectors.sources.postgres.session.quoting import identifier
 from changelog.envelope.entity import Entity
 
@@ -18,9 +18,9 @@ _STORED_GENERATED = 18
 def findings(
     entity: Entity,
     table: Table,
-    publication: Publication | None,
+    publication: PublicationState | None,
     relations: Mapping[int, RelationRights],
-    facts: Facts,
+    facts: ServerFacts,
     *,
     keeps_state: bool,
 ) -> Iterator[Finding]:
@@ -64,7 +64,7 @@ def _identity(
         yield replace(whole_rows, hint=f"{whole_rows.hint}; or set [state] path, and the service keeps the old rows")
 
 
-def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:
+def _generated(entity: Entity, table: Table, facts: ServerFacts) -> Iterator[Finding]:
     unlogged_columns = [
         column.name for column in table.columns if not column.published and _is_selected(entity, column.name)
     ]
@@ -80,9 +80,9 @@ def _generated(entity: Entity, table: Table, facts: Facts) -> Iterator[Finding]:
 def _row_filter(
     entity: Entity,
     table: Table,
-    publication: Publication | None,
+    publication: PublicationState | None,
     relations: Mapping[int, RelationRights],
-    facts: Facts,
+    facts: ServerFacts,
 ) -> Iterator[Finding]:
     """Yields a finding if the entity's row filter cannot be used: its columns must be in the replica identity.
 
@@ -109,13 +109,13 @@ def _row_filter(
         yield _set_full(entity, table, "fail", message, lacking_leaves, relations)
 
 
-def _lacking(table: Table, needed: set[str]) -> tuple[list[Leaf], str]:
-    """Returns the leaves for which the log lacks some `needed` columns, and the columns that the first leaf lacks.
+def _lacking(table: Table, columns: set[str]) -> tuple[list[Leaf], str]:
+    """Returns the leaves for which the log lacks some of the `columns`, and the columns that the first leaf lacks.
 
     A leaf is a table or a partition that stores rows.
     """
-    leaves = [leaf for leaf in table.leaves if leaf.identity is not None and not needed <= set(leaf.identity)]
-    missing = needed - set(leaves[0].identity or ()) if leaves else set()
+    leaves = [leaf for leaf in table.leaves if leaf.identity is not None and not columns <= set(leaf.identity)]
+    missing = columns - set(leaves[0].identity or ()) if leaves else set()
     return leaves, ", ".join(sorted(missing))
 
 

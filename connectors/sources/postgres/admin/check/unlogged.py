@@ -18,15 +18,15 @@ COMPARED = "edits are noticed by comparing the catalogue; for exact log position
 
 
 def findings(
-    connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, stored: Checkpoint | None
+    connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, checkpoint: Checkpoint | None
 ) -> Iterator[Finding]:
     """Yields a finding on how the service notices such changes, then one for each change that is still unnoticed.
 
-    `stored` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
+    `checkpoint` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
     """
     yield ok("publication edits", EXACT if ddl.is_installed(connection) else COMPARED)
-    old_evidence = None if stored is None else Evidence.parse(stored.source.get("publication", {}))
-    if stored is None or old_evidence is None or cluster_of(stored) != read_database(connection)[0]:
+    old_evidence = None if checkpoint is None else Evidence.parse(checkpoint.source.get("publication", {}))
+    if checkpoint is None or old_evidence is None or cluster_of(checkpoint) != read_database(connection)[0]:
         return
     policies = {entity.name: entity.on_unlogged for entity in requirements.entities}
     new_evidence = evidence.read(connection, requirements.publication, requirements.entities)

@@ -1,0 +1,186 @@
+"""The object that `changelog.open` returns."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from changelog.connectors.api.as_of import position_at
+from changelog.connectors.api.blame_table import blame_table
+from changelog.connectors.api.choices import ChangeChoice, When, moment_of
+from changelog.connectors.api.history_table import history_table
+from changelog.connectors.api.key_values import Key, key_texts
+from changelog.connectors.api.states_table import states_table
+from changelog.connectors.history.key_blame import key_blame
+from changelog.connectors.history.key_history import key_history
+from changelog.connectors.history.moments import position_before
+from changelog.connectors.history.refusals import no_change
+from changelog.connectors.sinks import Log
+from changelog.envelope.columnar import batch
+from changelog.envelope.entity import RESERVED
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.key import key_text
+from changelog.envelope.model import Record
+from changelog.envelope.position import Position
+
+POLL_S = 0.2
+"""Seconds between two searches for new changes."""
+
+
+class ChangelogReader:
+    """A changelog that is open for reading. `changelog.open` makes it.
+
+    Every method reads the store anew, sees only what is committed, and holds nothing open afterwards, so there is
+    nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for an unknown entity, for a key
+    that the changelog never had, and for an argument that makes no sense.
+
+    `entity` is the name of an entity. `key` is the key of one row: the value of its key column, such as `42` or
+    `"DE-7"`, or a tuple or list with the values of all key columns in the key's order. Instead of a value, its
+    canonical text can be given (docs/reference/types.md). A moment is a position, or a time with a time zone; both can
+    also be given as text.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<{self._log.where}>"
+
+    def entities(self) -> list[str]:
+        """Returns the names of the entities, sorted. Entities without any change yet are included."""
+        checkpoint = self._log.checkpoint()
+        names = {*self._log.counts(), *(() if checkpoint is None else checkpoint.settings)}
+        return sorted(names - RESERVED)
+
+    def position(self) -> Position | None:
+        """Returns the position up to which the changelog is complete now.
+
+        None if the changelog is empty, or if no checkpoint says where it ends: an archive of topics has no checkpoint,
+        and topics have none if no service writes to them.
+        """
+        checkpoint = self._log.checkpoint()
+        return None if checkpoint is None else checkpoint.reached
+
+    def changes(
+        self,
+        entity: str | None = None,
+        key: Key | None = None,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        service: str | None = None,
+        identifier: str | None = None,
+    ) -> Iterator[Record]:
+        """Yields the changes that are stored now: each is a `Record`, with its entity, key and envelope.
+
+        `since` and `until` are both included. `service` and `identifier` choose changes by the stamp of their writer.
+        The changes of a file log and of an archive come in their order. On Kafka, only the changes of one partition are
+        in order; with `key`, all changes are. Holds a few thousand changes in memory. Errors come with the first
+        change, not with the call. `entity`, `key`, `identifier`, and a position as `since` let a file log and an
+        archive skip files.
+        """
+        choice = ChangeChoice(
+            since=moment_of("since", since),
+            until=moment_of("until", until),
+            service=service,
+            identifier=identifier,
+        )
+        if key is None:
+            after = position_before(choice.since)
+            return _chosen(self._log.read(entity=entity, after=after, identifier=identifier), choice)
+        return _chosen(self._of_key(entity, _text(key)), choice)
+
+    def _of_key(self, entity: str | None, key: str) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a key. Raises ChangelogError (USAGE) if there are none."""
+        is_known = False
+        for rows in self._log.read(entity=entity, key=key):
+            is_known = True
+            yield rows
+        if not is_known:
+            raise no_change(self._log, entity or "any entity", key)
+
+    def table(self, entity: str, *, as_of: When | None = None, provenance: bool = True) -> pa.Table:
+        """Returns the rows of an entity as an Arrow table: one typed row for each key that exists.
+
+        With `as_of`, the rows and columns are those that the entity had at that moment; without it, those of now. The
+        table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also has the
+        columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
+        `_context`, which describe each row's last change. Two more columns name the columns that are null for a special
+        reason: `_unavailable` those whose value the database's log did not send, and `_out_of_range` those whose type
+        cannot hold the value. The job `rebuild_view` makes the same rows. They have no order. The table's metadata has
+        the position up to which changes are in the rows, as `changelog.position`.
+
+        Holds the table in memory, and one change for each key that the entity ever had. Raises ChangelogError: USAGE
+        also for a moment before the first change, and for a position past the end; PRECONDITION if the entity has no
+        change yet, so that its columns are unknown.
+        """
+        at = moment_of("as_of", as_of)
+        until = self.position() if at is None else position_at(self._log, at)
+        return states_table(self._log, entity, until=until, provenance=provenance)
+
+    def history(self, entity: str, key: Key, *, since: When | None = None, until: When | None = None) -> pa.Table:
+        """Returns the changes of one key as an Arrow table with a row for each change, in their order.
+
+        The columns are `position`, `committed_at`, `op`, `key`, `service_name`, `api_version`, `identifier`, `context`,
+        `transaction`, `current`, `original` and `patch`. States, contexts and patches are JSON text. `patch` is the
+        JSON Patch (RFC 6902) from the original to the current state of an update, null for any other change. If the row
+        moved to this key from another one, its changes before the move are there as well, and their `key` is the other
+        key. A truncate that deleted the row has a null `key`. `since` and `until` are both included.
+        """
+        records = key_history(
+            self._log, entity, _text(key), since=moment_of("since", since), until=moment_of("until", until)
+        )
+        return history_table(records)
+
+    def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
+        """Returns who set each attribute of a row, as an Arrow table with a row for each attribute; as of `at`, or now.
+
+        An attribute is a column, or a value inside a json column. The columns of the table are `path`, a JSON Pointer
+        (RFC 6901) such as `/address/street`; `value` and `before`, the JSON text of the value, and of the value before
+        the change that set it (null if unknown, or if there was none); `existed`, whether the attribute existed before
+        that change (null if unknown); and that change's `service_name`, `api_version`, `identifier`, `context`, `op`,
+        `position`, `committed_at` and `transaction`. The first four of these are null if the writer is unknown, because
+        the value was first seen when the row was read from its table. The table is empty if there is no row.
+        """
+        return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
+
+    def follow(
+        self,
+        entity: str | None = None,
+        key: Key | None = None,
+        *,
+        last: int = 0,
+        service: str | None = None,
+        timeout: float | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[Record]:
+        """Yields the newest `last` changes that are stored now, and then new changes as they are stored.
+
+        Looks for new changes five times a second. Whenever there is none, it calls `stop`, and ends if `stop()` returns
+        True. It also ends `timeout` seconds after the call. Without both arguments, it never ends. The order is that of
+        `changes`.
+        """
+        if last < 0:
+            raise ChangelogError(Kind.USAGE, f"last={last} is not a number of changes", hint="give 0 or more")
+        deadline = None if timeout is None else time.monotonic() + timeout
+
+        def wait() -> bool:
+            rest = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+            if rest <= 0 or (stop is not None and stop()):
+                return False
+            time.sleep(rest)
+            return True
+
+        text = None if key is None else _text(key)
+        batches = self._log.follow(entity=entity, key=text, last=last, wait=wait)
+        return _chosen(batches, ChangeChoice(service=service))
+
+
+def _text(key: Key) -> str:
+    """Returns the text of a key. A caller may give this text itself, even for a key of several columns."""
+    return key_text(key_texts(key))
+
+
+def _chosen(batches: Iterator[pa.RecordBatch], choice: ChangeChoice) -> Iterator[Record]:
+    for rows in batches:
+        yield from filter(choice.includes, batch.records(rows))

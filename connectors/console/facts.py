@@ -1,0 +1,67 @@
+"""Reads facts that may take long in the background, so that a page waits for them only a moment."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from changelog.envelope.errors import ChangelogError
+
+T = TypeVar("T")
+
+REST = 20.0
+"""A value is read again after this many times the time that it took to read, at the earliest."""
+
+_log = structlog.get_logger("console")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[T]):
+    """The last value that was read, or the problem because of which there is none. Without both, it is still read."""
+
+    value: T | None = None
+    problem: str | None = None
+
+
+class Fact(Generic[T]):
+    """A value that `read` returns. It is read again, in a thread, by the first request after `fresh_s` seconds.
+
+    If reading takes long, it is read less often, so that it never costs much of the processor.
+    """
+
+    def __init__(self, read: Callable[[], T], *, fresh_s: float) -> None:
+        self._read, self._least_fresh_s, self._fresh_s = read, fresh_s, fresh_s
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._reading = False
+        self._read_at_s: float | None = None
+        self._answer: Answer[T] = Answer()
+
+    def get(self, patience_s: float) -> Answer[T]:
+        """Returns the value. If a newer one takes more than `patience_s` seconds, returns the one before it."""
+        with self._lock:
+            is_fresh = self._read_at_s is not None and time.monotonic() - self._read_at_s < self._fresh_s
+            if not is_fresh and not self._reading:
+                self._reading = True
+                self._ready.clear()
+                threading.Thread(target=self._run, daemon=True).start()
+        self._ready.wait(patience_s)
+        return self._answer
+
+    def _run(self) -> None:
+        answer: Answer[T]
+        began_s = time.monotonic()
+        try:
+            answer = Answer(value=self._read())
+        except ChangelogError as error:
+            answer = Answer(problem=str(error))
+        except Exception as error:  # noqa: BLE001, the message may hold row values; the page must not wait for ever
+            _log.error("internal error", error=type(error).__name__, page="facts")
+            answer = Answer(problem=f"internal error ({type(error).__name__})")
+        with self._lock:
+            self._answer, self._read_at_s, self._reading = answer, time.monotonic(), False
+            self._fresh_s = max(self._least_fresh_s, REST * (self._read_at_s - began_s))
+            self._ready.set()

@@ -1,0 +1,65 @@
+"""Gives each service a colour, the same one on every page if possible."""
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+
+from changelog.envelope.model import Stamp
+from changelog.envelope.stamp import StampKind, kind_of
+
+COLOURS = 8
+"""The number of colours for services; `static/console.css` has them as the classes `c0` to `c7`."""
+
+SERVICES_MAX = 256
+"""For how many services a palette remembers a colour. Further ones get the colour that their name alone gives."""
+
+NOBODY = "nobody"
+"""The class of a change that has no stamp."""
+
+
+class Palette:
+    """Chooses the classes of colours. `default_of` returns the stamp of an entity's changes without a stamp.
+
+    A service keeps the colour that it got when a page first showed it: the one that its name alone gives, or the next
+    one that fewer services have.
+    """
+
+    def __init__(self, default_of: Callable[[str], Stamp]) -> None:
+        self._default_of = default_of
+        self._numbers: dict[str, int] = {}
+
+    def kind(self, entity: str, stamp: Stamp) -> StampKind:
+        """Returns who wrote the stamp of a change of an entity."""
+        return kind_of(stamp, self._default_of(entity))
+
+    def colour(self, entity: str, stamp: Stamp) -> str:
+        """Returns the class of the colour of the service that changed an entity."""
+        return self.colour_of(stamp.service_name, self.kind(entity, stamp))
+
+    def colour_of(self, service: str, kind: StampKind) -> str:
+        """Returns the class of the colour of a service whose stamps are of this kind."""
+        return NOBODY if kind is StampKind.NONE else f"c{self._number(service)}"
+
+    def distinct(self, entity: str, stamps: Iterable[Stamp]) -> Mapping[str, str]:
+        """Returns the classes of the services of these stamps, in their order.
+
+        Up to `COLOURS` services have different colours there, even if a palette of more services repeats them.
+        """
+        classes: dict[str, str] = {}
+        for stamp in stamps:
+            if stamp.service_name not in classes:
+                colour = self.colour(entity, stamp)
+                free = [f"c{number}" for number in range(COLOURS) if f"c{number}" not in classes.values()]
+                is_taken = colour != NOBODY and colour not in free
+                classes[stamp.service_name] = free[0] if is_taken and free else colour
+        return classes
+
+    def _number(self, service: str) -> int:
+        first = zlib.crc32(service.encode()) % COLOURS
+        number = self._numbers.get(service)
+        if number is None and len(self._numbers) < SERVICES_MAX:
+            numbers = list(self._numbers.values())
+            number = min(
+                range(COLOURS), key=lambda candidate: (numbers.count(candidate), (candidate - first) % COLOURS)
+            )
+            self._numbers[service] = number
+        return first if number is None else number

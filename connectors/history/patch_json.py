@@ -1,0 +1,14 @@
+"""Renders changes as JSON Patches, for programs that read the output of commands."""
+
+from changelog.connectors.history.as_json import addressed
+from changelog.envelope.delta import delta_codec, delta_of
+from changelog.envelope.model import Record
+
+
+def patch_message(record: Record) -> bytes:
+    """Returns a record as `changelog.connectors.history.as_json.message` does, but with its delta as the `value`.
+
+    `changelog.envelope.delta` defines deltas: `{"provenance": …, "patch": […]}`. Raises ChangelogError of kind
+    *malformed* if a state is not JSON.
+    """
+    return addressed(record, delta_codec.encode(delta_of(record.envelope)))

@@ -1,0 +1,70 @@
+"""Counts who stamped the newest changes: their application, the session of the database, or nobody."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changelog.connectors.sinks import Log
+from changelog.envelope.entity import RESERVED
+from changelog.envelope.model import Op, Stamp
+from changelog.envelope.stamp import StampKind, kind_of
+
+NEWEST: Final = 10_000
+"""How many of the newest changes are counted, unless the caller says otherwise."""
+
+_COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampShare:
+    """How many of the newest changes of one entity name this service, by the kind of their stamps.
+
+    For changes without a stamp, the service is that of the configured default stamp.
+    """
+
+    entity: str
+    service: str
+    application: int
+    session: int
+    none: int
+
+    @property
+    def changes(self) -> int:
+        """The number of all these changes."""
+        return self.application + self.session + self.none
+
+
+def stamp_shares(log: Log, *, newest: int = NEWEST, defaults: Mapping[str, Stamp] | None = None) -> list[StampShare]:
+    """Returns the shares by entity and service. Counts the changes that `Log.recent` yields, which are about `newest`.
+
+    `defaults` has the default stamps of entities whose configuration sets one. Rows that were read from their tables
+    are left out, because nobody wrote them when they were read; a change that moved a row counts once. The list is
+    sorted by entity, and then by the number of changes, the most first. Raises the errors of `Log.recent`.
+    """
+    recent = [rows.select(_COLUMNS) for rows in log.recent(newest)]
+    written = [rows.filter(pc.not_equal(rows.column("op"), Op.READ.value)) for rows in recent]
+    counts: Counter[tuple[str, str, StampKind]] = Counter()
+    for group in _groups(written):
+        entity, service = group["entity"], group["service_name"]
+        if entity not in RESERVED:
+            stamp = Stamp(api_version="", service_name=service, identifier="", context=group["context"])
+            kind = kind_of(stamp, (defaults or {}).get(entity))
+            counts[entity, service, kind] += group["position_count_distinct"]
+    shares = [
+        StampShare(entity=entity, service=service, **{str(kind): counts[entity, service, kind] for kind in StampKind})
+        for entity, service in {(entity, service) for entity, service, _ in counts}
+    ]
+    return sorted(shares, key=lambda share: (share.entity, -share.changes, share.service))
+
+
+def _groups(batches: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Returns each combination of entity, service and context, with the number of its positions."""
+    if not batches:
+        return []
+    groups = pa.Table.from_batches(batches).group_by(["entity", "service_name", "context"])
+    rows: list[dict[str, Any]] = groups.aggregate([("position", "count_distinct")]).to_pylist()
+    return rows

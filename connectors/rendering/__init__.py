@@ -1,0 +1,1 @@
+"""Renders answers about the changelog for people, on a terminal of any width. No program parses this."""

@@ -1,0 +1,98 @@
+"""Decides which files of an archive are merged.
+
+Files are merged whenever there are a few new ones, and yet each row is rewritten only a few times: a merge takes the
+newest files, and an older file only if it is not much larger than all newer ones together. So the remaining files grow
+in size from the newest to the oldest, and their number grows with the logarithm of the rows.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+
+from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest
+
+GROWTH = 4
+"""An older file or level is merged with the newer ones if it has at most this many times their rows."""
+
+
+def to_merge(manifest: Manifest, before: date, files_min: int = 2) -> list[list[ArchiveFile]]:
+    """Returns the files to merge, in groups. Each group is merged into one file, or a few.
+
+    A group has the files of one entity and of one day before the date `before`. It has at least `files_min` files.
+    """
+    return [files for files in _days(manifest, before) if len(files) >= files_min]
+
+
+def to_merge_newest(manifest: Manifest) -> list[list[ArchiveFile]]:
+    """Returns the files to merge, in groups, so that each day keeps few files while new files are added to it.
+
+    A group has some files of one entity and day, the newest ones.
+    """
+    groups = (_newest([[file] for file in _by_age(files)]) for files in _days(manifest, date.max))
+    return [files for files in groups if len(files) > 1]
+
+
+def to_level(manifest: Manifest, before: date) -> list[list[ArchiveFile]]:
+    """Returns the files to merge, in groups. Each group becomes one level.
+
+    A group has files of one entity: all those of days before the date `before`, and those of the newest levels. An
+    entity without such days has no group.
+    """
+    levels: dict[str, dict[str, list[ArchiveFile]]] = defaultdict(lambda: defaultdict(list))
+    for file in manifest.files:
+        if file.level:
+            levels[file.entity][file.level].append(file)
+    days: dict[str, list[ArchiveFile]] = defaultdict(list)
+    for files in _days(manifest, before):
+        days[files[0].entity] += files
+    return [
+        _newest([files, *sorted(levels[entity].values(), key=_last, reverse=True)])
+        for entity, files in sorted(days.items())
+    ]
+
+
+def rows_of(files: Iterable[ArchiveFile]) -> int:
+    """Returns the number of rows of these files."""
+    return sum(file.rows for file in files)
+
+
+def batches_of(groups: Iterable[list[ArchiveFile]], rows_max: int) -> Iterator[list[ArchiveFile]]:
+    """Joins groups up to `rows_max` rows, so that one job of Spark merges many small groups."""
+    batch: list[ArchiveFile] = []
+    for files in groups:
+        if batch and rows_of(batch) + rows_of(files) > rows_max:
+            yield batch
+            batch = []
+        batch += files
+    if batch:
+        yield batch
+
+
+def _days(manifest: Manifest, before: date) -> list[list[ArchiveFile]]:
+    """Returns the files of each entity and day before a date, without those of levels."""
+    days: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
+    for file in manifest.files:
+        if not file.level and file.day < before.isoformat():
+            days[file.entity, file.day].append(file)
+    return [files for _, files in sorted(days.items())]
+
+
+def _by_age(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:
+    return sorted(files, key=lambda file: file.last, reverse=True)
+
+
+def _last(files: Iterable[ArchiveFile]) -> str:
+    return max(file.last for file in files)
+
+
+def _newest(parts: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
+    """Returns the files of the first parts, and stops at a part that is much larger than all before it together.
+
+    `parts` are sorted from the newest to the oldest; the first one is always included.
+    """
+    newest: list[ArchiveFile] = []
+    for part in parts:
+        if newest and rows_of(part) > GROWTH * rows_of(newest):
+            break
+        newest += part
+    return newest

@@ -1,0 +1,63 @@
+"""Says who stamped each change, in an Arrow function that runs on executors."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changelog.envelope.model import Stamp
+from changelog.envelope.stamp import StampKind, kind_of
+
+UNKNOWN: Final = "unknown"
+"""Stands in place of a `StampKind` where the writer of a value is unknown: the changelog shows the value, but not the
+change that set it.
+"""
+
+STAMPED: Final = pa.schema(
+    [
+        pa.field("entity", pa.utf8()),
+        pa.field("position", pa.utf8()),
+        pa.field("day", pa.date32()),
+        pa.field("service_name", pa.utf8()),
+        pa.field("stamp", pa.utf8()),
+    ]
+)
+"""The columns of the batches that `stamped` yields: one row for each change. `stamp` is a `StampKind`."""
+
+CHANGE_COLUMNS: Final = ("entity", "position", "committed_at", "service_name", "context")
+"""The columns of the batches that `stamped` takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultStamps:
+    """The configured stamps of changes without a stamp: some entities have their own, all others have `general`."""
+
+    general: Stamp
+    by_entity: Mapping[str, Stamp]
+
+    def of(self, entity: str) -> Stamp:
+        """Returns the default stamp of an entity."""
+        return self.by_entity.get(entity, self.general)
+
+
+def stamped(batches: Iterable[pa.RecordBatch], *, defaults: DefaultStamps) -> Iterator[pa.RecordBatch]:
+    """Turns batches of `CHANGE_COLUMNS` into batches of `STAMPED`."""
+    for batch in batches:
+        entities, services = batch.column("entity"), batch.column("service_name")
+        kinds_without_context: dict[tuple[str, str], StampKind] = {}
+        kinds = []
+        for entity, service, context in zip(
+            entities.to_pylist(), services.to_pylist(), batch.column("context").to_pylist(), strict=True
+        ):
+            kind = kinds_without_context.get((entity, service)) if context is None else None
+            if kind is None:
+                stamp = Stamp(api_version="", service_name=service, identifier="", context=context)
+                kind = kind_of(stamp, defaults.of(entity))
+                if context is None:
+                    kinds_without_context[entity, service] = kind
+            kinds.append(kind.value)
+        days = pc.cast(batch.column("committed_at"), pa.date32())
+        arrays = [entities, batch.column("position"), days, services, pa.array(kinds, pa.utf8())]
+        yield pa.RecordBatch.from_arrays(arrays, schema=STAMPED)

@@ -1,0 +1,55 @@
+"""Stamps transactions of asyncpg, with or without a pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from changelog_stamps.current import current
+from changelog_stamps.members import altered
+from changelog_stamps.statements import statement
+from changelog_stamps.transactions import stamped_transaction_async
+
+if TYPE_CHECKING:
+    import asyncpg
+
+_STATEMENTS = {emit: statement("$1", emit=emit) for emit in (False, True)}
+
+
+@asynccontextmanager
+async def stamped(
+    connection: asyncpg.Connection[Any],
+    *,
+    service: str | None = None,
+    version: str | None = None,
+    identifier: str | None = None,
+    context: Mapping[str, Any] | None = None,
+    emit: bool = False,
+) -> AsyncIterator[None]:
+    """Runs the block as `connection.transaction()` does, and stamps its changes.
+
+    Members that are not given are taken from the current stamp (`changelog_stamps.stamp`). With `emit`, the message is
+    written at once, for tables without the trigger of `changelog init --stamps`.
+    """
+
+    async def write(text: str) -> str | None:
+        previous: str | None = await connection.fetchval(_STATEMENTS[emit and text != ""], text)
+        return previous
+
+    stamp = altered(current(), service=service, version=version, identifier=identifier, context=context)
+    nested = connection.is_in_transaction()
+    async with stamped_transaction_async(stamp.text, nested=nested, begin=connection.transaction, write=write):
+        yield
+
+
+@asynccontextmanager
+async def pooled(
+    pool: asyncpg.Pool[Any], *, emit: bool = False, **members: Any
+) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """Runs the block in a transaction on a connection of the pool, and stamps its changes as `stamped` does.
+
+    `members` are the arguments of `stamped` that make the stamp.
+    """
+    async with pool.acquire() as connection, stamped(connection, emit=emit, **members):
+        yield connection

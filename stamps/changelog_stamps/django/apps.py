@@ -1,0 +1,28 @@
+"""The application `changelog_stamps.django`: stamps what each connection of the process does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.backends.signals import connection_created
+
+from changelog_stamps.django.statements import StampedStatements
+
+
+class StampsConfig(AppConfig):  # type: ignore[misc] # Django ships no types
+    """Watches for new connections, in whichever thread they are made."""
+
+    name = "changelog_stamps.django"
+    label = "changelog_stamps"
+
+    def ready(self) -> None:
+        """Called once by Django."""
+        connection_created.connect(_stamp_connection, dispatch_uid="changelog_stamps")
+
+
+def _stamp_connection(connection: Any, **_: Any) -> None:
+    """Wraps the statements of a connection. A connection that was lost and made again has its wrapper already."""
+    wrappers = connection.execute_wrappers
+    if not any(isinstance(wrapper, StampedStatements) for wrapper in wrappers):
+        wrappers.append(StampedStatements())

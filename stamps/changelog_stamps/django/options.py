@@ -1,0 +1,24 @@
+"""Reads the setting `CHANGELOG_STAMPS`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from changelog_stamps.current import current
+from changelog_stamps.members import Stamp, altered
+
+
+def options() -> dict[str, Any]:
+    """Returns the setting; an empty mapping if there is none."""
+    return dict(getattr(settings, "CHANGELOG_STAMPS", None) or {})
+
+
+def chosen() -> Stamp:
+    """Returns the current stamp. If it names no service, that of the setting applies, also outside of requests."""
+    stamp = current()
+    if stamp.service:
+        return stamp
+    setting = options()
+    return altered(stamp, service=setting.get("service"), version=stamp.version or setting.get("version"))

@@ -1,0 +1,75 @@
+"""Stamps the statements of one connection of Django, as a wrapper of `execute`."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from changelog_stamps.django.options import chosen, options
+from changelog_stamps.sqlcommenter import commented
+from changelog_stamps.statements import statement
+from changelog_stamps.transactions import refused
+
+_IDLE, _IN_TRANSACTION = 0, 2
+"""States of a transaction in libpq, as both of Django's PostgreSQL drivers number them."""
+
+_STATEMENTS = {emit: statement("%(stamp)s", emit=emit) for emit in (False, True)}
+
+
+class StampedStatements:
+    """Wraps the `execute` of one connection.
+
+    A stamp is written again only when another stamp has become current, or after a rollback to a savepoint, which may
+    have taken back the stamp.
+    """
+
+    def __init__(self) -> None:
+        self._written = ""
+
+    def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        """Stamps the transaction of a statement, and executes the statement."""
+        connection = context["connection"]
+        if connection.vendor == "mysql" and isinstance(sql, str):
+            sql = commented(sql, formatted=params is not None, stamp=chosen())
+        elif connection.vendor == "postgresql" and connection.in_atomic_block and not connection.needs_rollback:
+            self._stamp(connection.connection, sql)
+        return execute(sql, params, many, context)
+
+    def _stamp(self, driver: Any, sql: Any) -> None:
+        """Stamps the transaction, unless it has the stamp already, or the server accepts nothing but a rollback."""
+        status = driver.info.transaction_status
+        rolls_back = isinstance(sql, str) and sql.lstrip()[:11].upper() == "ROLLBACK TO"
+        if status == _IDLE or rolls_back:
+            self._written = ""
+        text = chosen().text or ""
+        if rolls_back or status not in (_IDLE, _IN_TRANSACTION) or text == self._written:
+            return
+        self._written = text
+        emit = text != "" and bool(options().get("emit"))
+        guarded = status == _IN_TRANSACTION
+        try:
+            _write(driver, text, emit=emit, guarded=guarded)
+        except Exception as error:  # noqa: BLE001 - the errors of either driver
+            refused(error)
+            _undo(driver, guarded=guarded)
+
+
+def _write(driver: Any, text: str, *, emit: bool, guarded: bool) -> None:
+    with driver.cursor() as cursor:
+        if guarded:
+            cursor.execute("SAVEPOINT changelog_stamp")
+        cursor.execute(_STATEMENTS[emit], {"stamp": text})
+        if guarded:
+            cursor.execute("RELEASE SAVEPOINT changelog_stamp")
+
+
+def _undo(driver: Any, *, guarded: bool) -> None:
+    """Makes the transaction usable again after the server refused a stamp.
+
+    Without a savepoint, the refused statement was the first one of the transaction, which is begun again.
+    """
+    if not guarded:
+        driver.rollback()
+        return
+    with driver.cursor() as cursor:
+        cursor.execute("ROLLBACK TO SAVEPOINT changelog_stamp")
+        cursor.execute("RELEASE SAVEPOINT changelog_stamp")

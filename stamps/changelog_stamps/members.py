@@ -1,0 +1,115 @@
+"""Defines a stamp, and what its members may be.
+
+A stamp within these limits is also within those of the service that reads it. Each member has a limit of its own here,
+so that a long identifier does not cost the whole stamp.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from changelog_stamps.warned import warn
+
+MEMBER_NBYTES_MAX = 1024
+"""The most bytes of a service, version or identifier as JSON in ASCII."""
+
+CONTEXT_NBYTES_MAX = 4096
+"""The most bytes of a context as JSON in ASCII."""
+
+CONTEXT_LEVELS_MAX = 32
+
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Who makes changes. Without a service, there is no stamp. `context` is a JSON object as text, or None."""
+
+    service: str = ""
+    version: str = ""
+    identifier: str = ""
+    context: str | None = None
+
+    @cached_property
+    def text(self) -> str | None:
+        """The stamp as JSON in ASCII, as the database's log gets it; None if it names no service."""
+        if not self.service:
+            return None
+        names = {"serviceName": self.service, "apiVersion": self.version, "identifier": self.identifier}
+        members = [f'"{name}": {json.dumps(value)}' for name, value in names.items() if value]
+        if self.context is not None:
+            members.append(f'"context": {self.context}')
+        return f"{{{', '.join(members)}}}"
+
+
+def altered(
+    stamp: Stamp,
+    *,
+    service: str | None = None,
+    version: str | None = None,
+    identifier: str | None = None,
+    context: Mapping[str, Any] | None = None,
+) -> Stamp:
+    """Returns a stamp with the given members, and with those of `stamp` where None is given.
+
+    A member that cannot be part of a stamp is empty in the result. Each kind of problem is logged once in a process.
+    """
+    return Stamp(
+        service=stamp.service if service is None else _member("service", service),
+        version=stamp.version if version is None else _member("version", version),
+        identifier=stamp.identifier if identifier is None else _member("identifier", identifier),
+        context=stamp.context if context is None else _context(context),
+    )
+
+
+def _member(name: str, value: object) -> str:
+    problem = None
+    if not isinstance(value, str):
+        problem = f"is of type {type(value).__name__}, not text"
+    elif not _is_unicode(value):
+        problem = "has half of a surrogate pair"
+    elif len(json.dumps(value)) > MEMBER_NBYTES_MAX:
+        problem = f"has more than {MEMBER_NBYTES_MAX} bytes"
+    else:
+        return str.__str__(value)  # the plain string of a subclass, such as an enum's member
+    warn(f"the {name} of a stamp {problem}; it is left out")
+    return ""
+
+
+def _context(value: object) -> str | None:
+    text, problem = "", f"is of type {type(value).__name__}, not a mapping"
+    if isinstance(value, Mapping):
+        try:
+            json.dumps(dict(value), ensure_ascii=False).encode()  # fails for half of a surrogate pair
+            text = json.dumps(dict(value), allow_nan=False)
+            problem = _context_problem(text)
+        except Exception as error:  # noqa: BLE001 - an object of the application may raise anything
+            problem = f"cannot be JSON ({type(error).__name__})"
+    if not problem:
+        return text
+    warn(f"the context of a stamp {problem}; it is left out")
+    return None
+
+
+def _context_problem(text: str) -> str:
+    """Returns why the JSON text of a mapping cannot be a context; an empty string if it can be one."""
+    if len(text) > CONTEXT_NBYTES_MAX:
+        return f"has more than {CONTEXT_NBYTES_MAX} bytes"
+    level = deepest = 0
+    for char in _STRINGS.sub("", text):
+        level += (char in "[{") - (char in "]}")
+        deepest = max(deepest, level)
+    return f"nests deeper than {CONTEXT_LEVELS_MAX} levels" if deepest > CONTEXT_LEVELS_MAX else ""
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

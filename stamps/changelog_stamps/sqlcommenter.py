@@ -1,0 +1,43 @@
+"""Writes stamps as comments at the beginning of statements, for MySQL and MariaDB.
+
+The form is that of https://google.github.io/sqlcommenter/spec. PostgreSQL's log has no comments.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from changelog_stamps.current import current
+from changelog_stamps.members import Stamp
+from changelog_stamps.warned import warn
+
+NBYTES_MAX = 4096
+"""The most bytes of a comment."""
+
+
+def comment(stamp: Stamp) -> str:
+    """Returns a stamp as a comment, which ends with a blank; an empty string if it names no service.
+
+    Values are percent-encoded, so that they cannot end the comment. The stamp's context is left out. If the comment
+    would still be too long, so is the identifier, and then the version.
+    """
+    if not stamp.service:
+        return ""
+    pairs = [("serviceName", stamp.service), ("apiVersion", stamp.version), ("identifier", stamp.identifier)]
+    written = [f"{name}='{quote(value, safe='')}'" for name, value in pairs if value]
+    while written:
+        text = f"/*{','.join(written)}*/ "
+        if len(text) <= NBYTES_MAX:
+            return text
+        written.pop()
+        warn(f"the comment of a stamp has more than {NBYTES_MAX} bytes; its last member is left out")
+    return ""
+
+
+def commented(statement: str, *, formatted: bool = False, stamp: Stamp | None = None) -> str:
+    """Returns a statement with the comment of a stamp, by default the current one.
+
+    With `formatted`, the driver reads `%s` in the statement as a placeholder, so percent signs are doubled.
+    """
+    text = comment(current() if stamp is None else stamp)
+    return (text.replace("%", "%%") if formatted else text) + statement

@@ -1,0 +1,125 @@
+"""Reads from a replication slot which stamp each change got, without any code of the service."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from changelog.connectors.sources.postgres.candidate import PostgresCandidate
+
+_SLOT = "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')"
+_CHANGES = "SELECT data FROM pg_logical_slot_get_changes(%s, NULL, NULL, 'include-xids', 'off')"
+_MESSAGE = re.compile(r"message: transactional: 1 prefix: provenance(-session)?, sz: \d+ content:(.*)", re.DOTALL)
+_CHANGE = re.compile(r"table (.+?): ([A-Z]+):(.*)", re.DOTALL)
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
+STAMP = '{"serviceName": "shop"}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedChange:
+    """A change in the log. `stamp` is the last message before it in its transaction, None if there is none.
+
+    A session stamp counts only if the transaction has no stamp of an application before it.
+    """
+
+    table: str
+    op: str
+    columns: str
+    stamp: dict[str, Any] | None
+
+    @property
+    def service(self) -> str | None:
+        return None if self.stamp is None else self.stamp["serviceName"]
+
+
+class StampedDatabase:
+    """A database whose log is read from a slot, with an administrator's session."""
+
+    def __init__(self, dsn: str, slot: str) -> None:
+        self.dsn, self._slot = dsn, slot
+        self.admin = psycopg.connect(dsn, autocommit=True, application_name="admin")
+
+    def install(self, *tables: str) -> None:
+        """Creates the triggers of these tables in `public`, as `changelog init --stamps` prints them."""
+        self.admin.execute(PostgresCandidate(self.dsn).stamps({("public", name) for name in tables}).encode())
+
+    def start(self) -> None:
+        """Creates the slot. It cannot be created while a transaction writes."""
+        self.admin.execute(_SLOT, [self._slot])
+
+    def messages_and_changes(self) -> list[str]:
+        """Removes and returns the lines that the slot has."""
+        return [line for (line,) in self.admin.execute(_CHANGES, [self._slot]).fetchall()]
+
+    def changes(self) -> list[LoggedChange]:
+        """Removes and returns the changes that the slot has."""
+        changes: list[LoggedChange] = []
+        stamp: dict[str, Any] | None = None
+        by_application = False
+        for line in self.messages_and_changes():
+            if line == "BEGIN":
+                stamp, by_application = None, False
+            elif message := _MESSAGE.fullmatch(line):
+                if not (message[1] and by_application):
+                    stamp, by_application = json.loads(message[2]), not message[1]
+            elif change := _CHANGE.fullmatch(line):
+                changes.append(LoggedChange(table=change[1], op=change[2], columns=change[3].strip(), stamp=stamp))
+        return changes
+
+    def services(self) -> list[str | None]:
+        """Removes the changes that the slot has, and returns the service of each."""
+        return [change.service for change in self.changes()]
+
+
+@contextmanager
+def stamped_database(dsn: str, slot: str) -> Iterator[StampedDatabase]:
+    """Yields the database with an empty table `t`, which has the trigger, and with a slot."""
+    database = StampedDatabase(dsn, slot)
+    try:
+        database.admin.execute(TABLE)
+        database.install("t")
+        database.start()
+        yield database
+    finally:
+        database.admin.close()
+
+
+ROLE = "stamps_application"
+EMIT = "pg_logical_emit_message(boolean, text, text, boolean)"
+SET_CONFIG = "set_config(text, text, boolean)"
+
+
+class Tables:
+    """The tables `t`, with the trigger, and `bare`, without it, in a database with a role that may only insert."""
+
+    def __init__(self, database: StampedDatabase) -> None:
+        self.database = database
+        self.keys = itertools.count()
+        database.admin.execute("CREATE TABLE bare (id int)")
+        database.admin.execute(sql.SQL("GRANT INSERT ON t, bare TO {}").format(sql.Identifier(ROLE)))
+        self.dsn = make_conninfo(database.dsn, user=ROLE, application_name="app")
+
+    def insert(self, table: str = "t") -> str:
+        """Returns a statement that inserts a new row."""
+        return f"INSERT INTO {table} VALUES ({next(self.keys)})"
+
+    def services(self) -> list[str | None]:
+        """Removes the changes that the slot has, and returns the service of each."""
+        return self.database.services()
+
+    @contextmanager
+    def refusing(self, function: str) -> Iterator[None]:
+        """Lets the database refuse the role a function while the block runs."""
+        self.database.admin.execute(f"REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC".encode())
+        try:
+            yield
+        finally:
+            self.database.admin.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC".encode())

@@ -1,0 +1,21 @@
+"""A changelog, and a client of its console."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.console.client import Client
+from tests.unit.console.story import settings, story, versions, write
+
+
+@pytest.fixture(scope="package")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration and the changelog of the story. Tests do not change it."""
+    folder = tmp_path_factory.mktemp("console")
+    write(folder / "log", [*story(), *versions()])
+    return folder
+
+
+@pytest.fixture
+def client(folder: Path) -> Client:
+    return Client(settings(folder))

@@ -1,0 +1,23 @@
+"""Runs the console as `changelog console` does, in a thread of this process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from changelog.connectors.config import Config
+from changelog.connectors.console.serving import serving
+from tests.patience import PATIENCE_S, until
+
+
+@contextmanager
+def running(settings: Config) -> Iterator[str]:
+    """Yields the address of a console that answers requests, without the slash at its end."""
+    with serving(settings) as console:
+        thread = threading.Thread(target=console.run)
+        thread.start()
+        try:
+            until(lambda: console.server.started or not thread.is_alive(), "the console does not start")
+            yield console.address.removesuffix("/")
+        finally:
+            console.server.should_exit = True
+            thread.join(PATIENCE_S)

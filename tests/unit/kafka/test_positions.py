@@ -1,0 +1,53 @@
+"""Checkpoints are read from a topic that other services write to all the time."""
+
+from typing import Any, cast
+
+from confluent_kafka import Message, TopicPartition
+
+from changelog.connectors.kafka.client import Client
+from changelog.connectors.sinks.kafka.reading.positions import read_stored
+from tests.unit.records import checkpoint
+
+END = 5
+
+
+class GrowingTopic:
+    """A consumer whose topic gets another message whenever one is read, so that no poll finds the topic's end.
+
+    Before the first poll, the topic has `END` messages.
+    """
+
+    def __init__(self) -> None:
+        self.offset = -1
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        assert [part.offset for part in partitions] == [0]
+
+    def poll(self, _timeout_s: float) -> Message:
+        self.offset += 1
+        assert self.offset < 2 * END, "the reader runs after the end"
+        text = checkpoint(self.offset + 1).to_json()
+        return Message(topic="shop.positions", partition=0, offset=self.offset, key=b"shop", value=text)
+
+    def get_watermark_offsets(self, _part: TopicPartition, *, cached: bool) -> tuple[int, int]:
+        assert cached, "the end that came with the messages costs no request"
+        return 0, END + self.offset
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class GrowingClient:
+    """A client whose only consumer is `topic`."""
+
+    def __init__(self) -> None:
+        self.topic = GrowingTopic()
+
+    def reader(self) -> Any:
+        return self.topic
+
+
+def test_reading_ends_at_the_end_that_came_with_the_first_message() -> None:
+    client = GrowingClient()
+    assert read_stored(cast(Client, client), "shop", "shop") == (checkpoint(END), 0.0)
+    assert client.topic.offset == END - 1
