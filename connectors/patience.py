@@ -97,7 +97,10 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             return result
 
     def _checked(self, received_at: float) -> float:
-        """Closes the connection if the server has been silent for too long; returns when the silence began."""
+        """Returns the time at which the server's silence began; if a long silence is excused, it begins again now.
+
+        Closes the connection and raises OperationalError if the server has been silent for too long.
+        """
         patience, now = self.patience, monotonic()
         silent_s = now - received_at
         if patience.stopping():

@@ -80,8 +80,8 @@ def _of_form(form: Form, original: pa.StringArray, current: pa.StringArray) -> t
 
 
 def _heads(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """Returns, for each column, two parts of an edit's JSON: the text before the old value, which is in the `test`, and
-    the text between the old value and the new value, which is in the `replace`.
+    """Returns two texts of an edit's JSON for each column: the text before the old value, and the text between the old
+    value and the new value. The old value belongs to the edit's `test`, the new value to its `replace`.
     """
     paths = [pointer(name.decode()).decode() for name in names]
     tests = [f'{{"op":"test","path":{path},"value":' for path in paths]

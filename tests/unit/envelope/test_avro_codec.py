@@ -1,4 +1,6 @@
-"""Values keep their canonical text in Avro. Encoding values by rows and by columns gives the same bytes."""
+"""A value that is encoded in Avro and decoded again has the same canonical text. Encoding by rows and by columns gives
+the same bytes.
+"""
 
 import io
 from collections.abc import Iterator
@@ -104,7 +106,7 @@ def read_by_fastavro(body: bytes, schema: Any) -> Any:
     return datum
 
 
-@pytest.mark.parametrize("identifier", ["i", 'a "quote" makes the text longer than its value'])
+@pytest.mark.parametrize("identifier", ["i", 'a "quote" takes more characters in JSON'])
 def test_contexts_in_columns_among_rows_without_one(identifier: str) -> None:
     shape = Struct(fields=(("id", P.LONG),))
     rows = [records.record(Op.CREATE, f'{{"id":{n}}}', commit=n + 1) for n in range(2 * len(HOSTILE_CONTEXTS))]
@@ -145,8 +147,8 @@ def test_older_versions_and_this_one_read_each_others_messages() -> None:
 
 
 def test_the_first_and_the_last_year_of_dates_in_columns() -> None:
-    """MySQL has a year 0. Arrow could parse a date of that year, but no decoder returns such a date. So the date is
-    published as text.
+    """MySQL has a year 0. Arrow can parse its dates, but decoders of Avro return no date before the year 1. So a date
+    of the year 0 is published as text.
     """
     shape = Struct(fields=(("id", P.LONG), ("day", P.DATE), ("seen", P.TIMESTAMP), ("made", P.TIMESTAMP_TZ)))
     days = ["0000-01-01", "0000-12-31", "0001-01-01", "9999-12-31"]

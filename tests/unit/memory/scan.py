@@ -1,4 +1,4 @@
-"""Implements `changelog.connectors.sources.fences.Scan`, which reads rows at a fence, for a database in memory."""
+"""Scans a database in memory: implements the protocol `Scan` of `changelog.connectors.sources.fences`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,9 @@ class ScannedTable:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScan:
-    """See `changelog.connectors.sources.fences.Scan`. It holds copies of the tables, so no row can disappear."""
+    """See `changelog.connectors.sources.fences.Scan`. It reads copies of the tables that were made at the fence, so it
+    also finds rows that were deleted later.
+    """
 
     tables: Mapping[str, ScannedTable]
 

@@ -25,8 +25,8 @@ _DOING = "streaming the binary log"
 class Stream:
     """The events of the binary log, in order. It owns `connection`, on which `session.dump` has started a dump.
 
-    `bytes_max` limits the queue, which can exceed it by what one read of the socket gives. Only one thread may call
-    `take` and `close`.
+    `bytes_max` limits the size of the queue. The packets that the thread receives at once are queued together, so the
+    queue can exceed the limit by their size. Only one thread may call `take` and `close`.
     """
 
     def __init__(self, connection: Connection, *, name: str, bytes_max: int = QUEUE_BYTES_MAX) -> None:
@@ -44,9 +44,9 @@ class Stream:
     def take(self, timeout_s: float, gather_s: float = 0.0, gather_events: int = 0) -> EventBlock:
         """Removes and returns a portion of the queued events; if there are none, waits for some until the timeout.
 
-        The block may be empty. If fewer than `gather_events` events are queued, it waits for more until the oldest of
-        them has been queued for `gather_s` seconds. If the connection broke (CONNECTION), or the server reported an
-        error, raises ChangelogError, but only after all events have been returned.
+        The result may be empty. If fewer than `gather_events` events are queued, the method waits for more, but only
+        until the oldest event has been queued for `gather_s` seconds. Raises ChangelogError if the server reported an
+        error, or, of kind CONNECTION, if the connection broke. It first returns all events that are queued.
         """
         with self._changed:
             if not self._pieces and not self._ended:
@@ -100,7 +100,7 @@ class Stream:
 
     def _accept(self, packets: Packets) -> None:
         failure = None
-        if packets.last()[0] != _OK:  # the server sends nothing after it
+        if packets.last()[0] != _OK:  # an error, or the end of the stream; the server sends no more packets
             failure, packets = _ending(bytes(packets.last())), packets.before_last()
         piece = EventPiece(packets.data, np.array(packets.ends, np.int64))
         with self._changed:
