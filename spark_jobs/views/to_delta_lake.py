@@ -1,4 +1,4 @@
-"""Writes a view as a table of Delta Lake. Each run is one commit, and the commit's metadata is the view's record.
+"""Writes a view as a table of Delta Lake. Each run is one commit. Its metadata has the view's definition and position.
 
 A commit replaces all rows at once, so readers see one complete view; earlier versions stay until VACUUM. If another
 program wrote the newest rows of a table, the table is never replaced. The history is read through Delta's Java classes,
@@ -59,7 +59,7 @@ def write(rows: DataFrame, view: View, path: str) -> View:
     """
     for name in rows.columns:
         if _REFUSED_IN_NAMES.search(name):
-            hint = "leave the column out by `columns` in [views.NAME], or write files"
+            hint = "list only the other columns in `columns` of [views.NAME], or write files instead"
             raise ChangelogError(Kind.USAGE, f"Delta Lake takes no column named {name!r}", hint=hint)
     writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     writer.option("userMetadata", msgspec.json.encode(view).decode()).save(path)
@@ -67,7 +67,7 @@ def write(rows: DataFrame, view: View, path: str) -> View:
 
 
 def same(present: View, view: View) -> bool:
-    """Whether the table has the view `view` already. Then a repeated run need not commit it again."""
+    """Returns whether the table already contains `view`. If it does, a repeated run need not commit it again."""
     return (present.definition, present.position) == (view.definition, view.position)
 
 

@@ -1,8 +1,10 @@
-"""Changes are lost for good while rows are written. The run with `--over-gap` is killed at random moments.
+"""Changes are lost for good while rows are written. `--over-gap` lets the service continue after such a gap. While it
+does so, it is killed at random moments.
 
-Each round takes something from the service that it needs to continue. The next start must stop and name `--over-gap`.
-After the run with `--over-gap`, the last states in the changelog must equal the table. The states of a consumer that
-also read the lost rows must equal the table, too. The positions of a key must never go back.
+Each round removes something that the service needs in order to continue. When the service starts again, it must fail
+with an error that names `--over-gap`. After the run with `--over-gap`, the last states in the changelog must equal the
+table. So must the states of a consumer that has read some rows before they were lost. The positions of a key must never
+go back.
 """
 
 import contextlib

@@ -31,7 +31,7 @@ def packets(file: bytes) -> Iterator[bytes]:
 
 
 def logged(server: MysqlServer, database: str, run: Callable[[Cursor], object]) -> Sequence[bytes]:
-    """Calls `run` with a session in `database`, and returns the events of the complete files that were written.
+    """Calls `run` with a cursor in `database`. Returns the events of all files that the server wrote during the call.
 
     The first event is a format description, and the last one the rotation to the next file.
     """

@@ -157,7 +157,7 @@ def test_a_consistent_pair_is_clean(site: Site, service: Running, detect: Run) -
     }
     assert entities["doc"]["unknown"] == {"body": 1}
     sampled = detect("--entities", "emptied", "--sample", "0.5").report
-    assert sampled["verdict"] == "clean", "a sample includes the truncate"
+    assert sampled["verdict"] == "clean", "the truncate applies to the keys of a sample, too"
     assert report["fence"]["snapshot"].count(":") == 2
     assert report["fence"]["position"]
 
@@ -172,10 +172,10 @@ PLANTED: dict[str, tuple[str, dict[str, str]]] = {
     "7": ("minus zero", {"ratio": "-0"}),
     "8": ("another unicode form", {"note": '"cafe\\u0301"'}),
     "9": ("30 digits", {"amount": '"123456789012345678901234567890"'}),
-    "10": ("a number's other scale", {"amount": '"1.00"'}),
-    "11": ("json by value", {"doc": '{"b": 2, "a": [1, 2]}'}),
+    "10": ("an equal number with another scale", {"amount": '"1.00"'}),
+    "11": ("another value in json", {"doc": '{"b": 2, "a": [1, 2]}'}),
     "12": ("a number in json", {"docb": '{"b": 1.5, "a": null}'}),
-    "13": ("a bit", {"raw": '"AP4="'}),
+    "13": ("one other bit", {"raw": '"AP4="'}),
     "14": ("an array", {"tags": '["x", "y"]'}),
     "15": ("many", {"note": '"z"', "open": "null", "born": '"2026-11-21T03:10:02.500001Z"'}),
 }

@@ -15,10 +15,10 @@ _ABSENT = (1397, 1399, 1401, 1402)
 class XaRecord:
     """What happened to the XA transactions of a run. Threads add to it.
 
-    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. It also has the number of those that
-    were decided `over_restart`: between the prepare and the decision, the service or the server was started again, or a
-    replica took the server's place. The attribute `rolled_back` is the set of the numbers (column `txn`) of the
-    transactions that were rolled back.
+    `counts` has how many were `begun`, `prepared`, `committed` and `rolled_back`. Its entry `over_restart` counts the
+    transactions that were prepared before a restart, and committed or rolled back after it: the service or the server
+    was started again, or a replica took the server's place. The attribute `rolled_back` is the set of the numbers
+    (column `txn`) of the transactions that were rolled back.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""The partition column of an entity changes. Older rows stay in their partitions, and readers still find them."""
+"""An entity is partitioned by another column than before. Its older rows stay in their partitions, and readers still
+find them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +24,8 @@ KEY, GONE = [
     for number in range(1, ROWS + 1)
     if partition(str(number).encode(), PARTITIONS) != partition(b"0", PARTITIONS)
 ][:2]
-"""Two keys whose own hashes give other partitions than that of shelf 0. As long as rows are partitioned by shelf, the
-rows of these keys are in the partition of shelf 0, as all rows are.
+"""Two keys whose hashes choose other partitions than the hash of shelf 0 does. While rows are partitioned by shelf, all
+rows are in the partition of shelf 0, also the rows of these two keys.
 """
 
 

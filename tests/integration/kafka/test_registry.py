@@ -52,7 +52,7 @@ def linked(url: str, *, auto_register: bool = False) -> Iterator[Registry]:
         yield client
 
 
-def test_an_unknown_schema_is_refused_with_the_command_and_then_registered(registry: Server, prefix: str) -> None:
+def test_an_unknown_schema_is_refused_until_it_is_registered(registry: Server, prefix: str) -> None:
     rows = batch.with_shapes(
         batch.from_records([record(Op.UPDATE, '{"id":42,"amount":"13.50"}', '{"id":42,"amount":"NaN"}')]),
         {"order": OLD},

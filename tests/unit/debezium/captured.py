@@ -46,12 +46,12 @@ def _content(read: str | list[Any] | dict[str, str] | None, schemas: Sequence[st
 
 
 def published(name: str) -> dict[str, dict[str, str | None]]:
-    """Returns what our reader of the database publishes: the JSON of each column of `types`, by the id of the row."""
+    """Returns what our reader of the database publishes for the table `types`: each column's JSON, by the row's id."""
     rows: dict[str, dict[str, str | None]] = json.loads((FOLDER / f"{name}.published.json").read_text("utf-8"))
     return rows
 
 
 def avro_schemas(name: str) -> dict[int, Any]:
-    """Returns the Avro schemas that messages of the file name, by their ids."""
+    """Returns the Avro schemas of the messages in the file `name`.jsonl, by the ids of the schemas."""
     lines = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()]
     return {line["id"]: line["avro"] for line in lines if "avro" in line}

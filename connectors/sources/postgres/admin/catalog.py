@@ -1,4 +1,4 @@
-"""Reads from the catalogue which tables a database has now, for setup, for checks and for reading the tables.
+"""Lists the tables that a database has now, from its catalogue. Setup, checks and the reading of tables need this list.
 
 The columns of streamed rows come from the Relation messages in the stream, not from the catalogue.
 """
@@ -15,7 +15,7 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.envelope.entity import Entity
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
-"""Which columns of an old row the database's log contains, as a letter of the catalogue: d is DEFAULT (the primary
+"""A letter in the catalogue that says which columns of an old row are in the database's log: d is DEFAULT (the primary
 key), n is NOTHING, f is FULL, and i is an index.
 """
 
@@ -107,7 +107,8 @@ class Table:
         """Returns why `key` cannot identify the rows in a changelog, and how to fix that; None if it can.
 
         The key needs a unique index on NOT NULL columns. The index must be valid, not partial and not deferrable. With
-        a deferrable index, two rows can swap their keys, and the changes arrive in an order in which one row vanishes.
+        a deferrable index, two rows can swap their keys in one transaction. A reader that applies the two changes one
+        after the other would lose one of the rows.
         """
         text = f"{self.schema}.{self.name}"
         key_list = ", ".join(key)

@@ -1,7 +1,7 @@
 """Decodes messages in Avro, whose schema is in a registry.
 
-A message begins with a byte 0 and the id of its schema, which has four bytes. Converters of Apicurio may write eight
-bytes, or put the id into a header; then the message has no such beginning.
+A message begins with a byte 0 and the id of its schema, which has four bytes. Converters of Apicurio may write an id
+of eight bytes. They may also put the id into a header: the message then has neither the byte 0 nor the id.
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html#wire-format
 """
 
@@ -63,10 +63,11 @@ class AvroReader:
         return readers.layout, readers.plain(content, self._start)
 
     def event(self, content: bytes, headers: Headers) -> tuple[Layout, Payload]:
-        """Returns the layout of a message's value, and the members of the event or other message in it.
+        """Returns the layout and the members of a message's value.
 
-        The rows of the event are dicts by column, or tuples with the values of the columns. Raises ChangelogError
-        (MALFORMED), msgspec.ValidationError, or what `schema_of` raises.
+        The message is an event, or it is about a transaction or a table. The rows of an event are dicts by column, or
+        tuples with the values of the columns. Raises ChangelogError (MALFORMED), msgspec.ValidationError, or what
+        `schema_of` raises.
         """
         readers = self._readers_of(content, headers, "value")
         if readers.event is not None:
@@ -101,13 +102,13 @@ class AvroReader:
 
 
 def _id_in(headers: Headers, part: Part) -> bytes | None:
-    """Returns the schema id of a message's key or value, which is in a header of eight bytes; None if there is none."""
+    """Returns the eight bytes of the schema id of a message's key or value; None if no header has the id."""
     names = f"apicurio.{part}.globalId", f"apicurio.{part}.contentId"
     return next((content for name, content in headers if name in names), None)
 
 
 def payload_of(value: dict[str, Any]) -> Payload:
-    """Returns the members of an event, or of another message, from its value in Avro.
+    """Returns the members of a message. `value` is the message's value, decoded from Avro.
 
     Raises msgspec.ValidationError.
     """
@@ -133,7 +134,7 @@ def payload_of(value: dict[str, Any]) -> Payload:
 
 
 def _message(value: dict[str, Any]) -> MessageBlock:
-    """Returns a logical message, whose content is bytes in Avro."""
+    """Returns a logical message. Content that is bytes in Avro is returned in base64."""
     content = value.get("content") or b""
     return MessageBlock(
         prefix=value["prefix"], content=content if isinstance(content, str) else b64encode(content).decode()
