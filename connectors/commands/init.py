@@ -154,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _script(arguments: argparse.Namespace) -> Callable[[Candidate, Collection[TableName]], str] | None:
-    """Returns what makes the SQL that the arguments request for chosen tables; None if they request none."""
+    """Returns the function that makes the SQL that the arguments request; None if they request no SQL."""
     if arguments.grants:
         return lambda source, tables: source.grants(tables)
     return (lambda source, tables: source.stamps(tables)) if arguments.stamps else None

@@ -143,7 +143,7 @@ def checkpoint_with(log: Log, entity: str | None) -> Checkpoint:
 def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
     """Waits for the outcome of the signal and returns it.
 
-    If the service ends first, prints that and returns SENT: the service will do the rest after its next start.
+    If the service ends first, says so and returns SENT: the service will finish its work after its next start.
     """
     next_check_at = 0.0
     try:

@@ -197,7 +197,7 @@ class Broker(ServerProcess):
         return [java, *options, "-cp", f"{self.lib}/*", "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _classes(self) -> list[str]:
-        """Java's options for the archive of classes, if there is one. If it does not fit, Java prints no warning."""
+        """Java's options for the archive of classes, if there is one. Java ignores a wrong archive silently."""
         archive = self.lib.with_name(CLASSES)
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 

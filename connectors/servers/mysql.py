@@ -128,7 +128,7 @@ class MysqlServer(ServerProcess):
         self.port = port or free_port()
         self.log = self.data_dir / "server.log"
         self.ca = self.data_dir / CA
-        """The certificate that clients need to verify the server's."""
+        """The authority's certificate, with which clients verify the server's certificate."""
         self._templates = templates
 
     def connect(self, database: str | None = None) -> "pymysql.Connection[Cursor]":
