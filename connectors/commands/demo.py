@@ -74,7 +74,7 @@ def show_console(file: Path) -> None:
 
 
 def run_demo(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> Path | None:
-    """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs.
+    """Runs the demo with these arguments. Calls `sequel`, if given, at the end, while the demo's database still runs.
 
     Returns the demo's configuration file, None if its changelog can no longer be read.
     """

@@ -1,7 +1,7 @@
 """Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
 
-A *signal* is a message in the database's log that asks the service for something. The checkpoint has the repairs that
-the service was asked for, and the outcomes of signals.
+A *signal* is a message in the database's log by which a command tells the service what to do. The checkpoint has the
+requested repairs and the outcomes of signals.
 """
 
 import argparse
@@ -41,7 +41,7 @@ are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5
-"""Seconds until the next check of the slot if no process reads it."""
+"""Seconds until the slot is checked again if no process reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
