@@ -17,7 +17,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-head
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export UV_CACHE_DIR := $(CURDIR)/.cache/uv
 
-# If it were set, each worker of the tests, and each program that they start, would compile all our modules again.
+# With this variable, each worker of the tests, and each program that they start, would compile all our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 CAMPAIGN ?=
@@ -92,8 +92,8 @@ wheel: .venv/.dev $(if $(shell command -v mvn),$(ENGINE))
 	@cd stamps && $(CURDIR)/$(RUN) -m hatchling build --target wheel --directory $(CURDIR)/dist >/dev/null
 	@echo dist/changelog_publisher-*.whl dist/changelog_stamps-*.whl
 
-# A wheel, and an environment for executors, because Python cannot import compiled packages from a zip file. It does not
-# contain Spark, which the cluster has.
+# Makes a wheel, and an environment for executors, because Python cannot import compiled packages from a zip file. The
+# environment does not contain Spark, which the cluster has.
 jobs: wheel
 	@rm -rf .cache/jobs dist/jobs.tar.gz
 	@$(PYTHON) -m venv --without-pip .cache/jobs

@@ -64,7 +64,7 @@ def pinned(lines: list[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def required(project: dict[str, Any], extras: tuple[str, ...], groups: tuple[str, ...]) -> Iterator[Requirement]:
-    """Returns the direct requirements in pyproject.toml."""
+    """Yields the direct requirements in pyproject.toml."""
     texts = list(project["project"]["dependencies"])
     for extra in extras:
         texts += project["project"]["optional-dependencies"][extra]

@@ -1,7 +1,7 @@
 """Compares this repository's schemas with those of its main branch.
 
-Run it from the root, as `python .ci/check_schemas.py`. A checkout without history has nothing to compare with: then the
-check says so, and passes.
+Run it from the root, as `python .ci/check_schemas.py`. In a checkout without history, there is nothing to compare with,
+so the check says this and passes.
 """
 
 import sys

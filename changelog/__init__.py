@@ -29,10 +29,10 @@ _MODULES: Final = {
 def open(source: "str | os.PathLike[str] | None" = None) -> "ChangelogReader":  # noqa: A001  # as in gzip.open
     """Opens a changelog for reading.
 
-    `source` is the folder of a file log or of an archive, or the configuration of the service, `changelog.toml`, by
-    which a changelog on Kafka is opened, too. Without `source`, the configuration is `changelog.toml` in this folder.
-    Raises ChangelogError: USAGE if there is no such file or folder, or if the configuration has a problem;
-    PRECONDITION if the folder has no changelog.
+    `source` is the folder of a file log or of an archive, or the file with the service's configuration, usually
+    `changelog.toml`. A changelog on Kafka can only be opened by its configuration. Without `source`, opens
+    `changelog.toml` in the current folder. Raises ChangelogError: USAGE if there is no such file or folder, or if the
+    configuration has a problem; PRECONDITION if the folder has no changelog.
     """
     from changelog.connectors.api.opening import open_changelog  # noqa: PLC0415
 

@@ -53,7 +53,7 @@ OUTPUT_GONE = 141
 
 class _Parser(argparse.ArgumentParser):
     sub_parser: "argparse.ArgumentParser | None" = None
-    """The parser of the command that the command line names. Its options are suggested for misspelt options."""
+    """The parser of the command that the command line names. An error suggests its options for misspelt options."""
 
     def error(self, message: str) -> NoReturn:
         """Prints a usage error as one line, like every other error, and exits with 2."""
@@ -99,8 +99,8 @@ def _load(name: str) -> Command:
     """Imports the module of a command.
 
     An import makes many objects, and nearly none of them becomes garbage. So Python does not search for garbage during
-    the import, and later searches leave out these objects. Otherwise, such searches, up to the last one at exit, would
-    take a quarter of the time of a short command.
+    the import, and later searches leave out these objects. Otherwise, searches for garbage would take a quarter of the
+    time of a short command.
     """
     module = f"changelog.connectors.commands.{name}"
     is_new, collects = module not in sys.modules, gc.isenabled()

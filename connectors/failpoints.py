@@ -21,7 +21,7 @@ _FAIL_POINT = re.compile(r"(.+?)(?::(\d+))?(?:@([\d.]+))?")
 
 
 def nowhere(_: str) -> None:
-    """Does nothing. The code calls it at each fail point if the service should not crash at any."""
+    """Does nothing. The code calls this function at each fail point if no fail point is set."""
 
 
 @dataclass(slots=True)

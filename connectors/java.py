@@ -1,4 +1,4 @@
-"""Finds the program `java`. Nothing here runs a program of ours in Java."""
+"""Finds the program `java`, and checks its version."""
 
 import os
 import re

@@ -43,7 +43,7 @@ class Patience:
 
 
 NO_LIMIT = Patience(silence_s=None)
-"""No limit, for statements that can rightly take hours, and that a person runs and can interrupt."""
+"""No limit, for statements that may take hours, and that a person runs and can interrupt."""
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):

@@ -50,7 +50,7 @@ class RenderChange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedValue:
-    """One attribute that a change touched: its JSON text before and after the change, MISSING if it was not there."""
+    """One attribute that a change touched: its JSON text before and after the change, MISSING if there was none."""
 
     name: str
     before: str | Missing

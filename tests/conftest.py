@@ -50,7 +50,7 @@ workers may each start a broker.
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    """Fixes one seed for the run, also for Hypothesis, and forgets the terminal. The workers of xdist inherit both."""
+    """Sets one seed for the run and for Hypothesis, and removes the variables of the terminal, also for all workers."""
     seed = os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32)))
     for variable in TERMINAL_VARIABLES:
         os.environ.pop(variable, None)

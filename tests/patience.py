@@ -15,7 +15,7 @@ PROGRAM_S = 300.0
 
 
 REST = 4
-"""After a check of a condition, a wait rests this many times as long as the check took."""
+"""Between two checks of a condition, a wait rests this many times as long as the last check took."""
 
 
 def until(reached: Callable[[], bool], what: str) -> None:

@@ -66,7 +66,7 @@ print(json.dumps({
     "changes": len(list(changelog.open(log).changes())),
 }))
 """
-"""A program of an application: it makes a stamp, publishes an event and reads the changelog."""
+"""An application's program, which makes a stamp, publishes an event and reads the changelog."""
 REPORTING = """
 import json, sys
 from pathlib import Path
@@ -90,7 +90,7 @@ changes = read_changelog(spark, Files(path=Path(sys.argv[1])), entities=["order"
 rows = changes.mapInArrow(ordinals, "ordinal long, owner string").collect()
 print(json.dumps(sorted([row.ordinal, row.owner] for row in rows)))
 """
-"""A Spark program of an application, whose workers import our packages and the application's."""
+"""An application's Spark program. Its workers import our packages and the application's packages."""
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -141,7 +141,7 @@ def empty(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_wheel_holds_one_package_typed_and_nothing_else(installed: Path, empty: Path) -> None:
+def test_the_wheel_contains_only_one_package_with_types(installed: Path, empty: Path) -> None:
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"changelog", "changelog_publisher"}
@@ -151,7 +151,7 @@ def test_the_wheel_holds_one_package_typed_and_nothing_else(installed: Path, emp
     assert Path(package_path).is_relative_to(installed.parent)
 
 
-def test_the_wheel_holds_our_part_of_debezium_and_no_jar_of_debezium(installed: Path, empty: Path) -> None:
+def test_the_wheel_contains_our_part_of_debezium_but_no_jar_of_debezium(installed: Path, empty: Path) -> None:
     if not OWN_JAR.exists():
         missing("the jar of the Debezium process was not built: make engine")
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
@@ -165,7 +165,7 @@ def test_the_wheel_holds_our_part_of_debezium_and_no_jar_of_debezium(installed: 
     )
 
 
-def test_the_wheel_holds_the_pages_of_the_console(installed: Path) -> None:
+def test_the_wheel_contains_the_pages_of_the_console(installed: Path) -> None:
     (wheel,) = installed.parents[1].glob("changelog_publisher-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".py")}
     console = CHECKOUT / "connectors" / "console"
@@ -174,7 +174,7 @@ def test_the_wheel_holds_the_pages_of_the_console(installed: Path) -> None:
     assert {f"changelog/{file.relative_to(CHECKOUT)}" for file in files} <= held
 
 
-def test_the_source_distribution_holds_the_packages_and_no_tests(empty: Path) -> None:
+def test_the_source_distribution_contains_the_packages_and_no_tests(empty: Path) -> None:
     run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", empty, cwd=CHECKOUT)
     (archive,) = empty.glob("changelog_publisher-*.tar.gz")
     with tarfile.open(archive) as files:
@@ -326,7 +326,7 @@ def test_a_job_in_a_terminal_shows_its_progress(installed: Path, configuration: 
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_an_application_whose_packages_have_our_names_stamps_publishes_and_reads(
+def test_an_application_with_packages_of_our_names_can_stamp_publish_and_read(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     log = str(configuration.parent / "log")
@@ -341,7 +341,7 @@ def test_an_application_whose_packages_have_our_names_stamps_publishes_and_reads
 
 
 @pytest.mark.usefixtures("starts_servers")
-def test_an_application_whose_packages_have_our_names_reads_in_spark(
+def test_an_application_with_packages_of_our_names_can_read_in_spark(
     installed: Path, configuration: Path, application: Path
 ) -> None:
     java_needed()

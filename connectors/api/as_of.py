@@ -1,4 +1,4 @@
-"""Finds the position that a moment stands for."""
+"""Finds the position that the changelog had reached at a moment."""
 
 from dataclasses import replace
 
@@ -14,9 +14,10 @@ from changelog.envelope.position import Position
 def position_at(log: Log, at: Moment) -> Position:
     """Returns the position that the changelog had reached at a moment.
 
-    A position is returned as it is. A time stands for the end of the last transaction before the first one that
-    committed later, as in the Spark jobs. To find it, all changes are read. Raises ChangelogError: USAGE for a position
-    past the end of the changelog, and for a time before its first change; PRECONDITION for a time if it is empty.
+    If `at` is a position, returns it unchanged. If `at` is a time, reads all changes, finds the first transaction that
+    committed after that time, and returns the end of the transaction before it. The Spark jobs do the same. Raises
+    ChangelogError: USAGE for a position past the end of the changelog, and for a time before its first change;
+    PRECONDITION for a time if the changelog is empty.
     """
     if isinstance(at, Position):
         _refuse_past_end(log, at)

@@ -30,9 +30,9 @@ POLL_S = 0.2
 class ChangelogReader:
     """A changelog that is open for reading. `changelog.open` makes it.
 
-    Every method reads the store anew, sees only what is committed, and holds nothing open afterwards, so there is
-    nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for an unknown entity, for a key
-    that the changelog never had, and for an argument that makes no sense.
+    Every method reads the store again, and sees only committed changes. No method leaves a file or a connection open,
+    so there is nothing to close. Every method raises `changelog.ChangelogError`: its kind is USAGE for an unknown
+    entity, for a key that the changelog never had, and for an invalid argument.
 
     `entity` is the name of an entity. `key` is the key of one row: the value of its key column, such as `42` or
     `"DE-7"`, or a tuple or list with the values of all key columns in the key's order. Instead of a value, its
@@ -75,9 +75,9 @@ class ChangelogReader:
 
         `since` and `until` are both included. `service` and `identifier` choose changes by the stamp of their writer.
         The changes of a file log and of an archive come in their order. On Kafka, only the changes of one partition are
-        in order; with `key`, all changes are. Holds a few thousand changes in memory. Errors come with the first
-        change, not with the call. `entity`, `key`, `identifier`, and a position as `since` let a file log and an
-        archive skip files.
+        in order; with `key`, all changes are. Holds a few thousand changes in memory. Errors are raised when the caller
+        takes the first change, not by the call itself. A file log and an archive read fewer files if `entity`, `key` or
+        `identifier` is given, or if `since` is a position.
         """
         choice = ChangeChoice(
             since=moment_of("since", since),
@@ -102,13 +102,13 @@ class ChangelogReader:
     def table(self, entity: str, *, as_of: When | None = None, provenance: bool = True) -> pa.Table:
         """Returns the rows of an entity as an Arrow table: one typed row for each key that exists.
 
-        With `as_of`, the rows and columns are those that the entity had at that moment; without it, those of now. The
-        table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also has the
-        columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
-        `_context`, which describe each row's last change. Two more columns name the columns that are null for a special
-        reason: `_unavailable` those whose value the database's log did not send, and `_out_of_range` those whose type
-        cannot hold the value. The job `rebuild_view` makes the same rows. They have no order. The table's metadata has
-        the position up to which changes are in the rows, as `changelog.position`.
+        With `as_of`, the rows and columns are those that the entity had at that moment; without it, those that it has
+        now. The table has the entity's columns (docs/reference/types.md has their types). With `provenance`, it also
+        has the columns `_key`, `_position`, `_op`, `_committed_at`, `_api_version`, `_service_name`, `_identifier` and
+        `_context`, which describe each row's last change. Two more columns list the names of columns that are null for
+        a special reason. `_unavailable` lists columns whose value the database's log did not send. `_out_of_range`
+        lists columns whose value does not fit their type. The rows have no order. The job `rebuild_view` makes the same
+        rows. The table's metadata has the position up to which changes are in the rows, as `changelog.position`.
 
         Holds the table in memory, and one change for each key that the entity ever had. Raises ChangelogError: USAGE
         also for a moment before the first change, and for a position past the end; PRECONDITION if the entity has no
@@ -135,12 +135,13 @@ class ChangelogReader:
     def blame(self, entity: str, key: Key, *, at: When | None = None) -> pa.Table:
         """Returns who set each attribute of a row, as an Arrow table with a row for each attribute; as of `at`, or now.
 
-        An attribute is a column, or a value inside a json column. The columns of the table are `path`, a JSON Pointer
-        (RFC 6901) such as `/address/street`; `value` and `before`, the JSON text of the value, and of the value before
-        the change that set it (null if unknown, or if there was none); `existed`, whether the attribute existed before
-        that change (null if unknown); and that change's `service_name`, `api_version`, `identifier`, `context`, `op`,
-        `position`, `committed_at` and `transaction`. The first four of these are null if the writer is unknown, because
-        the value was first seen when the row was read from its table. The table is empty if there is no row.
+        An attribute is a column, or a value inside a json column. In the table, `path` is the attribute's JSON Pointer
+        (RFC 6901), such as `/address/street`. `value` is the JSON text of its value. `before` is the JSON text of its
+        value before the change that set it, null if that value is unknown or did not exist. `existed` says whether the
+        attribute existed before that change, and is null if this is unknown. The columns `service_name`, `api_version`,
+        `identifier`, `context`, `op`, `position`, `committed_at` and `transaction` describe that change. The first four
+        of these are null if the writer is unknown, because the value was first seen when the row was read from its
+        table. The table is empty if there is no row.
         """
         return blame_table(key_blame(self._log, entity, _text(key), at=moment_of("at", at)))
 
@@ -156,9 +157,9 @@ class ChangelogReader:
     ) -> Iterator[Record]:
         """Yields the newest `last` changes that are stored now, and then new changes as they are stored.
 
-        Looks for new changes five times a second. Whenever there is none, it calls `stop`, and ends if `stop()` returns
-        True. It also ends `timeout` seconds after the call. Without both arguments, it never ends. The order is that of
-        `changes`.
+        Looks for new changes five times a second. Whenever there is no new change, it calls `stop`, and ends if
+        `stop()` returns True. It also ends `timeout` seconds after the call. Without `stop` and `timeout`, it never
+        ends. The changes come in the same order as from `changes`.
         """
         if last < 0:
             raise ChangelogError(Kind.USAGE, f"last={last} is not a number of changes", hint="give 0 or more")

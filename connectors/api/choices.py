@@ -33,7 +33,7 @@ def moment_of(name: str, value: When | None) -> Moment | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeChoice:
-    """Which changes to return. None lets every change pass; `since` and `until` are included."""
+    """Which changes to return. A condition that is None selects all changes; `since` and `until` are both included."""
 
     since: Moment | None = None
     until: Moment | None = None

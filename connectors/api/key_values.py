@@ -20,8 +20,9 @@ Key = KeyValue | Sequence[KeyValue]
 
 
 def key_texts(key: Key) -> list[str]:
-    """Returns the canonical text of each value of a key. From these texts, `changelog.envelope.key.key_text` makes the
-    text of the key. Raises ChangelogError (USAGE) for a value that a key cannot have.
+    """Returns the canonical text of each value of a key. `changelog.envelope.key.key_text` joins these texts.
+
+    Raises ChangelogError (USAGE) for a value that a key cannot have.
     """
     values = key if isinstance(key, list | tuple) else [key]
     if not values:

@@ -17,7 +17,7 @@ def open_changelog(source: str | os.PathLike[str] | None = None) -> ChangelogRea
     path = CONFIG if source is None else Path(source).expanduser()
     try:
         is_folder, exists = path.is_dir(), path.exists()
-    except OSError as error:  # such as a name that is too long, or a folder above it that may not be entered
+    except OSError as error:  # for example, the name is too long, or this process may not enter a folder of the path
         raise ChangelogError(Kind.USAGE, f"{path} cannot be opened ({error.strerror})") from error
     if is_folder:
         return ChangelogReader(open_folder(path))

@@ -22,10 +22,10 @@ POSITION = b"changelog.position"
 
 
 def states_table(log: Log, entity: str, *, until: Position | None, provenance: bool) -> pa.Table:
-    """Returns the row of every key that exists after the change at `until`; now, if `until` is None.
+    """Returns the rows that existed after the change at `until`, or that exist now if `until` is None.
 
     The table has the entity's columns as of that position, and with `provenance` also the columns
-    `changelog.envelope.states.fold.ABOUT`. Holds one change for each key in memory, and the table. Raises
+    `changelog.envelope.states.fold.ABOUT`. Holds the table and one change for each key in memory. Raises
     ChangelogError: USAGE if there is no such entity, or if one of its columns has the same name as one of `ABOUT`;
     PRECONDITION if the entity has no columns yet.
     """
@@ -77,8 +77,8 @@ def _refuse_same_names(entity: str, columns: Sequence[Column]) -> None:
 def _live(states: pa.RecordBatch, op: int, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the states of keys that are not deleted, with only the columns of `schema`, which come first in `states`.
 
-    `op` is the index of the column with the operation. The name `_op` would not do, because a column of the entity may
-    have the same name.
+    `op` is the index of the column with the operation. It is not found by its name `_op`, because a column of the
+    entity may have the same name.
     """
     live = states.filter(pc.not_equal(states.column(op), Op.DELETE.value))
     return pa.RecordBatch.from_arrays(live.columns[: len(schema)], schema=schema)

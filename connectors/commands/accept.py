@@ -98,7 +98,8 @@ def refuse_unready(settings: Config) -> None:
     """Raises ChangelogError if the sink must not be opened now.
 
     A damaged file log must not be opened. Kafka's sink must not be opened while the service runs, because the broker
-    would then refuse the writes of that service. A file log needs no such check: it refuses a second writer itself.
+    would then refuse the service's writes. For a file log, this function does not check whether the service runs: the
+    log itself refuses a second writer.
     """
     if isinstance(settings.sink, FilesConfig):
         damage = find_recovery(settings.sink.path).damage

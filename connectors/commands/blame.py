@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the changes that set the attributes of the row, and below each change its attributes."""
+    """Prints the changes that set the attributes of the row, and below each change the attributes that it set."""
     settings = config.load(arguments.config, os.environ)
     if arguments.entity not in OF_CHANGELOG:
         refuse_other_envelope(settings, "`changelog blame`")

@@ -261,7 +261,7 @@ def _sum(findings: Sequence[Finding]) -> Text:
         word = "can run" if warned else "ready"
         text.append(f"{word}: {len(findings) - warned} checks passed", style="bold green")
     if warned:
-        text.append(f", {warned} to think about", style="yellow")
+        text.append(f", {show.counted(warned, 'warning')}", style="yellow")
     if fixable:
         text.append("; `changelog check --fix` applies the safe fixes")
     return text

@@ -11,7 +11,7 @@ from changelog.connectors.moments import moment
 from changelog.envelope.model import Record
 
 Choice = Callable[[Record], bool]
-"""A function that tells whether to show a change."""
+"""A function that returns whether to show a change."""
 
 MOMENT_FORM = "a position, a time such as 2026-11-21T03:10:00Z, or an age such as 90s, 15m, 6h or 2d"
 """What a moment looks like on the command line, for the help of options."""
@@ -57,7 +57,7 @@ def add_since(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(arguments: argparse.Namespace) -> Choice | None:
-    """Returns the filter that the arguments describe; None if they let every change pass."""
+    """Returns the filter that the arguments describe; None if the arguments select all changes."""
     choices: list[Choice] = [
         *([] if arguments.since is None else [partial(is_since, begin=arguments.since)]),
         *([] if arguments.until is None else [partial(is_until, end=arguments.until)]),
@@ -82,7 +82,7 @@ def when(text: str) -> Moment:
 
 
 def text(word: str) -> str:
-    """Parses a key's value, a service or an identifier. A word that is not UTF-8 is refused: no change has it."""
+    """Parses a key's value, a service or an identifier. Refuses text that is not UTF-8: no change contains any."""
     if not word.isascii() and any("\ud800" <= character <= "\udfff" for character in word):
         raise argparse.ArgumentTypeError(f"{word!r} is not UTF-8")
     return word

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="HOST", help="listen at this address; default: [console] host, or 127.0.0.1")
     parser.add_argument("--port", type=_port, metavar="PORT", help="default: [console] port, or 9465; 0: any free port")
     parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="admit only who knows the token that this file holds"
+        "--token-file", type=Path, metavar="FILE", help="require the token in this file from everybody who opens a page"
     )
 
 
@@ -39,9 +39,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def opened(settings: Config, *, logs_requests: bool = True) -> Iterator["Serving"]:
-    """Yields the console, which listens, as `changelog.connectors.console.serving.serving` does.
+    """Yields a console that listens. Does what `changelog.connectors.console.serving.serving` does, with its errors.
 
-    Raises ChangelogError (USAGE) also if a package of the extra `console` is not installed.
+    Also raises ChangelogError (USAGE) if a package of the extra `console` is not installed.
     """
     with extra_needed("console", "the console needs {}, which is not installed"):
         from changelog.connectors.console.serving import serving  # noqa: PLC0415
@@ -50,7 +50,7 @@ def opened(settings: Config, *, logs_requests: bool = True) -> Iterator["Serving
 
 
 def with_options(settings: Config, arguments: argparse.Namespace) -> Config:
-    """Returns the configuration with the values of the options in its section [console]."""
+    """Returns the configuration in which the options replace settings of the section [console]."""
     options: dict[str, Any] = {
         **({} if arguments.host is None else {"host": arguments.host}),
         **({} if arguments.port is None else {"port": arguments.port}),
@@ -60,7 +60,7 @@ def with_options(settings: Config, arguments: argparse.Namespace) -> Config:
 
 
 def _token(file: Path) -> str:
-    """Returns the token in a file. The error never shows it."""
+    """Returns the token in a file. No error contains the token."""
     try:
         token = file.read_text("utf-8").strip()
     except OSError as error:

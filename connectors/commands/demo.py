@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the demo. Nothing that it started is still running afterwards."""
-    file = tell(arguments)
+    file = run_demo(arguments)
     if file is not None:
         show_console(file)
     return 0
@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def show_console(file: Path) -> None:
     """Opens the console of the demo's configuration file on a free port, and prints its address.
 
-    On a terminal, waits with it until Ctrl-C. Elsewhere, nobody could end it, so it is closed at once.
+    On a terminal, the console runs until Ctrl-C. Elsewhere, nobody could end the console, so it is closed at once.
     """
     settings = config.load(file, os.environ)
     free_port = settings.console.model_copy(update={"port": 0})
@@ -66,15 +66,15 @@ def show_console(file: Path) -> None:
                 with suppress(KeyboardInterrupt):
                     serving.run()
             else:
-                say("It is closed again, because this is no terminal on which Ctrl-C could end it.")
+                say("It is closed again, because this is not a terminal, so Ctrl-C could not end it.")
     except ChangelogError as error:
         if error.kind is not Kind.USAGE:
             raise
-        say(f"\nThe console is missing here: {error}")
+        say(f"\nThe console is not shown: {error}")
 
 
-def tell(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> Path | None:
-    """Runs the demo with these arguments; calls `sequel`, if there is one, while the demo's database still runs.
+def run_demo(arguments: argparse.Namespace, sequel: demo.Sequel | None = None) -> Path | None:
+    """Runs the demo with these arguments. Calls `sequel`, if given, at the end, while the demo's database still runs.
 
     Returns the demo's configuration file, None if its changelog can no longer be read.
     """

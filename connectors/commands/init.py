@@ -154,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _script(arguments: argparse.Namespace) -> Callable[[Candidate, Collection[TableName]], str] | None:
-    """Returns what makes the SQL that the arguments request for chosen tables; None if they request none."""
+    """Returns the function that makes the SQL that the arguments request; None if they request no SQL."""
     if arguments.grants:
         return lambda source, tables: source.grants(tables)
     return (lambda source, tables: source.stamps(tables)) if arguments.stamps else None
@@ -229,7 +229,7 @@ def _no_types(_table: TableName) -> Mapping[str, str]:
 def _entities(
     tables: Sequence[TableInfo], home: str, types: Callable[[TableName], Mapping[str, str]] = _no_types
 ) -> Iterator[str]:
-    """Yields the section of each table. `types` returns the types of its columns that have to be declared."""
+    """Yields the section of each table. `types` returns, for a table, the column types that its section declares."""
     used_names: set[str] = set(RESERVED)
     for table in tables:
         text = table_text((table.schema, table.name))
@@ -243,9 +243,9 @@ def _entities(
             *_types(types((table.schema, table.name))),
         ]
         if key is None:
-            yield f"# {safe(text)} is left out, because it has no key: a unique index on NOT NULL columns, which is"
-            yield "# not deferrable, and covers all rows and whole values. Once it has one, remove the # from these"
-            yield "# lines:"
+            yield f"# {safe(text)} is left out, because it has no key. A key is a unique index on NOT NULL columns that"
+            yield "# is not deferrable, and that covers all rows and whole values. Once the table has a key, uncomment"
+            yield "# these lines:"
             lines = [f"# {line}" for line in lines]
         yield "\n".join(lines) + "\n"
 

@@ -44,9 +44,9 @@ def _cancel_stored(settings: Config, signal: Signal) -> None:
     service still obeys `signal`, and then also cancels repairs that were requested before `signal` but are not in the
     checkpoint yet.
 
-    Stores nothing if the service runs after all, and only waits for its connection to the database: it will read
-    `signal` later. In this case, the service still answers at its address or holds the lock of its files, so the checks
-    here raise IN_USE.
+    The service may be running after all, and only waiting for its connection to the database. Then nothing is stored,
+    because the service will read `signal` later. Such a service still answers at its address or holds the lock of its
+    files, so the checks here raise IN_USE.
     """
     try:
         refuse_unready(settings)

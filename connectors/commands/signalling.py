@@ -1,7 +1,7 @@
 """Sends signals to the service and waits for their outcome; the commands republish, rebuild and signal use this.
 
-A *signal* is a message in the database's log that asks the service for something. The checkpoint has the repairs that
-the service was asked for, and the outcomes of signals.
+A *signal* is a message in the database's log by which a command tells the service what to do. The checkpoint has the
+requested repairs and the outcomes of signals.
 """
 
 import argparse
@@ -41,7 +41,7 @@ are many tables or if the machine is busy.
 """
 
 RECHECK_S = 0.5
-"""Seconds until the next check of the slot if no process reads it."""
+"""Seconds until the slot is checked again if no process reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def checkpoint_with(log: Log, entity: str | None) -> Checkpoint:
 def _wait(settings: Config, log: Log, entry: LoggedSignal, *, quiet: bool) -> SignalOutcome:
     """Waits for the outcome of the signal and returns it.
 
-    If the service ends first, prints that and returns SENT: the service will do the rest after its next start.
+    If the service ends first, says so and returns SENT: the service will finish its work after its next start.
     """
     next_check_at = 0.0
     try:

@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the state of source, service and sink, as far as each answers.
+    """Prints the states of the source, the service and the sink. Leaves out what does not answer.
 
-    Returns 3 if the source or the sink does not answer. A service that does not answer is only shown as stopped.
+    Returns 3 if the source or the sink does not answer. If the service does not answer, shows it as stopped.
     """
     settings = config.load(arguments.config, os.environ)
     state = read_status(settings)

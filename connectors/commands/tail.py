@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
         wait_for_reader(POLL_S)
         return True
 
-    # With a filter, we know which matching changes are the last ones only after we have read everything.
+    # With a filter, nobody can say which matching changes are the last ones until everything has been read.
     last = arguments.last if choice is None else None
     try:
         for rows in log.follow(entity=arguments.entity, key=arguments.key, last=last, wait=wait):
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def wait_for_reader(seconds: float) -> None:
     """Waits for `seconds`. Raises BrokenPipeError if nobody is reading our output any longer.
 
-    This is checked here because a closed pipe gives an error only when something is written to it.
+    Without this check, the command would notice a closed pipe only when it writes the next change.
     """
     output = select.poll()
     output.register(sys.stdout, 0)

@@ -17,8 +17,9 @@ class ConsoleConfig(Section):
     """`[console]`: where `changelog console` listens, and who may open it.
 
     Whoever opens the console sees the values of all rows, as the changelog has them. So an address that other machines
-    can reach needs a `token`, or the certificates of clients (`tls_client_ca`). `changelog console` checks this,
-    because its options may add them. `names` are the host names in the console's addresses, if they differ from `host`.
+    can reach needs a `token`, or the certificates of clients (`tls_client_ca`). This is checked by `changelog console`,
+    because its options may replace the address and the token. `names` are the host names in the console's addresses, if
+    they differ from `host`.
     """
 
     host: Text = "127.0.0.1"

@@ -57,11 +57,12 @@ def _flat(value: Any) -> Any:
 class TopicsConfig(Section):
     """`[source.topics]`: the topics with Debezium's events.
 
-    A message in Avro has the id of its schema in `registry`; an id takes `registry_id_bytes`. Offsets are also
+    A message in Avro has the id of its schema in `registry`; the id has `registry_id_bytes` bytes. Offsets are also
     committed to the consumer group `group`, for tools that show how far the service is. By default, the group has the
-    name of the changelog. `transactions` names the topic with the begins and ends of transactions, which are then
-    published as a whole; the messages of one transaction may have `held_mib`. The options in `client` are passed
-    unchanged to librdkafka, and those in `registry_client` to the client of the schema registry.
+    name of the changelog. `transactions` is the topic in which Debezium reports where transactions begin and end. If it
+    is set, the service publishes each transaction whole. The messages of one transaction then have at most `held_mib`
+    MiB. The options in `client` are passed unchanged to librdkafka, and those in `registry_client` to the client of the
+    schema registry.
     """
 
     bootstrap_servers: Text
@@ -84,9 +85,9 @@ class DebeziumConfig(Section):
     that this transformation turns a delete into a message without a value. `placeholder` and `binary_handling` are
     Debezium's settings `unavailable.value.placeholder` and `binary.handling.mode`.
 
-    Events come from `topics`, or from a Debezium that the service runs. Then `properties` are those of the connector,
-    `jars` is the folder with its jars, and Java has a heap of `heap_mib`. If `properties` name the two settings of
-    Debezium, `placeholder` and `binary_handling` need not be repeated.
+    Events come from `topics`, or from a Debezium that the service runs. In the second case, `properties` are those of
+    the connector, `jars` is the folder with its jars, and `heap_mib` is the size of Java's heap. If `properties` have
+    Debezium's two settings above, `placeholder` and `binary_handling` are taken from there.
     """
 
     kind: Literal["debezium"]
@@ -104,7 +105,7 @@ class DebeziumConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _repeated(cls, data: Any) -> Any:
-        """Takes over from the properties what both Debezium and the service must know."""
+        """Copies the settings that Debezium and the service both need from the properties, unless they are set."""
         properties = _flat(data.get("properties")) if isinstance(data, dict) else None
         if not isinstance(properties, dict):
             return data
@@ -112,7 +113,7 @@ class DebeziumConfig(Section):
 
     @property
     def home(self) -> str:
-        """The schema of the tables that are named without a schema; empty if the connector has no usual one."""
+        """The schema of tables that are named without a schema; empty if the connector has no usual schema."""
         return _HOMES.get(self.connector, "")
 
 
@@ -123,7 +124,10 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
     """
     set_keys = source.model_fields_set
     if source.topics is None and "properties" not in set_keys:
-        yield (), "does not say where events come from; add [source.topics], or [source.properties] for Debezium itself"
+        yield (
+            (),
+            "does not say where events come from; add [source.topics], or [source.properties] to run Debezium itself",
+        )
     if source.topics is not None:
         for key in sorted(IN_PROCESS & set_keys):
             yield (key,), "does not apply to topics; leave this key out, or leave out [source.topics]"
@@ -133,7 +137,7 @@ def source_problems(source: DebeziumConfig) -> Iterator[tuple[tuple[str, ...], s
         if source.topics.transactions is None and "held_mib" in source.topics.model_fields_set:
             yield ("topics", "held_mib"), "applies only with transactions; name their topic, or leave this key out"
         if source.topics.transactions is not None and source.unwrapped:
-            text = "flat rows do not tell their place in a transaction; leave this key out, or unwrapped"
+            text = "flat rows do not say where they are in a transaction; leave this key out, or unwrapped"
             yield ("topics", "transactions"), text
     else:
         for key in sorted(FROM_TOPICS & set_keys):

@@ -111,7 +111,7 @@ def _override(tree: dict[str, Any], environ: Mapping[str, str], problems: dict[L
 
 
 def _spelling(segment: str, node: Mapping[str, Any], loc: Loc) -> str:
-    """Returns the key that a segment of a variable's name stands for, in the form that the key has in the file.
+    """Returns the key that a segment of a variable's name means, spelt as in the file.
 
     The segment is in upper case, and has underscores in place of hyphens.
     """

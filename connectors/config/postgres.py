@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from changelog.connectors.config.fields import Section, SlotName, Text
 
 USUAL_DSN = re.compile(r"postgres(ql)?://(\w+(:\w*)?@)?[\w.-]+(:\d+)?(/\w*)?", re.ASCII)
-"""Connection strings that are valid and need not be parsed. To import a parser takes a command 50 ms."""
+"""Connection strings that are known to be valid. They are not parsed, because importing a parser takes 50 ms."""
 
 
 def _dsn(text: str) -> str:

@@ -19,7 +19,7 @@ _KINDS = {"sink": ("files", "kafka"), "source": ("debezium", "mysql", "postgres"
 def place(details: ErrorDetails) -> Loc:
     """Returns the place of an error in the file.
 
-    That is pydantic's location without the parts that are not in the file: `[key]`, and the kind of the source or sink.
+    The place is pydantic's location, without the parts that pydantic adds: `[key]`, and the kind of the source or sink.
     """
     loc = tuple(part for part in details["loc"] if part != "[key]")
     if details["type"] == "union_tag_invalid":

@@ -1,8 +1,8 @@
 """Decides who may open the console: everybody who can connect, or whoever knows the token.
 
 A program sends the token in each request (`Authorization: Bearer TOKEN`). A person enters it once, in the form of
-`/login`, and the browser then has a cookie. The cookie holds the time at which it ends, and an HMAC of this time under
-a secret that only this process knows. So the cookie does not contain the token, and is worth nothing after a restart.
+`/login`, and the browser then has a cookie. The cookie contains the time at which it expires, and an HMAC of this time
+under a secret that only this process knows. So the cookie does not contain the token, and is invalid after a restart.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether somebody has to know a token."""
+        """Whether a client needs a token."""
         return self._digest is not None
 
     def admits(self, *, authorization: str, cookie: str) -> bool:

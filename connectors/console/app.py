@@ -47,7 +47,7 @@ PageFunction = Callable[[Site, Request], Page | Redirect | Response]
 def console(
     site: Site, access: Access, *, names: tuple[str, ...], is_loopback: bool, logs_requests: bool = True
 ) -> ASGIApp:
-    """Returns the console as an ASGI application. `names` are the host names by which browsers may call it."""
+    """Returns the console as an ASGI application. `names` are host names of the console that browsers may use."""
     readers = anyio.CapacityLimiter(READERS)
     login = Login(access, site.config.name)
 

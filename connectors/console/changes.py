@@ -41,7 +41,7 @@ class AttributeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextMember:
-    """A member of what the application said about a change."""
+    """A member of a stamp's context, in which the application describes a change."""
 
     name: str
     value: Value
@@ -61,9 +61,10 @@ class DescribedChange:
     """A change of a row, as a page shows it.
 
     `stamped_by` says who wrote the stamp: the `application`, the database for the `session`, or nobody (`none`).
-    `colour` is the class of the service's colour. `attributes` are at most `ATTRIBUTES_MAX`; there are `more` of them.
-    If `is_original_known` is False, the changelog does not know the row before the change, so `attributes` are those of
-    the row after it. `is_read` says that nobody wrote the row now: it was read from its table.
+    `colour` is the class of the service's colour. `attributes` has at most `ATTRIBUTES_MAX` attributes, and `more` says
+    how many others changed. If `is_original_known` is False, the changelog does not have the row before the change, so
+    `attributes` are those of the row after it. `is_read` says that the row was read from its table, so that it is not
+    known who wrote the row.
     """
 
     entity: str
@@ -100,7 +101,7 @@ class DescribedChange:
 
 
 def change(record: Record, palette: Palette, page_colours: Mapping[str, str] | None = None) -> DescribedChange:
-    """Returns the description of a change. `page_colours` are the colours of services that a page has itself."""
+    """Returns the description of a change. `page_colours` has colours of services that this page prefers."""
     envelope, source = record.envelope, record.envelope.provenance.source
     stamp = envelope.provenance.stamp
     attributes = list(islice(_touched(envelope), ATTRIBUTES_MAX))
@@ -145,7 +146,7 @@ _Touched = tuple[str, str | Missing, str | Missing]
 
 
 def _touched(envelope: Envelope) -> Iterator[_Touched]:
-    """Yields the attributes that a change touched; of a change without a known original, those of the new row."""
+    """Yields the attributes that a change touched; if the original is not known, all attributes of the new row."""
     if _lacks_original(envelope):
         for name, text in show.json_texts(envelope.current).items():
             yield pointer_of(name), MISSING, text

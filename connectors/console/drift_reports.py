@@ -35,7 +35,10 @@ class LatestRun(_Member, frozen=True, kw_only=True):
 
 
 class DriftedSample(_Member, frozen=True, kw_only=True):
-    """A drifted key, with the JSON of each column that differs, on each side that has it."""
+    """A drifted key. `columns` maps each column that differs to its JSON in the table and in the changelog.
+
+    The JSON is missing where the row does not exist or does not have the column.
+    """
 
     key: str
     kind: str
@@ -98,7 +101,7 @@ class SideBySide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A drifted key on a page, with the address of its changes. There are `more` columns than those in `columns`."""
+    """A drifted key on a page, with the address of its changes. `more` is the number of columns not in `columns`."""
 
     key: str
     kind: str

@@ -13,14 +13,14 @@ from changelog.envelope.errors import ChangelogError
 T = TypeVar("T")
 
 REST = 20.0
-"""A value is read again after this many times the time that it took to read, at the earliest."""
+"""After a value was read, it is not read again for this many times as long as the reading took."""
 
 _log = structlog.get_logger("console")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[T]):
-    """The last value that was read, or the problem because of which there is none. Without both, it is still read."""
+    """The last value that was read, or the problem that prevented it. Both are None until the first read has ended."""
 
     value: T | None = None
     problem: str | None = None
@@ -29,7 +29,7 @@ class Answer(Generic[T]):
 class Fact(Generic[T]):
     """A value that `read` returns. It is read again, in a thread, by the first request after `fresh_s` seconds.
 
-    If reading takes long, it is read less often, so that it never costs much of the processor.
+    If reading takes long, the value is read less often, so that reading never takes much of the processor.
     """
 
     def __init__(self, read: Callable[[], T], *, fresh_s: float) -> None:
@@ -41,7 +41,7 @@ class Fact(Generic[T]):
         self._answer: Answer[T] = Answer()
 
     def get(self, patience_s: float) -> Answer[T]:
-        """Returns the value. If a newer one takes more than `patience_s` seconds, returns the one before it."""
+        """Returns the value. If a new read takes more than `patience_s` seconds, returns what the last read gave."""
         with self._lock:
             is_fresh = self._read_at_s is not None and time.monotonic() - self._read_at_s < self._fresh_s
             if not is_fresh and not self._reading:

@@ -1,4 +1,4 @@
-"""Stands before all pages: refuses requests that must not reach a page, and adds headers that protect the answers.
+"""Checks each request before a page: refuses requests that must not reach a page, and adds headers to the answers.
 
 A request passes these checks, in this order: the host is ours, no other site's script sent it, the method only reads,
 the address is short, the client sends few requests, few requests are being answered, and the client may see the pages.
@@ -58,8 +58,9 @@ _log = structlog.get_logger("console")
 class Guard:
     """Wraps the application `app`.
 
-    `refuse` makes the pages of refusals. `requests` and `logins` limit how often a client may ask and try a token.
-    `room` is for requests that are answered at the same time, `live_room` for live views, which stay open.
+    `refuse` makes the pages of refusals. `requests` limits how often a client may send requests, and `logins` how often
+    it may try a token. `room` limits how many requests are answered at the same time. `live_room` does this for live
+    views, whose answers do not end.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Guard:
         return self._unknown(request, client)
 
     def _unknown(self, request: HTTPConnection, client: str) -> _Refusal | None:
-        """Returns why the client may not see the pages, None if it may. A wrong token counts as a login does."""
+        """Returns why the client may not see the pages, None if it may. A wrong token counts as a login attempt."""
         authorization = request.headers.get("authorization", "")
         tries_token = self._access.needs_token and has_token(authorization)
         if tries_token and not self._logins.would_allow(client):

@@ -14,7 +14,7 @@ _IN_BRACKETS = re.compile(r"\[([^\[\]]*)\](?::[0-9]*)?")
 
 
 class Hosts:
-    """Knows the console's names. `names` are configured; `is_loopback` adds the names of this machine for itself."""
+    """Knows the console's names: the configured `names`, and with `is_loopback` also `localhost` and its addresses."""
 
     def __init__(self, names: Iterable[str], *, is_loopback: bool) -> None:
         own = LOOPBACK_NAMES if is_loopback else frozenset[str]()
@@ -23,8 +23,8 @@ class Hosts:
     def knows(self, host: str, local_address: str | None) -> bool:
         """Returns whether the header `Host` names the console.
 
-        `local_address` is the address at which the request arrived. It is a name of the console, too: it is no name
-        that another site could have chosen.
+        `local_address` is the address at which the request arrived. It counts as a name of the console, too, because no
+        other site can choose it.
         """
         name = _bare(host)
         return bool(name) and (name in self._names or (_is_address(name) and name == local_address))

@@ -10,7 +10,7 @@ COLOURS = 8
 """The number of colours for services; `static/console.css` has them as the classes `c0` to `c7`."""
 
 SERVICES_MAX = 256
-"""For how many services a palette remembers a colour. Further ones get the colour that their name alone gives."""
+"""For how many services a palette remembers a colour. The colour of any other service depends only on its name."""
 
 NOBODY = "nobody"
 """The class of a change that has no stamp."""
@@ -19,8 +19,8 @@ NOBODY = "nobody"
 class Palette:
     """Chooses the classes of colours. `default_of` returns the stamp of an entity's changes without a stamp.
 
-    A service keeps the colour that it got when a page first showed it: the one that its name alone gives, or the next
-    one that fewer services have.
+    A service keeps the colour that it got when a page first showed it. Its name chooses a colour. If some colours have
+    fewer services, the service gets the next of those instead.
     """
 
     def __init__(self, default_of: Callable[[str], Stamp]) -> None:

@@ -26,7 +26,7 @@ NAME_CHARS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page: its `template`, its `title`, and its `data`, which is all that the template shows, and its JSON."""
+    """A page: its `template`, its `title`, and its `data`. The template shows `data`; as JSON, the page is `data`."""
 
     template: str
     title: str

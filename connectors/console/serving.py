@@ -134,9 +134,9 @@ def _server_settings(settings: ConsoleConfig, app: ASGIApp) -> uvicorn.Config:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if the client does not send the whole head of a request in time, or does not read.
+    """A connection that is closed if the client sends the head of a request too slowly, or stops reading the answer.
 
-    Otherwise, a few slow clients could hold all connections, or all places for requests, for ever.
+    Otherwise, a few slow clients could occupy all connections, or all places for requests, for ever.
     """
 
     _head_timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""Holds what all pages read: the configuration, the changelog, and facts that are read in the background."""
+"""Contains what all pages use: the configuration, the changelog, and facts that are read in the background."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from changelog.envelope.model import Record
 
 FRESH_S = 2.0
 COUNTS_FRESH_S = 30.0
-"""The counts are read less often, because they need a column of the whole changelog."""
+"""The counts are read less often, because counting reads a column of the whole changelog."""
 
 SHARES_FRESH_S = 10.0
 
 RECENT = 2000
-"""Among how many changes the newest ones are looked for."""
+"""About how many of the newest rows are read to find the newest changes."""
 
 NEWEST = 12
 """How many of the newest changes the first page shows."""
@@ -36,12 +36,12 @@ NEWEST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What pages read.
+    """The data that pages show, and functions that read it.
 
-    `status` is the state that `changelog status` prints, without the numbers of messages, which are in `counts` (see
-    `Log.counts`), and without the `shares`, which say by whom the newest changes were stamped. `newest` are the newest
-    changes, and `gaps` the rows that record where changes were lost. `palette` has the colours of services. `stopping`
-    says that the console ends, so that live views end, too.
+    `status` is the state that `changelog status` prints, without the numbers of messages and without the shares of
+    stamps. The numbers of messages are in `counts` (see `Log.counts`). `shares` says who stamped the newest changes.
+    `newest` are the newest changes, and `gaps` the rows that record where changes were lost. `palette` has the colours
+    of services. `stopping` returns whether the console is ending, so that live views end, too.
     """
 
     config: Config
@@ -92,10 +92,10 @@ def _entities(log: Log) -> Collection[str]:
 
 
 def newest_records(log: Log, count: int, *, entity: str | None = None, service: str | None = None) -> list[Record]:
-    """Returns up to `count` of the newest changes, the newest one first: of an entity and by a service, if named.
+    """Returns up to `count` of the newest changes, the newest first; if named, only of an entity and by a service.
 
-    Looks only at some `RECENT` of the newest changes that are not in an archive, so it takes the same time for every
-    changelog. Raises the errors of `Log.recent`.
+    Reads only about `RECENT` of the newest changes outside archives, so it takes the same time for every changelog.
+    Raises the errors of `Log.recent`.
     """
     batches = [rows.filter(selected(rows, entity, service)) for rows in log.recent(RECENT)]
     if not batches:

@@ -18,7 +18,7 @@ CONTEXT_CHARS = 40
 """How many characters are shown before the first difference of two long values."""
 
 JSON_CHARS = 4096
-"""The most characters of a value that the JSON of a page has as a whole."""
+"""The JSON of a page contains a value only if the value has at most this many characters."""
 
 ValueKind = Literal["value", "null", "absent", "unavailable"]
 
@@ -72,7 +72,7 @@ def pair(before: Content, after: Content) -> tuple[Value, Value]:
 def parts(shown: Value, other: Value) -> Iterator[Part]:
     """Yields the text of a value in parts: those that are the same in `other`, and those that differ.
 
-    The parts are marked only if the values have much in common, for otherwise marks help nobody.
+    Parts are marked as different only if the values have much in common. Otherwise the marks would help nobody.
     """
     text, compared = shown.text, other.text
     start = len(os.path.commonprefix([text, compared]))  # noqa: RUF071

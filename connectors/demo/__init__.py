@@ -100,7 +100,7 @@ def run(
     try:
         with Interrupts() as interrupts, ExitStack() as started:
             try:
-                ending = _tell(console, open_database, stage, open_log, folder, seconds, seed, interrupts, started)
+                ending = _perform(console, open_database, stage, open_log, folder, seconds, seed, interrupts, started)
                 files = sequel(ending) if sequel is not None else {}
             finally:
                 with interrupts.delayed():
@@ -112,7 +112,7 @@ def run(
         raise
 
 
-def _tell(
+def _perform(
     console: Console,
     open_database: OpenDatabase,
     stage: DemoStage,
@@ -194,10 +194,10 @@ def _live(
                 raise ChangelogError(Kind.LIMIT, f"the tables were not read within {SNAPSHOT_TIMEOUT_S:.0f} s")
             screen.happened("all tables are read; only changes follow")
             for chapter in chapters[:-1]:
-                order = booking.tell(session, chapter, order) or order
+                order = booking.perform(session, chapter, order) or order
                 screen.happened(_summary(chapter, order))
                 wait(lambda: False, seconds / len(chapters))
-        booking.tell(session, chapters[-1], order)
+        booking.perform(session, chapters[-1], order)
         screen.happened(_summary(chapters[-1], order))
     if not wait(lambda: reader.newest_identifier == booking.LAST, CATCH_UP_TIMEOUT_S):
         raise ChangelogError(Kind.LIMIT, f"the changelog did not catch up within {CATCH_UP_TIMEOUT_S:.0f} s")

@@ -227,7 +227,7 @@ def story(guest: int) -> list[Chapter]:
     ]
 
 
-def tell(session: Session, chapter: Chapter, order: int | None) -> int | None:
+def perform(session: Session, chapter: Chapter, order: int | None) -> int | None:
     """Performs one chapter; returns the id of the order if the chapter created it."""
     with nullcontext() if chapter.stamp is None else session.stamped(chapter.stamp):
         rows = session.execute(chapter.sql, {"order": order})

@@ -47,9 +47,9 @@ def blame_of(entity: str, key: str, blame: Blame) -> bytes:
     """Returns blame as an object: `entity`, `key`, `services`, `current`, `last`, and `attributes`, of which each has
     `path`, `value`, `before` and `writer`.
 
-    An attribute whose value is unavailable has no `value`. One that did not exist before has no `before`; if it is
-    unknown whether it existed, it has `"beforeUnknown": true` instead. A writer that is unknown has no `serviceName`,
-    `apiVersion` and `identifier`.
+    An attribute whose value is unavailable has no `value`. An attribute that did not exist before has no `before`.
+    If the value before is unknown, `"beforeUnknown": true` takes the place of `before`. An unknown writer has no
+    `serviceName`, `apiVersion` and `identifier`.
     """
     answer = {
         "entity": entity,

@@ -22,8 +22,8 @@ class KeyState:
 def key_blame(log: Log, entity: str, key: str, *, at: Moment | None = None) -> Blame:
     """Returns the blame of a key's row: as of the moment `at`, or of the whole changelog.
 
-    `key` is the canonical text of the key (`changelog.envelope.key.key_text`). If the row moved to the key from another
-    one, the attributes that the move did not change keep the writers that they had there.
+    `key` is the canonical text of the key (`changelog.envelope.key.key_text`). If the row moved here from another key,
+    the attributes that the move did not change keep the writers that they had at the other key.
 
     Raises ChangelogError: USAGE if the changelog has no change of the key, or none up to `at`, and the errors of
     `Log.read`.
@@ -60,8 +60,9 @@ def _folded(keys: KeyRecords, records: Sequence[Record]) -> BlameFold:
 
 
 def _last_life(records: Sequence[Record]) -> Sequence[Record]:
-    """Returns the records of the last life. If a life came before it, the record that ended that life comes first: it
-    shows that the last life began without a row.
+    """Returns the records of the last life, after the record that ended the life before it, if there was one.
+
+    That record shows that the last life began without a row.
     """
     return records[max(life_begin(records) - 1, 0) :]
 

@@ -61,8 +61,9 @@ def is_arrival(record: Record) -> bool:
 
 
 def _effective(records: Iterable[Record]) -> Iterator[Record]:
-    """Yields the records of a key. Of a truncate, which has a record in each partition, yields one if there was a row,
-    and none otherwise.
+    """Yields the records of a key, without the records of truncates that found no row there.
+
+    A truncate has a record in each partition. Only the first of them can have found a row.
     """
     exists = False
     for record in records:

@@ -24,14 +24,15 @@ def is_until(record: Record, end: Moment) -> bool:
 
 
 def position_before(begin: Moment | None) -> Position | None:
-    """Returns the position just before a moment, after which all changes since that moment are; None if the moment is a
-    time, or before all positions.
+    """Returns the position just before a moment: changes since that moment have greater positions.
+
+    Returns None if the moment is a time, or if there is no position before it.
     """
     return begin.previous() if isinstance(begin, Position) else None
 
 
 def as_of(records: Sequence[Record], at: Moment | None) -> Sequence[Record]:
-    """Returns the changes up to a moment; all of them for None. `records` are in the order of their positions.
+    """Returns the changes up to a moment, or all changes if `at` is None. `records` are ordered by position.
 
     Positions decide the order of changes, and a clock may step back. So for a time, the result ends before the first
     change that was committed after that time.

@@ -21,7 +21,7 @@ _COLUMNS: Final = ("entity", "op", "position", "service_name", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampShare:
-    """How many of the newest changes of one entity name this service, by the kind of their stamps.
+    """The number of the newest changes of one entity that name one service, counted by who wrote their stamps.
 
     For changes without a stamp, the service is that of the configured default stamp.
     """

@@ -89,7 +89,7 @@ def _mask(rows: pa.RecordBatch, service: str | None, since: Moment | None) -> pa
 
 @dataclass(slots=True)
 class _First:
-    """The first values by position, each once. Rows may come in any order, because Kafka has none across partitions."""
+    """The distinct values with the lowest positions. Rows may come in any order: Kafka has none across partitions."""
 
     positions: dict[str, str] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class _First:
 
 @dataclass(slots=True)
 class _Tally:
-    """The changes of one entity that were counted so far."""
+    """Counts the changes of one entity."""
 
     counts: dict[str, int] = field(default_factory=dict)
     truncates: set[str] = field(default_factory=set)

@@ -100,7 +100,7 @@ def _nobody(attribute: Attribute) -> str | None:
 
 
 def _arrival_verb(writer: Writer, attributes: Sequence[Attribute]) -> str:
-    """Returns "moved here" for a create that kept or replaced earlier values: only a row that moved here has any."""
+    """Returns "moved here" for a create that kept or replaced earlier values: only a row that moved here has them."""
     has_moved = writer.op is Op.CREATE and any(attribute.before is not MISSING for attribute in attributes)
     return "moved here" if has_moved and writer.stamp is not None else ""
 

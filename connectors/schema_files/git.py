@@ -211,8 +211,8 @@ def _origins(contract_by_path: Mapping[str, Contract], earlier: Mapping[str, Con
     """Returns, by path, the path of the earlier file that each file continues.
 
     A file continues the earlier file at the same path, if both have the same schema name or one of them is invalid.
-    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. But if
-    another file is still at that path and continues the earlier file, the moved file continues none.
+    Otherwise, the file was moved: it continues the earlier file with the same schema name at another path. There is one
+    exception: if a file at that path continues the earlier file, the moved file continues no file.
     """
     same_paths = {
         path: path

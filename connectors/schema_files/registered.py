@@ -19,8 +19,8 @@ STATE_AT = "/fields/current"
 def in_registry(contracts: Sequence[Contract], registry: Registry) -> Earlier:
     """Reads, for each contract, all versions of the entity's subject in the registry.
 
-    No subject is reported as removed, because subjects without a file may belong to other services. Raises
-    ChangelogError: what `Registry.versions` raises.
+    Reports no subject as removed, because subjects without a file may belong to other services. Raises the
+    ChangelogError that `Registry.versions` raises.
     """
     pasts, notes = {}, []
     for contract in contracts:

@@ -1,4 +1,4 @@
-"""Makes the certificates of a server on this machine: one of its own, and one of the authority that signed it."""
+"""Makes the certificates of a server on this machine: the server's own, and that of the authority that signed it."""
 
 import ipaddress
 from datetime import UTC, datetime

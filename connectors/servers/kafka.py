@@ -46,7 +46,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of Java for runs of a few minutes. In such a run, Java's second compiler would cost more than it saves."""
+"""Options of Java for a broker that runs for a few minutes: too short for Java's second compiler to save time."""
 
 CLASSES = "classes.jsa"
 """The name of an archive of the classes that a broker loads, in the folder above that of the jars. With it, a broker
@@ -197,7 +197,7 @@ class Broker(ServerProcess):
         return [java, *options, "-cp", f"{self.lib}/*", "kafka.Kafka", str(self.folder / "server.properties")]
 
     def _classes(self) -> list[str]:
-        """Java's options for the archive of classes, if there is one. If it does not fit, Java prints no warning."""
+        """Java's options for the archive of classes, if there is one. Java ignores a wrong archive silently."""
         archive = self.lib.with_name(CLASSES)
         return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
 

@@ -69,7 +69,7 @@ IN_USE = "Address already in use"
 _SYSTEM_TABLES = ("_system_tables", "_performance_tables", "_system_tables_data", "_sys_schema")
 _SYSTEM_SQL = b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"
 
-# Nobody needs a data folder whose initialisation was interrupted, so the initialisation does not wait for the disk.
+# If an initialisation is interrupted, its data folder is thrown away. So the initialisation does not wait for the disk.
 _INITIALISATION: Mapping[Flavour, tuple[str, ...]] = {
     "mariadb": ("--bootstrap", "--innodb_flush_method=nosync", "--max_allowed_packet=8M", "--log_warnings=0"),
     "mysql": ("--initialize-insecure", "--innodb_flush_method=nosync", "--auto_generate_certs=OFF"),
@@ -128,7 +128,7 @@ class MysqlServer(ServerProcess):
         self.port = port or free_port()
         self.log = self.data_dir / "server.log"
         self.ca = self.data_dir / CA
-        """The certificate that clients need to verify the server's."""
+        """The authority's certificate, with which clients verify the server's certificate."""
         self._templates = templates
 
     def connect(self, database: str | None = None) -> "pymysql.Connection[Cursor]":
@@ -140,7 +140,7 @@ class MysqlServer(ServerProcess):
     def start(self) -> None:
         """Starts the server, and returns after it has answered a query. After a crash, the server first recovers.
 
-        While another program has the port, it waits and tries again.
+        While another program has the port, this method waits and retries.
         """
         if self.running:
             return

@@ -38,8 +38,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 START_TIMEOUT_S = 60.0
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
-# Parts of the log of a server that fails to start because children of a killed postmaster still run, or because another
-# program has the port.
+# Texts in the log of a server that fails to start for a passing reason: children of a killed postmaster still run, or
+# another program has the port.
 TEMPORARY_FAILURES = ("shared memory block", "could not bind")
 
 
@@ -87,7 +87,7 @@ class PostgresServer(ServerProcess):
     def start(self) -> None:
         """Starts the server, and returns after it has answered a query.
 
-        While processes of a crashed server still run, or another program has the port, it waits and tries again.
+        While processes of a crashed server still run, or another program has the port, this method waits and retries.
         """
         if self.running:
             return

@@ -102,7 +102,7 @@ class _Demo:
         why = (
             "the jobs read files, but this changelog is in topics; leave out --kafka" if arguments.kafka else lacking()
         )
-        file = command.tell(arguments, None if why else sequel)
+        file = command.run_demo(arguments, None if why else sequel)
         if why:
             show.console().print(f"\nThe story goes on with Spark (archive, deltas, views, drift), but not here: {why}")
         if file is not None:

@@ -14,7 +14,7 @@ _current: ContextVar[Stamp] = ContextVar("changelog_stamp")
 
 
 def current() -> Stamp:
-    """Returns the stamp of the innermost block of `stamp`. Outside of such a block, it names no service."""
+    """Returns the stamp of the innermost block of `stamp`; outside of such a block, a stamp without a service."""
     return _current.get(_NOBODY)
 
 

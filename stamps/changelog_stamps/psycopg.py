@@ -38,7 +38,7 @@ def stamped(
     """
 
     def write(text: str) -> str | None:
-        # This cursor is of psycopg's own class: the connection's may have other placeholders, or make other rows.
+        # The connection's cursor class may use other placeholders or return other rows, so psycopg's own class is used.
         with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             row = cursor.execute(_STATEMENTS[emit and text != ""], {"stamp": text}).fetchone()
         return None if row is None else row[0]

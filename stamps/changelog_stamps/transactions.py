@@ -34,7 +34,7 @@ def stamped_transaction(
     begin: Callable[[], AbstractContextManager[T]],
     write: Callable[[str], str | None],
 ) -> Iterator[T]:
-    """Runs the block in the transaction that `begin` opens, stamped with `text`; None leaves the stamp as it is.
+    """Runs the block in the transaction that `begin` opens, stamped with `text`; if `text` is None, writes no stamp.
 
     `write` stamps the rest of the transaction and returns the previous stamp. With `nested`, the transaction is a
     savepoint of another one, whose stamp applies again after the block. If the database refuses the stamp, the

@@ -76,7 +76,7 @@ class WsgiStamps:
         self._variable = f"HTTP_{identifier_header.upper().replace('-', '_')}"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Runs the application with a stamp, which also applies while it makes the parts of its body later."""
+        """Runs the application with a stamp. The stamp also applies later, when the parts of the body are made."""
         identifier = request_identifier(environ.get(self._variable), environ.get("HTTP_TRACEPARENT"))
         context = copy_context()  # the server asks for the parts of the body after this method has returned
         context.run(begin, service=self._service, version=self._version, identifier=identifier or "")

@@ -92,7 +92,7 @@ def refuse_leftovers(temporary: Path, output: str) -> None:
 
 @DATABASES
 @pytest.mark.usefixtures("starts_servers", "server_programs")
-def test_the_demo_tells_its_story(temporary: Path, database: list[str]) -> None:
+def test_the_demo_shows_the_history_of_an_order(temporary: Path, database: list[str]) -> None:
     """Where Spark is installed, the story includes the Spark jobs. Elsewhere, it says how to get them."""
     folder = temporary / "told"
     words = [*database, "--seconds", "1", "--path", str(folder)]
@@ -103,7 +103,9 @@ def test_the_demo_tells_its_story(temporary: Path, database: list[str]) -> None:
         assert text in output
     assert "was set by 3 services: web-booking, mobile-app, front-desk; 1 of 8" in re.sub(r"\s+", " ", output)
     assert check_blame(FileLog(folder / "data" / "changelog")) > 0
-    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again, because this is no terminal", output)
+    assert re.search(
+        r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again, because this is not a terminal", output
+    )
     if lacking():
         assert "The story goes on with Spark (archive, deltas, views, drift), but not here: " in output
     else:

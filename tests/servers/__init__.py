@@ -48,9 +48,7 @@ SLEEPING = Path(__file__).parent / "sleeping"
 """
 
 SETTINGS = {"fsync": "off"}
-"""Settings without fsync. They are safe here, because no test cuts the machine's power: if only the server is killed,
-nothing is lost without fsync.
-"""
+"""Settings without fsync, to save time. No test cuts the machine's power, and a killed server loses nothing."""
 
 
 def postgres_bin(version: int) -> Path:
@@ -134,8 +132,8 @@ def clock_off(seconds: int) -> dict[str, str] | None:
     """Returns the environment of a process whose wall clock is wrong by a fixed number of `seconds`, or None without
     libfaketime.
 
-    The offset is part of the environment. It is not in a file like that of `clock_of`, because PostgreSQL reads the
-    clock in signal handlers, and libfaketime would read the file there.
+    Unlike `clock_of`, this function puts the offset into the environment and not into a file. PostgreSQL reads the
+    clock in signal handlers, where libfaketime would otherwise read the file.
     """
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
     if library is None:
@@ -160,7 +158,7 @@ def fresh_database(server: PostgresServer) -> Iterator[str]:
     """Yields the connection string of a new, empty database. Drops it and its replication slots afterwards."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as admin:
-        # This strategy takes a third of the time, and does not write the copied 7 MB to the log, which all slots read.
+        # This strategy takes a third of the time. The strategy wal_log writes 7 MB to the log, which all slots read.
         strategy = sql.SQL("STRATEGY file_copy" if admin.info.server_version >= 150000 else "")
         admin.execute(sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), strategy))
     yield server.dsn(name)

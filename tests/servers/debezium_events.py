@@ -1,12 +1,12 @@
 """`python -m tests.servers.debezium_events NAME FOLDER [FORM…]` captures change events of Debezium, as test inputs.
 
 It runs a database, a Kafka broker, and Debezium in Kafka Connect with one connector for each form of events. NAME is
-`postgres`, `mysql` or `mariadb`; without a FORM, all forms of it are captured. The messages of each connector go
-to FOLDER/NAME.FORM.jsonl. The values that our own reader of the database publishes for the same rows go to
-FOLDER/NAME.published.json.
+`postgres`, `mysql` or `mariadb`; without a FORM, the program captures all forms. The messages of each connector are
+stored in FOLDER/NAME.FORM.jsonl. The values that our own reader of the database publishes for the same rows are stored
+in FOLDER/NAME.published.json.
 
-A line of a file is either a schema, which later lines name by its number, or a message. The schema of a message, its
-payload, and all other texts are as they arrived, byte by byte.
+Each line of a file is a schema or a message. A message refers to a schema by its number in the file. The schema of a
+message, its payload, and all other texts are stored as they arrived, byte by byte.
 """
 
 import json

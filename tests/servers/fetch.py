@@ -7,8 +7,8 @@ Some servers are packages of a Debian release, which need not be the release of 
 with all libraries that they need, including the C library, and run with these libraries. Nothing is installed. The
 environment variable `DEBIAN_MIRROR` names a mirror.
 
-Some servers from Maven Central need libraries that the system may lack. If Debian has packages of them, the libraries
-are taken from there. They go into the server's folder and are not installed.
+Some servers from Maven Central need libraries that the system may lack. If Debian has packages with these libraries,
+the script extracts the libraries from there into the server's folder. It does not install them.
 """
 
 import ctypes
@@ -162,7 +162,7 @@ def _fetch_packages(release: str, package: str, folder: Path) -> None:
             (root / path).mkdir(parents=True)
         source = f"[signed-by={DEBIAN_KEYS}] {os.environ.get('DEBIAN_MIRROR', DEBIAN_MIRROR)} {release} main"
         (root / "sources.list").write_text(f"deb {source}\n")
-        # This apt does not know which packages the system has, so it also downloads those.
+        # This apt does not know which packages the system has, so it also downloads packages that are installed.
         settings = {
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
             "APT::Install-Recommends": "false",

@@ -1,7 +1,7 @@
-"""Writes an archive of the classes that a Kafka broker loads. Java maps it into memory, and so starts a broker in half
-of the CPU time.
+"""Writes an archive of the classes that a Kafka broker loads. Java maps the archive into memory, and so starts a broker
+in half of the CPU time.
 
-`make` calls this once. Java ignores the archive if Kafka's jars, or Java itself, are no longer those that wrote it.
+`make` calls this once. Java ignores the archive after Kafka's jars or Java itself have changed.
 """
 
 import shutil

@@ -1,6 +1,7 @@
-"""Writes an archive of the classes that Spark loads. Java maps it into memory, and so starts Spark in less CPU time.
+"""Writes an archive of the classes that Spark loads. Java maps the archive into memory, and so starts Spark in less CPU
+time.
 
-`make` calls this once. Java ignores the archive if Spark, or Java itself, is no longer the one that wrote it.
+`make` calls this once. Java ignores the archive after Spark or Java itself has changed.
 """
 
 import contextlib

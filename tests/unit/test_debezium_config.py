@@ -78,7 +78,7 @@ def translated(folder: Path, text: str) -> TranslationSettings:
         (f"{SOURCE}{TOPICS}held_mib = 8\n", "source.topics.held_mib: applies only with transactions; name their topic"),
         (
             f"{SOURCE}unwrapped = true\n{TOPICS}transactions = 'app.transaction'\n",
-            "source.topics.transactions: flat rows do not tell their place in a transaction",
+            "source.topics.transactions: flat rows do not say where they are in a transaction",
         ),
         (f"{SOURCE}properties = {{ 'binary.handling.mode' = 'octal' }}\n", "source.binary_handling: should be 'bytes'"),
         (f"{SOURCE}{TOPICS}colour = 8\n", "source.topics.colour: is not known; known here: bootstrap_servers"),

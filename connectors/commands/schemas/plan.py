@@ -60,8 +60,8 @@ def execute(arguments: argparse.Namespace) -> int:
     with source.copied(empty_server) if arguments.embedded else source.live() as stage:
         if not arguments.embedded:
             say(
-                f"changelog: trying {arguments.file} on the live {stage.name}: until it is rolled back, it holds the "
-                "locks that its statements take; --embedded takes none",
+                f"changelog: trying {arguments.file} on the live {stage.name}: until it is rolled back, the migration "
+                "holds the locks that its statements take; with --embedded, it takes no locks there",
                 file=sys.stderr,
             )
         contracts = Contracts(
@@ -101,7 +101,9 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ChangelogError(Kind.USAGE, f"{path}: is not UTF-8 at byte {error.start}") from error
     if "\0" in text:
-        raise ChangelogError(Kind.USAGE, f"{path}:{text[: text.index(chr(0))].count(chr(10)) + 1}: holds a NUL")
+        raise ChangelogError(
+            Kind.USAGE, f"{path}:{text[: text.index(chr(0))].count(chr(10)) + 1}: contains a NUL character"
+        )
     return text
 
 

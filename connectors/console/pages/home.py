@@ -30,7 +30,7 @@ GAPS_MAX = 5
 
 
 def home(site: Site, _request: Request) -> Page:
-    """Returns the first page. Facts that are not known within a moment are missing, and the page says so."""
+    """Returns the first page. It waits only a moment for facts that take long to read, and says which are missing."""
     entities = site.entities()
     newest = site.newest.get(READ_PATIENCE_S)
     counts = site.counts.get(READ_PATIENCE_S)
@@ -71,7 +71,7 @@ def _ops(ops: Mapping[str, int] | None) -> Sequence[tuple[str, int]]:
 
 
 def _drift(site: Site) -> dict[str, Any]:
-    """Returns the verdict of the latest drift report. A report that cannot be read must not hide the first page."""
+    """Returns the verdict of the latest drift report. If the report cannot be read, returns the problem."""
     folder = site.config.console.drift_reports
     try:
         report = None if folder is None else read_latest(folder)

@@ -33,7 +33,7 @@ PATIENCE_S = 1.0
 """How long a page waits until the gaps were read, in seconds."""
 
 ATTRIBUTES_MAX = 400
-"""How many attributes of the state a page has. It says how many more there are."""
+"""How many attributes of the state a page shows. The page says how many more there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class ShownAttribute:
 def key(site: Site, request: Request) -> Page | Redirect:
     """Returns the page of a row; with `at`, a position or a time, its state at this moment.
 
-    The form of the page sends the number of a change (`change`), and is answered with the address that has `at`.
+    The form of the page sends the number of a change (`change`). The answer redirects to an address with `at`.
     """
     entity = request.path_params["entity"]
     text = key_of(request.path_params["key"])
@@ -136,7 +136,7 @@ def _at(records: Sequence[Record], key: str, number: int) -> str | None:
 def _chosen(records: Sequence[Record], key: str, number: str) -> Page | Redirect:
     address = _at(records, key, int(number)) if number.isascii() and number.isdecimal() and len(number) < 9 else None
     if address is None:
-        return problem(HTTPStatus.BAD_REQUEST, f"The row has {len(records):,} changes, and no such number.")
+        return problem(HTTPStatus.BAD_REQUEST, f"The row has {len(records):,} changes, and none with this number.")
     return Redirect(address=address)
 
 

@@ -24,7 +24,7 @@ class Login:
         self._access, self._name = access, name
 
     async def login(self, request: Request) -> Response:
-        """Shows the form; checks a token that the form sent, and sends the browser on with a cookie if it is right."""
+        """Shows the form, or checks a token that the form sent. If the token is right, sets a cookie and redirects."""
         if request.method != "POST":
             return self.form(request, request.query_params.get("next", "/"), status=HTTPStatus.OK)
         try:

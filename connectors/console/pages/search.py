@@ -22,23 +22,23 @@ from changelog.envelope.key import key_text
 from changelog.envelope.model import Stamp
 
 BUDGET_S = 2.0
-"""How long a search for a prefix reads from the beginning of the changelog, in seconds."""
+"""For how many seconds a search for a prefix reads the changelog from its beginning."""
 
 NEWEST_ROWS = 50_000
-"""In how many of the newest changes it looks then, if it did not reach the end."""
+"""If a search does not reach the end of the changelog in this time, it also reads this many of the newest changes."""
 
 HITS_MAX = 50
-"""The most keys that a search shows, those that changed last."""
+"""The most keys that a search shows. If there are more, it shows those that changed last."""
 
 EXACT_ENTITIES_MAX = 50
-"""In how many entities a search without an entity looks for the whole key."""
+"""A search that names no entity looks for the exact key in this many entities."""
 
 _COLUMNS = ("entity", "key", "op", "position", "committed_at", "api_version", "service_name", "identifier", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A key that a search found, with its last change among those that were searched, and the number of these."""
+    """A key that a search found. The last change and the number of changes are those among the searched changes."""
 
     entity: str
     key: str
@@ -116,8 +116,8 @@ def _data(site: Site, entity: str | None, prefix: str, entities: Iterable[str]) 
 def find(site: Site, entity: str | None, prefix: str) -> Hits:
     """Returns the keys that begin with `prefix`; the key that changed last comes first.
 
-    Reads for `BUDGET_S` seconds. If the changelog has more changes, those that are left are searched only if they are
-    among the `NEWEST_ROWS` newest ones that are not in an archive.
+    Reads the changelog from its beginning for `BUDGET_S` seconds. If this is not enough, also reads the newest
+    `NEWEST_ROWS` changes, without changes in an archive, and skips the changes between the two.
     """
     deadline_s = time.monotonic() + BUDGET_S
     batches: list[pa.RecordBatch] = []

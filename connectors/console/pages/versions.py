@@ -37,7 +37,7 @@ class ShownVersion:
     """A version of an entity's columns.
 
     `changes` says what changed from the version before it, and `breaks` why readers of earlier versions cannot read it.
-    There are `more` columns than those in `columns`.
+    `more` is the number of columns that are not in `columns`.
     """
 
     number: int

@@ -164,7 +164,7 @@ class Judge:
                 yield stop("TRUNCATE", alteration.line, "a TRUNCATE is not published", hint)
 
     def _incompatible_changes(self) -> tuple[list[Trouble], list[Trouble]]:
-        """Returns two lists of troubles, about changes of columns that a compatibility mode forbids.
+        """Returns two lists of troubles. Each trouble is a change of columns that a compatibility mode forbids.
 
         The first list applies the mode of the entity, as the service does. The second list applies the mode that the
         schema file chooses, and has only troubles that are not in the first list.
@@ -209,9 +209,9 @@ class Judge:
         return avro.state_schema(entity.name, shape, entity.key, self.settings.prefix, partition_by=entity.partition_by)
 
     def _retyped_inside(self, changes: Sequence[evolution.ColumnChange]) -> Iterator[Alteration]:
-        """Yields alterations for columns that the migration did not alter directly.
+        """Yields alterations for columns whose type, for example a composite type, was altered by the migration.
 
-        Instead it altered the type of the columns, for example a composite type, so their values differ.
+        The migration did not alter these columns themselves, but their values differ now.
         """
         altered = {alteration.name for alteration in self.alterations}
         for change in changes:
@@ -222,7 +222,7 @@ class Judge:
                 )
 
     def _unseen(self, alteration: Alteration, reread_columns: Sequence[str]) -> str | None:
-        """Returns, as text, how an alteration changes stored values unseen by the service; None if it changes none."""
+        """Returns how an alteration changes stored values without a change in the log; None if it changes no values."""
         if not alteration.restates or (alteration.name and alteration.name in reread_columns):
             return None
         published = {name for name, _ in self._new.fields}

@@ -1,4 +1,4 @@
-"""Reads the database as the service would see it. A plan of a migration reads it before and after the migration."""
+"""Reads the database as the service would see it. The plan of a migration does this before and after the migration."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from changelog.schemas.types import Struct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The database as the service would see it. The keys of the mappings are entities, except those of `tables`.
+    """The database as the service would see it. The keys of all mappings except `tables` are names of entities.
 
     `tables` has all tables. `resolved` has the entities of the configuration. `matching` has the tables that match the
     section [tables] of the configuration but have no entity yet. `shapes` has the published columns. `refused` has the

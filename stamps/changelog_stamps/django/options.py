@@ -16,7 +16,10 @@ def options() -> dict[str, Any]:
 
 
 def chosen() -> Stamp:
-    """Returns the current stamp. If it names no service, that of the setting applies, also outside of requests."""
+    """Returns the current stamp. If it names no service, adds the service and version of the setting.
+
+    So changes outside of requests are stamped, too.
+    """
     stamp = current()
     if stamp.service:
         return stamp

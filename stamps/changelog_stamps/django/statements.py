@@ -18,8 +18,8 @@ _STATEMENTS = {emit: statement("%(stamp)s", emit=emit) for emit in (False, True)
 class StampedStatements:
     """Wraps the `execute` of one connection.
 
-    A stamp is written again only when another stamp has become current, or after a rollback to a savepoint, which may
-    have taken back the stamp.
+    Within a transaction, a stamp is written again only when another stamp has become current, or after a rollback to a
+    savepoint, which may have undone the stamp.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ BAD = {
         2,
         "1: setval has effects that a rollback does not undo; use --embedded, or leave it out",
     ),
-    "15: NUL": ("SELECT 1;\n\0COMMIT", 2, "2: holds a NUL"),
+    "15: NUL": ("SELECT 1;\n\0COMMIT", 2, "2: contains a NUL character"),
 }
 
 

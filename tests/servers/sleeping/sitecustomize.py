@@ -1,6 +1,7 @@
 """Makes `time.sleep` tolerate an error under libfaketime.
 
-On a busy machine, the end of a sleep may pass before the sleep begins. libfaketime reports such a sleep as invalid.
+On a busy machine, the time at which a sleep should end may pass before the sleep begins. libfaketime then reports an
+invalid argument.
 """
 
 import errno
