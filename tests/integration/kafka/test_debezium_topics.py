@@ -327,7 +327,7 @@ def test_commands(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     status = json.loads(capsys.readouterr().out)
     assert (status["lag"]["bytes"], status["slot"]["kind"], status["slot_lost"]) == (0, "topics", False)
     assert cli.main(["history", *file, "item", "1"]) == 0
-    assert cli.main(["schemas", *file, "generate"]) == 0
+    assert cli.main(["schemas", *file, "generate", "--out", str(reader.folder / "schemas")]) == 0
     capsys.readouterr()
     for word in ("rebuild", "republish"):
         options = ["--all"] if word == "republish" else []
