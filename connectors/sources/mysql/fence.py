@@ -72,7 +72,7 @@ class MysqlFence:
             return f"it reaches {coordinate_text(through)}, but the snapshot is at {self.place}"
         end = end_coordinate(self.control.query, self.control.version)
         if through > end:
-            return f"it reaches {coordinate_text(through)}, but the server's log only {coordinate_text(end)}"
+            return f"it reaches {coordinate_text(through)}, but the server's log ends at {coordinate_text(end)}"
         return None
 
 

@@ -75,8 +75,8 @@ def decimal(precision: int, scale: int) -> Printer:
     """Prints a DECIMAL with `scale` digits after the point.
 
     Starting from the point in both directions, the digits are divided into groups of nine. A group has four bytes,
-    big-endian. The incomplete groups at both ends have fewer bytes. All bits of a negative number are inverted, and
-    then the first bit of every number, so that the bytes sort like the numbers.
+    big-endian. The incomplete groups at both ends have fewer bytes. All bits of a negative number are inverted.
+    Finally, the first bit of every number is inverted, so that the bytes sort like the numbers.
     """
     whole_sizes = [(precision - scale) % _GROUP_DIGITS] + [_GROUP_DIGITS] * ((precision - scale) // _GROUP_DIGITS)
     part_sizes = [_GROUP_DIGITS] * (scale // _GROUP_DIGITS) + [scale % _GROUP_DIGITS]

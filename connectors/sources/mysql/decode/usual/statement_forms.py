@@ -104,7 +104,7 @@ class BlockForms:
         return codes
 
     def _number_head(self, rows: Ints, rest: Ints, codes: Ints, map_code: int) -> None:
-        """Sets the codes of those of the events `rest` that have the head of the first one."""
+        """Sets one code for all events in `rest` that have the same head as the first event in `rest`."""
         headers, event = self._headers, self.decoded(int(rows[rest[0]]))
         if not isinstance(event, log.RowsEvent):
             return
@@ -128,7 +128,7 @@ class BlockForms:
         return numbers[has_text & np.isin(headers.octets[headers.begins[texts] + offsets], _COMMENT_BEGINS)]
 
     def stamp(self, place: int) -> Stamp | None:
-        """Returns the stamp in the text of a statement; `commented` leads to the statements that may have one."""
+        """Returns the stamp in the text of a statement; `commented` lists the statements that may have one."""
         packet = self.packet(place)
         return comment_stamp(packet[_SQL_AT[packet[_TYPE_OFFSET]] : len(packet) - self._checksum_bytes])
 
