@@ -31,7 +31,7 @@ def integer(size: int, *, unsigned: bool) -> Printer:
 
 
 def year(raw: bytes | memoryview) -> bytes:
-    """Prints a year. Its one byte is the number of years since 1900, except that 0 stands for the year 0."""
+    """Prints a year. Its one byte is the number of years since 1900, except that 0 means the year 0."""
     check_size("YEAR", raw, 1)
     return b"%d" % (1900 + raw[0] if raw[0] else 0)
 
