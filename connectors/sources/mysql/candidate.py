@@ -47,7 +47,7 @@ class MysqlCandidate:
             return grants(tables, connection.flavour, database=self._address.database)
 
     def stamps(self, tables: Collection[TableName]) -> str:
-        """See `Candidate.stamps`: refused, because these databases have no triggers for whole statements."""
+        """See `Candidate.stamps`: refused, because these databases have no statement-level triggers."""
         raise ChangelogError(
             Kind.USAGE,
             f"--stamps is for PostgreSQL, and the {len(tables)} tables are in MySQL or MariaDB",

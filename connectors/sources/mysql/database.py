@@ -90,7 +90,7 @@ class MysqlDatabase:
         return MysqlSource(settings, entities, recover, changelog.versions, changelog.rows, reach=reach)
 
     def status(self, through: str, checkpoint: Checkpoint | None = None) -> SourceStatus:
-        """See `Database.status`. Only with `checkpoint`, which has the GTIDs, is it known whether the log is lost."""
+        """See `Database.status`. Without `checkpoint`, which has the GTIDs, it is unknown whether the log is lost."""
         with self._settings.connect() as connection:
             query, version = connection.query, connection.version
             end = end_coordinate(query, version)

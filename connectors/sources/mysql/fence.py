@@ -66,13 +66,13 @@ class MysqlFence:
         return checkpoint.source.get("server") == self.identity
 
     def missing(self, checkpoint: Checkpoint) -> str | None:
-        """See `Fence.missing`. A server that was told to begin its log again (RESET) has lower coordinates."""
+        """See `Fence.missing`. After a RESET, the server's log begins again, with lower coordinates."""
         through = int(checkpoint.through, 16)
         if through < self.cut.end:
             return f"it reaches {coordinate_text(through)}, but the snapshot is at {self.place}"
         end = end_coordinate(self.control.query, self.control.version)
         if through > end:
-            return f"it reaches {coordinate_text(through)}, but the server's log only {coordinate_text(end)}"
+            return f"it reaches {coordinate_text(through)}, but the server's log ends at {coordinate_text(end)}"
         return None
 
 

@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def server_id(self) -> int:
-        """The id under which the service asks for the log. No replica of the server may have the same."""
+        """The id under which the service asks for the log. No replica of the server may have the same id."""
         return self.replica_id or _SERVER_ID_BASE | zlib.crc32(self.name.encode()) >> 2
 
     def connect(self) -> Connection:

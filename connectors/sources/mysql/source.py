@@ -216,7 +216,7 @@ class MysqlSource:
         start(self._table_reads, catalog, context, self._entities)
 
     def _records(self) -> bool:
-        """Returns whether the transactions that are delivered must be recorded: while tables of MySQL are read."""
+        """Returns whether delivered transactions must be recorded. They must while tables of MySQL are read."""
         is_mysql = self._control.flavour is Flavour.MYSQL
         return is_mysql and self._table_reads is not None and self._table_reads.running
 
@@ -290,7 +290,7 @@ class MysqlSource:
         state.remember("dropped", sorted(log.dropped))
 
     def _read_unlogged(self) -> None:
-        """Plans to read the tables with changed rows that are not in the log, as `on_unlogged` says."""
+        """Plans to read each table with changes that the log lacks, as the entity's `on_unlogged` says."""
         unlogged, self._log_state.unlogged = self._log_state.unlogged, []
         policies = {entity.name: entity.on_unlogged for entity in self._entities}
         for entity, reason in unlogged:

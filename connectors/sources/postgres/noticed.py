@@ -1,8 +1,8 @@
 """Handles *unlogged* changes of tables: the database's log lacks them, but the catalogue shows traces of them.
 
-A *look* reads the catalogue and compares it with the previous look (`watch`). A look can show, for example, that a
-table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the source then
-reads the table again, stops, or ignores the change.
+The module `watch` reads the catalogue regularly and compares each reading with the previous one. This can show, for
+example, that a table was taken out of the publication for a while. Depending on the entity's policy `on_unlogged`, the
+source then reads the table again, stops, or ignores the change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ _log = structlog.get_logger("postgres")
 class Noticed:
     """The unlogged changes that were noticed since the source was opened.
 
-    `watch` is the thread that takes the looks. The first look is compared with `before`, the evidence of an earlier
-    look. The checkpoint stores this evidence until a later look replaces it. `opened_at` is the end of the log when the
-    source was opened.
+    `watch` reads the catalogue in a thread. Its first reading is compared with `before`, the evidence of an earlier
+    reading. The checkpoint stores this evidence until the evidence of a later reading replaces it. `opened_at` is the
+    end of the log when the source was opened.
     """
 
     def __init__(self, watch: Watch, before: Evidence, entities: Sequence[Entity], opened_at: int) -> None:
@@ -60,11 +60,10 @@ class Noticed:
         *,
         answer_s: float,
     ) -> "Noticed":
-        """Prepares the looks of an opened source. The first look is compared with the evidence in the checkpoint
-        `checkpoint`.
+        """Prepares the readings for an opened source. The first reading is compared with the evidence in `checkpoint`.
 
         `checkpoint` is None if the changelog is new or comes from another cluster. If an entity is new, or its settings
-        (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first look is
+        (`shapes`) have changed, the checkpoint has no comparable evidence for it. For this entity, the first reading is
         compared with the present catalogue.
         """
         now = evidence.read(connection, requirements.publication, requirements.entities)
@@ -79,20 +78,21 @@ class Noticed:
 
     @property
     def withholds(self) -> bool:
-        """Whether a piece is held back until a look has been taken."""
+        """Whether a piece is held back until the catalogue has been read."""
         return self._withheld is not None
 
     def withhold(self, piece: Piece | None, described: int) -> Piece | None:
         """Returns `piece`, or holds it back and returns None.
 
         `described` is the commit position of the last transaction in which the stream described a table, 0 if there is
-        none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a look can
-        notice that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece that contains a
-        description, or that comes after one, is held back until a look has covered the position of the description. If
-        a block of the stream describes a table but yields no piece (`piece` is None), the next piece is held back.
+        none. PostgreSQL describes a table again after each ALTER TABLE, before the table's next row. Only a reading of
+        the catalogue can show that this ALTER TABLE has dropped, for example, the unique index of the key. So a piece
+        that contains a description, or that comes after one, is held back until a reading has covered the position of
+        the description. If a block of the stream describes a table but yields no piece (`piece` is None), the next
+        piece is held back.
 
-        If the look refuses the table, the whole piece is dropped, with its rows from before the description. After the
-        next start, the stream delivers these rows again.
+        If the reading shows that the table can no longer be published, the whole piece is dropped, with its rows from
+        before the description. After the next start, the stream delivers these rows again.
         """
         self._described = max(self._described, described)
         if piece is None or self.watch.covers(self._described):
@@ -102,7 +102,7 @@ class Noticed:
         return None
 
     def release(self, timeout_s: float) -> Piece | None:
-        """Returns the piece that was held back, after a look that found nothing wrong; None if the timeout passes."""
+        """Returns the piece that was held back, once a reading has found nothing wrong; None if the timeout passes."""
         assert self._withheld is not None
         if not self.watch.covers(self._described, timeout_s):
             return None
@@ -110,7 +110,8 @@ class Noticed:
         return piece
 
     def heard(self, statements: Sequence[tuple[bytes, int]], rows: Sequence[pa.RecordBatch]) -> None:
-        """Records what the stream has delivered, and requests a look if it may be related to an unlogged change.
+        """Records what the stream has delivered, and requests a reading of the catalogue if it may be related to an
+        unlogged change.
 
         `statements` are messages of the event trigger, each with its commit position. `rows` are the rows to publish;
         only the truncates in them matter here.
@@ -126,7 +127,7 @@ class Noticed:
     def settle(self, checkpoint: Checkpoint, repairs: Repairs) -> tuple[Checkpoint, Repairs]:
         """Handles the unlogged changes from before the end of `checkpoint`; returns the new checkpoint and repairs.
 
-        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a look.
+        Raises ChangelogError: GAP if the policy of a changed entity is to stop, or the error of a reading.
         """
         for look in self.watch.passed(through_lsn(checkpoint)):
             windows = checkpoint.windows
@@ -162,9 +163,9 @@ class Noticed:
     def _is_logged(self, change: Unlogged) -> bool:
         """Returns whether the change is a TRUNCATE of the whole table, which the log shows.
 
-        A look is taken right after each TRUNCATE in the stream, so there is hardly time for another change between the
-        TRUNCATE and the look. But a change from before the source was opened, when no looks were taken, may have
-        another cause.
+        The catalogue is read right after each TRUNCATE in the stream, so there is hardly time for another change
+        between the TRUNCATE and the reading. But a change from before the source was opened, when nothing read the
+        catalogue, may have another cause.
         """
         truncated = self._truncates.get(change.entity, 0)
         return change.truncated and self._opened_at <= change.since <= truncated <= change.until

@@ -367,7 +367,7 @@ class PostgresSource:
         self._state.remember("types", self._types.ends)
 
     def _settle(self) -> None:
-        """Handles the unlogged changes that `Watch` noticed in a look, if the stream is past the position of that look.
+        """Handles the unlogged changes in each reading of the catalogue whose log position the stream has passed.
 
         An unlogged change is one that the database's log lacks; see `Noticed`.
         """

@@ -1,12 +1,12 @@
 """Watches the catalogue while the source streams, in a thread with a connection of its own.
 
-A *look* reads the catalogue and compares it with the previous look, because some changes of tables are not in the
-database's log. The publish loop takes the results of the looks, but acts on a result only after the stream has passed
-the position at which the log ended during that look. Then all rows from before the look are published, and reading the
-table again corrects them.
+The thread reads the catalogue and compares it with the previous reading, because some changes of tables are not in the
+database's log. The publish loop takes the results, but acts on a result only after the stream has passed the position
+at which the log ended during the reading. Then all rows from before the reading are published, and the source can
+correct them by reading the table again.
 
-A look may also find that a table can no longer be published. If the log has a row that shows this, the stream reaches
-that row first and stops there. An operator can then decide what the service does with the row.
+A reading of the catalogue may also show that a table can no longer be published. If the log has a row that shows this,
+the stream reaches that row first and stops there. An operator can then decide what the service does with the row.
 """
 
 import threading
@@ -32,14 +32,14 @@ from changelog.envelope.errors import OVER_GAP, ChangelogError, Kind
 from changelog.envelope.signal import FENCE_PREFIX
 
 LOOK_S = 10.0
-"""The seconds between two looks, unless something in the stream requires a look sooner."""
+"""The seconds between two readings of the catalogue, unless something in the stream requires one sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogLook:
-    """The result of a look: the state of the catalogue, and the changes that the log may not show.
+    """The result of a reading: the state of the catalogue, and the changes that the log may not show.
 
-    `unlogged` holds the changes since the previous look. If only some partitions of an entity must be read again,
+    `unlogged` holds the changes since the previous reading. If only some partitions of an entity must be read again,
     `parts` holds the entity's new entry in the checkpoint's `windows`.
     """
 
@@ -49,16 +49,16 @@ class CatalogLook:
 
     @property
     def until(self) -> int:
-        """The log position that the stream has to pass before the source acts on this look."""
+        """The log position that the stream has to pass before the source acts on this result."""
         return max((change.until for change in self.unlogged), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The result of a look after which the tables can no longer be published completely.
+    """The result of a reading after which the tables can no longer be published completely.
 
     The kind of `error` is GAP or PRECONDITION. The source raises the error when the stream has passed the log position
-    `until`. No further look is taken.
+    `until`. The catalogue is not read again.
     """
 
     error: ChangelogError
@@ -66,12 +66,12 @@ class Refusal:
 
 
 class Watch:
-    """Takes the looks of an opened source, in a thread.
+    """Reads the catalogue again and again while a source is open, in a thread.
 
-    The first look is compared with `before`. `covered` is the log position up to which an earlier look has already
-    compared the catalogue. A server that does not answer for `answer_s` seconds counts as hung.
+    The first reading is compared with `before`. `covered` is the log position up to which an earlier reading has
+    already been compared. A server that does not answer for `answer_s` seconds counts as hung.
 
-    `covers` and `passed` raise ChangelogError: the error of a `Refusal`, or CONNECTION if a look failed.
+    `covers` and `passed` raise ChangelogError: the error of a `Refusal`, or CONNECTION if a reading failed.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
 
     def start(self) -> None:
-        """Starts the thread, which takes the first look."""
+        """Starts the thread, which at once reads the catalogue for the first time."""
         self._thread.start()
 
     def close(self) -> None:
@@ -100,15 +100,15 @@ class Watch:
             self._thread.join()
 
     def ask(self, lsn: int) -> None:
-        """Requests a look at once, unless a look has already covered the log up to `lsn`."""
+        """Requests a reading at once, unless an earlier reading has covered the log up to `lsn`."""
         with self._changed:
             self._requested = max(self._requested, lsn)
             self._changed.notify_all()
 
     def covers(self, lsn: int, timeout_s: float = 0.0) -> bool:
-        """Returns whether a look has covered the log up to `lsn`; waits for such a look until the timeout.
+        """Returns whether a reading has covered the log up to `lsn`; waits for such a reading until the timeout.
 
-        If the result of that look is a `Refusal`, raises its error.
+        If the result of that reading is a `Refusal`, raises its error.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._covered >= lsn or self._ended, timeout_s)
@@ -118,7 +118,7 @@ class Watch:
             return self._covered >= lsn
 
     def passed(self, through_lsn: int) -> list[CatalogLook]:
-        """Removes and returns the looks that the source can act on now that the stream has reached `through_lsn`."""
+        """Removes and returns the results that the source can act on now that the stream has reached `through_lsn`."""
         with self._changed:
             self._raise_failure()
             if self._refusal is not None and self._refusal.until <= through_lsn:
@@ -129,7 +129,7 @@ class Watch:
 
     @property
     def _ended(self) -> bool:
-        """Whether no further look will be taken."""
+        """Whether the catalogue will not be read again."""
         return self._failure is not None or self._refusal is not None
 
     def _raise_failure(self) -> None:
@@ -144,7 +144,7 @@ class Watch:
             with connect(self._dsn, settings=settings, patience=self._patience) as connection:
                 while not self._closing and self._refusal is None:
                     self._add(self._look(connection))
-        except BaseException as error:  # noqa: BLE001 - `passed` raises it; otherwise the looks would end silently
+        except BaseException as error:  # noqa: BLE001 - `passed` raises it; otherwise the thread would end silently
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
@@ -163,10 +163,10 @@ class Watch:
             self._changed.wait_for(lambda: self._closing or self._requested > self._covered, LOOK_S)
 
     def _look(self, connection: psycopg.Connection[Any]) -> CatalogLook | Refusal:
-        """Compares the catalogue with the last look.
+        """Reads the catalogue and compares it with the last reading.
 
-        If an ALTER TABLE holds a lock for too long, or a partition is dropped during the look, returns a result without
-        changes. The next look is then compared with the same earlier look.
+        If an ALTER TABLE holds a lock for too long, or a partition is dropped during the reading, returns a result
+        without changes. The next reading is then compared with the same earlier reading.
         """
         before = self._before
         now = evidence.read(connection, self._requirements.publication, self._requirements.entities)
@@ -202,7 +202,7 @@ def refuse(connection: psycopg.Connection[Any], requirements: Requirements, befo
     """Returns each entity's table. Raises ChangelogError if the tables can no longer be published completely.
 
     The kind is PRECONDITION if a table is gone, or has no unique index on its key. It is GAP if the publication leaves
-    something out, because then changes that were made after the look `before` may be missing.
+    something out, because then changes that were made after the reading `before` may be missing.
     """
     tables = {(table.schema, table.name): table for table in read_tables(connection)}
     for entity in requirements.entities:
@@ -275,7 +275,7 @@ def _gap(message: str, hint: str, before: Evidence | None) -> ChangelogError:
 
 
 def _mark(connection: psycopg.Connection[Any]) -> int:
-    """Writes a message into the log and returns its position, which is after everything that this look saw.
+    """Writes a message into the log and returns its position, which is after everything that this reading saw.
 
     Without the message, the stream might not pass that position for a long time if nobody writes to the database.
     """

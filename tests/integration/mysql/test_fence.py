@@ -128,7 +128,7 @@ def test_a_fence_belongs_to_one_server_and_its_present_log(site: MysqlSite) -> N
             assert reason.startswith("it reaches ")
             reset = fence.missing(replace(checkpoint, through=commit_text(fence.shown.end + (1 << 40))))
             assert reset is not None
-            assert "the server's log only" in reset
+            assert "the server's log ends at" in reset
 
 
 def test_the_copies_are_deleted_with_the_fence(site: MysqlSite, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ TableName = tuple[str, str]
 SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 
 ENGINE = "InnoDB"
-"""The storage engine that tables must have. Most others cannot roll back a transaction."""
+"""The storage engine that tables must have. Most other engines cannot roll back a transaction."""
 
 _JSON = "json"
 
@@ -87,7 +87,7 @@ class Table:
 
     @property
     def trait(self) -> Trait:
-        """The storage engine. The source needs one whose changes can be rolled back."""
+        """The storage engine. The source needs an engine whose changes can be rolled back."""
         return Trait(name="engine", value=self.engine or "none", suffices=self.engine == ENGINE)
 
     def usable_key(self) -> tuple[str, ...] | None:

@@ -24,7 +24,7 @@ class ColumnCatalog:
 
     @classmethod
     def of(cls, query: Query, flavour: Flavour) -> Self:
-        """Returns the catalogue of the server that `query` asks."""
+        """Returns the catalogue of the server on which `query` runs SQL."""
         collations = query(COLLATIONS[flavour], ())
         return cls(query, flavour, {name: int(number) for name, number in collations if number is not None})
 
@@ -75,8 +75,8 @@ def _declared(row: CatalogColumn, *, is_json: bool) -> CatalogColumn:
 class CatalogDeclarations:
     """The declared types of columns that the log does not tell apart: in MariaDB, a `uuid` looks like a `binary(16)`.
 
-    The catalogue is asked when the log describes such a column for the first time. The answer is stored in the
-    checkpoint, so that the same rows are published in the same way after a restart.
+    The source queries the catalogue when the log describes such a column for the first time. It stores the answer in
+    the checkpoint, so that the same rows are published in the same way after a restart.
     """
 
     def __init__(self, query: Query, declarations: Mapping[str, Mapping[str, str]]) -> None:
@@ -84,8 +84,8 @@ class CatalogDeclarations:
         self._declared = {entity: dict(columns) for entity, columns in declarations.items()}
 
     def to_json(self) -> Mapping[str, Mapping[str, str]]:
-        """Returns the answers, by entity and column. If the log itself tells a column's type, the answer for this
-        column is an empty text.
+        """Returns the catalogue's answers, by entity and column. The answer is an empty text for a column whose type is
+        in the log.
         """
         return {entity: dict(columns) for entity, columns in self._declared.items()}
 
@@ -99,7 +99,7 @@ class CatalogDeclarations:
         return tuple(replace(column, declared=declarations.get(column.name, "")) for column in columns)
 
     def forget(self, entity: Entity) -> None:
-        """Makes `declare` ask the catalogue again, because the table was altered."""
+        """Makes `declare` query the catalogue again, because the table was altered."""
         self._declared.pop(entity.name, None)
 
     def _ask(self, entity: Entity) -> Mapping[str, str]:

@@ -36,8 +36,8 @@ class LogStart:
     """Where a stream begins.
 
     `server` is the server's identity. `epoch` is the epoch of the stream's positions. `through` is the coordinate (the
-    place in the log, as one number) up to which the changelog is complete. It is 0 if the changelog was made from other
-    files than the log of this server. `received` has the transactions that the changelog has, and `resume` the
+    place in the log, as one number) up to which the changelog is complete. It is 0 if the changelog was not made from
+    the log files that this server has now. `received` has the transactions that the changelog has, and `resume` the
     transactions that the server need not send. `joined` is true if the server's log continues the log from which the
     changelog was made. `half` is the transaction that is published only in part, with the epoch and the commit of the
     published part.

@@ -46,7 +46,7 @@ def send(connection: Connection, signal: Signal, secret: bytes | None, *, databa
 
 
 def send_fence(connection: Connection) -> None:
-    """Inserts a row without content, which asks the service to store a checkpoint soon.
+    """Inserts a row without content, which makes the service store a checkpoint soon.
 
     If the account may not insert the row, or if there is no such table, the service stores its next checkpoint later.
     """

@@ -51,8 +51,8 @@ class Assembler:
     `state` says where the stream is, and which transactions it has delivered. `published` is the position up to which
     rows are already published; `partial` says that this position is inside a transaction. `through` is the coordinate
     up to which the changelog is complete. `versions` knows which columns the changelog has; without it, no changes of
-    columns are announced. `reads` has the table reads that wait; the assembler asks it at each place between two
-    transactions.
+    columns are announced. `reads` has the table reads that wait; the assembler queries `reads` at each place between
+    two transactions.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Assembler:
         """Returns the transactions that are complete now, and a part of a transaction only if the transaction is large.
 
         While the assembler is `busy`, call it without events. Raises ChangelogError (MALFORMED) for bytes that are no
-        events. Errors of other kinds are not raised but kept in `stop`; after such an error, nothing more is returned.
+        events. Errors of other kinds are stored in `stop` instead; after such an error, nothing more is returned.
         """
         if self.stop is not None:
             return Assembled()
         self._tail = self._tail + events
-        del events  # so that a large event is not held twice while it is decoded
+        del events  # so that memory has only one copy of a large event while it is decoded
         if not self.busy:
             count = cut(self._tail)
             block, self._tail = self._tail[:count], self._tail[count:]

@@ -13,14 +13,17 @@ from changelog.connectors.sources.mysql.decode.usual.runs import TransactionRun
 Item = Event | TransactionRun | None
 
 BLOCK_BYTES_MAX = 1 << 20
-"""From this size on, a transaction that has not ended is divided. Decoding takes some 20 times this memory, because the
-rows of the changelog are much larger than those of the log."""
+"""A transaction that reaches this size before it ends is divided. Decoding takes some 20 times this memory, because the
+rows of the changelog are much larger than those of the log.
+"""
 
 _EVENTS_MAX = 32_768
 """The most events that are decoded at once. Each block costs something to encode, so this is a large number."""
 
 _BYTES_WITHOUT_ROWS = 96
-"""Roughly how many bytes of an event are not rows but its header or names. In small transactions, most bytes are."""
+"""Roughly how many bytes of an event are not rows but its header or names. In small transactions, these are most of the
+bytes.
+"""
 
 _TYPE_OFFSET = 4
 _ENDS = frozenset({EventType.XID, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD})

@@ -186,7 +186,7 @@ class LogState:
         self._ended_before = int(series.commits[-1]) + 1
 
     def check_order(self) -> None:
-        """Raises ChangelogError (DIVERGED) if the open transaction has overtaken one that is published in part.
+        """Raises ChangelogError (DIVERGED) if the open transaction comes before the rest of `half`.
 
         A replica that was promoted may have committed two transactions in another order than its primary did.
         """
@@ -204,7 +204,7 @@ class LogState:
             )
 
     def hold(self, xa_id: log.XaId, transaction: LogTransaction) -> None:
-        """Begins to hold the rows of an XA transaction. `transaction` is the transaction of its PREPARE."""
+        """Begins to collect the rows of an XA transaction. `transaction` is the transaction of its PREPARE."""
         before = None if isinstance(self._received, GtidSet) else self._all_sent()
         self.holding = xa_id, HeldTransaction(gtid=transaction.gtid, commit=transaction.commit, before=before)
 

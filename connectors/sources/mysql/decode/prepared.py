@@ -32,7 +32,7 @@ class HeldTransaction:
     """The rows of one prepared transaction.
 
     `gtid` is the GTID of its PREPARE, and `commit` the coordinate of this GTID. `before` are the transactions that the
-    server had sent before it; None for MySQL, whose sets of GTIDs can leave a transaction out.
+    server had sent before it; None for MySQL, where a set of GTIDs can lack this transaction and contain later ones.
     """
 
     gtid: str
@@ -43,7 +43,7 @@ class HeldTransaction:
     stamp: Stamp | None = None
 
     def add(self, event: TableMap | RowsEvent) -> None:
-        """Adds an event. It counts with the size that it has in memory: MariaDB can compress rows in the log."""
+        """Adds an event, and counts its size in memory, because MariaDB can compress rows in the log."""
         self.events.append(event)
         self.nbytes += max(event.header.size, len(event.body))
 

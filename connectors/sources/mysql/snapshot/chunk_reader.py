@@ -2,12 +2,14 @@
 
 The service writes nothing to the server. A chunk is read in three steps:
 
-    L  ask which transactions the snapshot sees    R  read the rows    U  ask where the log ends
+1. Find out which transactions the snapshot sees.
+2. Read the rows.
+3. Find out where the log ends.
 
-The answer to U is a position in the log. The rows are published once the stream has reached this position and is
-between two transactions; see "Without messages" in `capture.tables.windows`. MariaDB answers L exactly. MySQL cannot
-say what a snapshot sees, so the reader asks, before it takes the snapshot, which transactions were executed: the
-snapshot sees at least these.
+The rows are published once the stream has reached the end that step 3 finds and is between two transactions; see
+"Without messages" in `capture.tables.windows`. For step 1, MariaDB says exactly what a snapshot sees. MySQL cannot say
+it. Therefore, before the reader takes the snapshot, it queries which transactions were executed. The snapshot sees at
+least these transactions.
 """
 
 import secrets
@@ -107,7 +109,7 @@ class ChunkReader:
 
     @contextmanager
     def session(self) -> Iterator[ReadChunk]:
-        """Opens a thread's two connections: one reads, the other asks where the log ends. See `ChunkThreads`."""
+        """Opens a thread's two connections: one reads, the other queries where the log ends. See `ChunkThreads`."""
         with self._connect() as control, closing(_Renewed(self._connect)) as renewed:
             yield lambda nonce, chunk: self._chunk(renewed.connection(), control, nonce, chunk)
 

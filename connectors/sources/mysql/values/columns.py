@@ -18,7 +18,7 @@ class LogColumn:
     - `collation`: the id of the collation; None for types without text. Binary strings have the collation 63.
     - `labels`: the labels of an `ENUM` or a `SET`, as bytes in the column's character set.
     - `declared`: the column's type as the catalogue prints it (`COLUMN_TYPE`), such as `uuid`, or empty if the
-      catalogue was not asked. The log does not tell some types apart: in MariaDB, a `uuid` looks like a `binary(16)`,
+      catalogue was not queried. The log does not tell some types apart: in MariaDB, a `uuid` looks like a `binary(16)`,
       and a `json` like a `longtext`.
     """
 

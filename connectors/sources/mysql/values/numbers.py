@@ -31,7 +31,7 @@ def integer(size: int, *, unsigned: bool) -> Printer:
 
 
 def year(raw: bytes | memoryview) -> bytes:
-    """Prints a year. Its one byte is the number of years since 1900, except that 0 stands for the year 0."""
+    """Prints a year. Its one byte is the number of years since 1900, except that 0 means the year 0."""
     check_size("YEAR", raw, 1)
     return b"%d" % (1900 + raw[0] if raw[0] else 0)
 
@@ -75,8 +75,8 @@ def decimal(precision: int, scale: int) -> Printer:
     """Prints a DECIMAL with `scale` digits after the point.
 
     Starting from the point in both directions, the digits are divided into groups of nine. A group has four bytes,
-    big-endian. The incomplete groups at both ends have fewer bytes. All bits of a negative number are inverted, and
-    then the first bit of every number, so that the bytes sort like the numbers.
+    big-endian. The incomplete groups at both ends have fewer bytes. All bits of a negative number are inverted.
+    Finally, the first bit of every number is inverted, so that the bytes sort like the numbers.
     """
     whole_sizes = [(precision - scale) % _GROUP_DIGITS] + [_GROUP_DIGITS] * ((precision - scale) // _GROUP_DIGITS)
     part_sizes = [_GROUP_DIGITS] * (scale // _GROUP_DIGITS) + [scale % _GROUP_DIGITS]

@@ -121,9 +121,9 @@ _DOUBLE = "/*M! IF({0} = 0 AND ATAN2({0}, -1) < 0, '-0', */ {0} * 1e0 /*M! ) */"
 """The server prints a FLOAT with only 6 digits. The product is a DOUBLE, so it has all digits, and it keeps the sign of
 -0.
 
-MariaDB 11.8 prints -0 as 0, so the `/*M! … */` comments, which only MariaDB executes, add an expression that asks for
-the sign. MySQL must not execute that expression, because its IF prints numbers with too few digits if it is given a
-text and a number.
+MariaDB 11.8 prints -0 as 0, so the `/*M! … */` comments, which only MariaDB executes, add an expression that tests the
+sign. MySQL must not execute that expression, because its IF prints numbers with too few digits if it is given a text
+and a number.
 """
 
 _AS_SENT: Conversion = None, None

@@ -1,9 +1,9 @@
 """Records what the catalogue says about tables. Comparing two records shows changes that the database's log lacks.
 
-A *look* is one reading of the catalogue. Every edit of a catalogue row gives the row a new `xmin`, the id of the
-transaction that wrote it. An `xmin` survives VACUUM FREEZE and is the same on a physical standby. So if a table leaves
-the publication and comes back between two looks, its rows in the catalogue have another `xmin` at the second look.
-Another cluster assigns its own transaction ids, so its catalogue cannot be compared.
+Every edit of a catalogue row gives the row a new `xmin`, the id of the transaction that wrote it. An `xmin` survives
+VACUUM FREEZE and is the same on a physical standby. So if a table leaves the publication and comes back between two
+readings of the catalogue, its rows there have another `xmin` at the second reading. Another cluster assigns its own
+transaction ids, so its catalogue cannot be compared.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ LEAVES_MAX = 200
 its partitions instead, because every commit writes a checkpoint, which must be short."""
 
 _PROBED_PAGES = 128
-"""How many pages of a rewritten or truncated partition are searched for a row from before the last look."""
+"""How many pages of a rewritten or truncated partition are searched for a row from before the last reading."""
 
 _SCHEMAS_PUBLISHED = 150000
 
@@ -98,9 +98,9 @@ class TableEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The result of one look at the catalogue.
+    """What one reading of the catalogue shows.
 
-    `lsn` is where the log ended right before the look. Every transaction with an id below `horizon` had ended then.
+    `lsn` is where the log ended right before the reading. Every transaction with an id below `horizon` had ended then.
     `tables` is keyed by the name of the entity; an entity whose table does not exist is left out.
     """
 
@@ -154,10 +154,10 @@ class Unlogged:
 
 
 def read(connection: psycopg.Connection[Any], publication: str, entities: Sequence[Entity]) -> Evidence:
-    """Looks at the catalogue. A look locks no table, so it never waits for an ALTER TABLE.
+    """Reads the catalogue. This locks no table, so it never waits for an ALTER TABLE.
 
     A first statement reads the position at which the log ends (`Evidence.lsn`). Then a second statement reads the
-    catalogue. So the look sees every change of a table that was made before the log reached `lsn`.
+    catalogue. So the result shows every change of a table that was made before the log reached `lsn`.
     """
     requests = [
         {"entity": entity.name, "schema": entity.table[0], "name": entity.table[1], "key": sorted(entity.key)}
@@ -173,7 +173,7 @@ def read(connection: psycopg.Connection[Any], publication: str, entities: Sequen
 
 
 def unlogged(before: Evidence, now: Evidence) -> Iterator[Unlogged]:
-    """Yields the changes between two looks that may be missing from the log; `before` is the result of `prove`."""
+    """Yields the changes between two readings that may be missing from the log; `before` is the result of `prove`."""
     for entity, new_table in now.tables.items():
         old_table = before.tables.get(entity)
         if old_table is None or old_table == new_table:
@@ -190,7 +190,7 @@ def prove(connection: psycopg.Connection[Any], before: Evidence, now: Evidence) 
     """Returns `before`, but with the present state of the partitions whose change is harmless: no row was lost.
 
     So `unlogged` yields no change of partitions that VACUUM FULL or CLUSTER has rewritten, or of new partitions whose
-    rows are all in the log. A rewritten partition still has rows from before the earlier look, but a truncated
+    rows are all in the log. A rewritten partition still has rows from before the earlier reading, but a truncated
     partition has none.
     """
     tables = dict(before.tables)
@@ -224,7 +224,7 @@ def _same_rows(
 
 
 def _reason_for_whole_table(old_table: TableEvidence, new_table: TableEvidence) -> str | None:
-    """Returns why the whole table is affected by a change between two looks; None if it is not."""
+    """Returns why a change between two readings affects the whole table; None if it does not."""
     if old_table.oid != new_table.oid:
         return "another table has taken its name"
     if old_table.name != new_table.name and old_table.owner == new_table.owner:
@@ -291,7 +291,7 @@ def _has_older(connection: psycopg.Connection[Any], leaf: int, horizon: int) -> 
     """Returns whether the first pages of a partition have a row that a transaction below `horizon` wrote.
 
     Returns False for a partition that our role may not read; it then counts as truncated. Transaction ids wrap around,
-    so a row that was frozen long ago can look younger than `horizon`; such a partition counts as truncated, too.
+    so a row that was frozen long ago can seem younger than `horizon`; such a partition counts as truncated, too.
     """
     probe = _probe(connection, leaf)
     first = sql.SQL("ctid < {}::tid AND age(xmin) > age({}::text::xid)")

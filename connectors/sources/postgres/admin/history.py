@@ -76,9 +76,9 @@ class History:
         return self.durable if self._awaited is None else self.start_lsn
 
     def heard(self, first: Transaction | None) -> bool:
-        """Checks the first transaction of the stream; returns whether it is the awaited one.
+        """Checks the first transaction of the stream; returns whether it is the changelog's last transaction.
 
-        Raises ChangelogError (DIVERGED) if it is a different one.
+        Raises ChangelogError (DIVERGED) if it is another transaction. Returns False if nothing is left to check.
         """
         if self._awaited is None or first is None:
             return False
@@ -90,7 +90,7 @@ class History:
     def reached(self, wal_end: int) -> None:
         """Checks a stream that has delivered everything before `wal_end`.
 
-        Raises ChangelogError (DIVERGED) if the awaited transaction was not in it.
+        Raises ChangelogError (DIVERGED) if the stream should contain the changelog's last transaction, but did not.
         """
         if self._awaited is not None and wal_end > self.commit:
             raise self._diverged(self._awaited)

@@ -43,8 +43,8 @@ class Lineage:
         """Traces how the log continues from `checkpoint` on the server `system`.
 
         `history` holds the ancestors of the server's timeline, oldest first, each with the position at which it ends;
-        `confirmed_flush` is the slot's position. Raises ChangelogError: GAP if log after the checkpoint is no longer
-        available or the cluster is a different one, DIVERGED if the changelog has commits that this history lacks.
+        `confirmed_flush` is the slot's position. Raises ChangelogError: GAP if the log after the checkpoint is no
+        longer available or if this is another cluster, DIVERGED if the changelog has commits that this history lacks.
         """
         if checkpoint is None:
             return cls.unlinked(None, system)

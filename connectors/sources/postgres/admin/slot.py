@@ -148,7 +148,7 @@ def ensure_slot(
             excuse = SlotCreationWait(conn, pid, answer_s=answer_s, alive=alive)
             replication.create_slot(name, failover=failover, excused=excuse)
         except ChangelogError:
-            # Without this, the session would continue to wait, and then create a slot that nobody knows of.
+            # Otherwise the session would continue to wait, and then create a slot that nobody knows of.
             with contextlib.suppress(psycopg.Error):
                 conn.execute("SELECT pg_terminate_backend(%s)", [pid])
             raise

@@ -28,7 +28,7 @@ _NBYTES_MAX = 2 * (NBYTES_MAX + CONTEXT_NBYTES_MAX)
 """The most bytes of a setting that the trigger writes; twice as many as a valid stamp has."""
 
 _NAMED_MAX = 20
-"""How many tables without a trigger a finding names."""
+"""The most tables without a trigger that a finding names."""
 
 # The message is emitted outside the block with the exception handler. That block is a subtransaction: in its own
 # subtransaction, the server could deliver the message after the first row that it belongs to.

@@ -38,7 +38,7 @@ class Assembler:
     `partial` says that this position is inside a transaction. `partitioned` names the partitioned tables. `versions`
     knows which columns the changelog has; without it, no changes of columns are announced. `definitions` knows how
     composite types were defined earlier; without it, composite types count as never altered. `rows_max` and `bytes_max`
-    limit how much of one transaction is held.
+    limit how much of one transaction is in memory.
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class Assembler:
         """Returns the complete transactions in the frames so far.
 
         Returns a part of a transaction only if the transaction has `rows_max` rows or `bytes_max` bytes. Raises
-        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are not raised but kept in
-        `stop`; after such an error, nothing more is returned.
+        ChangelogError (MALFORMED) for frames that are not valid. Errors of other kinds are stored in `stop` instead;
+        after such an error, nothing more is returned.
         """
         if self.stop is not None or not frames:
             return Assembled()
         self._tail += frames
-        del frames  # so that a large frame is not held twice while it is decoded
+        del frames  # so that memory has only one copy of a large frame while it is decoded
         is_open = self._assembly.open is not None
         block = Frames(self._tail, rows_max=self._rows_max, bytes_max=self._bytes_max, is_open=is_open)
         del self._tail[: block.cut]
@@ -216,7 +216,7 @@ class _Feed:
 
         PostgreSQL sorts the records of a transaction and its savepoints by their LSN. For a message it uses the LSN at
         which the message's record ends, so a message and the row right after it have the same LSN. If a savepoint
-        begins between the two, the server may deliver either first (reproduced). So if a row has the message's LSN but
+        begins between the two, the server may deliver the row before the message. So if a row has the message's LSN but
         was delivered before the message, it was in fact written after the message.
         """
         message = pgoutput.decode(payload)

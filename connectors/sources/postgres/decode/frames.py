@@ -1,4 +1,4 @@
-"""Joins frames of the stream into one buffer, finds those that hold rows, and decides how many frames to decode now."""
+"""Joins frames of the stream into one buffer, finds the frames with rows, and decides how many frames to decode now."""
 
 import struct
 from collections.abc import Collection, Sequence

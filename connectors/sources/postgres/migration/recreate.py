@@ -70,7 +70,7 @@ def recreate(connection: Connection, objects: Sequence[Definition]) -> list[Lost
 def _replace(
     connection: Connection, refusals: Sequence[tuple[Definition, str]]
 ) -> tuple[list[tuple[Definition, str]], list[LostDefinition]]:
-    """Creates substitutes; returns the definitions that have no substitute, and those that were replaced by one."""
+    """Creates substitutes; returns the definitions that have no substitute, and those that a substitute replaced."""
     rest, replaced = [], []
     for definition, why in refusals:
         if definition.instead is not None and _refused(connection, definition.instead) is None:

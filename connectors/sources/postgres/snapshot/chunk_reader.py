@@ -134,7 +134,7 @@ class ChunkReader:
         return encode_copied(self._origin, table.bound, _copy(reader, table, chunk.part), read_at=at)
 
     def _table(self, reader: Connection, entity: str, table_signature: str) -> ReadTable:
-        """Returns how to read the table while it has this signature; asks the catalogue if the signature is new."""
+        """Returns how to read the table while it has this signature; queries the catalogue if the signature is new."""
         if entity not in self._tables or self._tables[entity].signature != table_signature:
             self._tables[entity] = self._bind(reader, entity)
         return self._tables[entity]

@@ -13,9 +13,9 @@ class ReadTable:
     """How to read an entity's table while it has this `signature`.
 
     `columns` are the published columns, in the order of the binding `bound`. `where` is the entity's row filter.
-    `casts` holds, for each column of the `key`, an SQL expression that converts a canonical text into a value; `{}`
-    stands for the text. `casts` is None if a column of the key has no exact conversion. `only` excludes tables that
-    inherit from this one.
+    `casts` holds, for each column of the `key`, an SQL expression that converts a canonical text into a value; the text
+    replaces `{}`. `casts` is None if a column of the key has no exact conversion. `only` excludes tables that inherit
+    from this one.
     """
 
     signature: str

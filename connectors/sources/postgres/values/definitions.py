@@ -3,9 +3,9 @@
 The log does not announce an ALTER TYPE of a composite. If the type of a column is the row type of another table, the
 log does not announce an ALTER TABLE of that other table either. After the commit of such a statement, the values simply
 have other attributes. So the source reads the catalogue now and then, and finds out for which log positions each
-reading (a *look*) is valid. Two equal looks in a row prove that nothing was altered between them. Two different looks
-prove only that something was altered. Until the commit position of the altering transaction is known, the values in
-between are uncertain, and their texts are published unchanged.
+reading is valid. Two equal readings in a row prove that nothing was altered between them. Two different readings prove
+only that something was altered. Until the commit position of the altering transaction is known, the values in between
+are uncertain, and their texts are published unchanged.
 
 An uncertain value in a key cannot be published unchanged, because readers would take it for the key of another row. So
 a row with such a key waits until the type is no longer being altered. The alteration changes how every key of the table
@@ -23,7 +23,9 @@ from changelog.connectors.sources.postgres.session.connection import translated
 from changelog.connectors.sources.postgres.values.types import PgType, Query, TypeCatalog, composites, in_doubt
 
 GLANCE_S = 1.0
-"""The seconds between two looks, if no row needs a look sooner. The interval limits how many values are uncertain."""
+"""The seconds between two readings of the catalogue, unless a row needs one sooner. The interval limits how many values
+are uncertain.
+"""
 
 _PAST_MAX = 16
 _COMMITS_MAX = 4096
@@ -35,8 +37,8 @@ class CompositeLook:
 
     `rows` identifies the attributes; altering any attribute changes `rows`. `makers` holds the transactions that wrote
     the attributes (the low 32 bits of their ids), but only transactions that the stream may not have delivered yet.
-    `pending` says that a transaction is altering one of the composites at this moment. If `pending` is false, the look
-    includes every alteration that committed before the log position `before`.
+    `pending` says that a transaction is altering one of the composites at this moment. If `pending` is false, the
+    reading includes every alteration that committed before the log position `before`.
     """
 
     rows: Collection[tuple[int, int, int]]
@@ -47,7 +49,7 @@ class CompositeLook:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Definition:
-    """The types as read by one or more equal looks.
+    """The types as one or more equal readings show them.
 
     They are valid from the commit of the last transaction in `makers`, at least up to the log position `until`.
     """
@@ -135,7 +137,7 @@ class Definitions:
         return self._settled != before
 
     def glance(self, now: float) -> None:
-        """Looks at the catalogue if the last such look is older than GLANCE_S; `now` is in seconds."""
+        """Reads the catalogue if the last call that did so is older than GLANCE_S; `now` is in seconds."""
         if self._oids and now >= self._glance_at:
             self._glance_at = now + GLANCE_S
             self._refresh()
@@ -162,9 +164,9 @@ class Definitions:
         self._ends = {xid: self._ends[xid] for earlier in self._past[:-1] for xid in earlier.makers} | ends
 
     def _read(self, look: CompositeLook) -> tuple[CompositeLook, dict[int, PgType]]:
-        """Reads the types between two equal looks; returns the second look and the types.
+        """Reads the types between two equal readings of the attributes; returns the second reading and the types.
 
-        Because the looks are equal, all makers of the types had committed before the second look.
+        Because the readings are equal, all makers of the types had committed before the second one.
         """
         while True:
             catalog = TypeCatalog(self._query)

@@ -2,8 +2,8 @@
 
 An LSN counts the bytes of PostgreSQL's write-ahead log. PostgreSQL prints it as two hexadecimal numbers without leading
 zeros. LSNs in this form do not sort like the log: `9/0` comes before `10/0` in the log, but after it as text. Therefore
-a checkpoint holds an LSN as 16 hexadecimal digits, like the commit of a position, which is an LSN, too. LSNs in that
-form sort like the log.
+a checkpoint stores an LSN as 16 hexadecimal digits, which sort like the log. The commit of a position is an LSN in the
+same form.
 """
 
 from changelog.envelope.checkpoint import Checkpoint

@@ -27,7 +27,9 @@ _VIEW_BYTES_MIN = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventPiece:
-    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; for the first event, `begin` stands for `ends[n - 1]`."""
+    """Event n is `data[ends[n - 1] + GAP_BYTES:ends[n]]`; for the first event, `begin` takes the place of `ends[n -
+    1]`.
+    """
 
     data: bytes
     ends: Ints

@@ -134,7 +134,7 @@ class MariadbGtid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousGtids:
-    """The transactions of all earlier files of MySQL, as a set in the server's binary form."""
+    """The transactions in all earlier files of MySQL's log, as a set in the server's binary form."""
 
     header: Header
     encoded: bytes
@@ -142,7 +142,7 @@ class PreviousGtids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GtidList:
-    """The last transactions of all earlier files of MariaDB: domain id, server id and sequence of each."""
+    """The last transactions in all earlier files of MariaDB's log: the domain id, server id and sequence of each."""
 
     header: Header
     gtids: tuple[tuple[int, int, int], ...]
@@ -197,9 +197,9 @@ class XaPrepare:
 class TableMap:
     """Describes the rows of `table_id` up to the end of the statement.
 
-    Names are decoded with the event, but the columns only when they are asked for. So a table that nobody publishes
-    cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and columns.
-    Each property raises ChangelogError (MALFORMED) if the columns cannot be decoded.
+    The names are decoded together with the event, the columns only when a property needs them. So a table that nobody
+    publishes cannot stop the reader, even if it has columns of an unknown type. `body` has the encoded names and
+    columns. Each property raises ChangelogError (MALFORMED) if the columns cannot be decoded.
     """
 
     header: Header
@@ -321,7 +321,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Other:
-    """An event that means nothing for changes. `name` is its type, or its number if the type is not known."""
+    """An event that says nothing about changes. `name` is its type, or its number if the type is not known."""
 
     header: Header
     name: str

@@ -15,8 +15,8 @@ EVENT_BYTES_MAX = 1 << 30
 """The size of the largest event: no server sends or accepts a larger packet (`max_allowed_packet`)."""
 
 IN_USE_FLAG = 0x01
-"""The server sets this flag in the first event of a file while it writes the file; the checksum is that of the event
-without the flag.
+"""The server sets this flag in the first event of a file while it writes the file; the checksum is computed without the
+flag.
 """
 
 ARTIFICIAL_FLAG = 0x20
@@ -28,7 +28,7 @@ class Header(NamedTuple):
 
     - `timestamp_s`: when the statement began, in seconds since 1970 UTC; 0 in events that are made for the reader.
     - `type`: the number of the event's type (`event_types.EventType`). `server_id`: the server that first wrote it.
-    - `size`: its bytes, with the header and the checksum.
+    - `size`: the size of the event in bytes, with the header and the checksum.
     - `end_log_pos`: the offset of the next event in the file, modulo 4 GiB. It is 0 in MariaDB's transactions, except
       at their beginning and end. MySQL packs a compressed transaction into one `TRANSACTION_PAYLOAD` event; the events
       inside have the `end_log_pos` of that event.

@@ -18,7 +18,7 @@ from changelog.envelope.errors import ChangelogError
 
 _EVENTS_MIN = 32
 _ROWS_MAX = 8
-"""`starts_in` finds the rows only of at least so many events, with at most so many rows each."""
+"""`starts_in` finds rows only if there are at least _EVENTS_MIN events, with at most _ROWS_MAX rows each."""
 
 Scan = Callable[[bytes, Callable[[int], None]], bool]
 """Takes the rows of an event, and calls the function with the place of each. Returns false if `row_images` has to
@@ -72,7 +72,7 @@ class RowLayout:
         """Returns where each row begins in the joined rows of many events, which have few rows each.
 
         The rows of an event are `sizes` bytes of `octets` from `begins` on. Returns None if `starts` has to find them:
-        there are few events, or one has many rows, or unusual ones. `octets` needs `PADDING_BYTES` after the rows.
+        if there are few events, or if an event has many or unusual rows. `octets` needs `PADDING_BYTES` after the rows.
         """
         if len(begins) < _EVENTS_MIN:
             return None

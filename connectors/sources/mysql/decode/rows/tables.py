@@ -17,20 +17,20 @@ LookUp = Callable[[Entity], tuple[LogColumn, ...]]
 
 
 class Declarations(Protocol):
-    """Says what only the catalogue knows of columns (`LogColumn.declared`)."""
+    """Adds to columns the types that only the catalogue has (`LogColumn.declared`)."""
 
     def declare(self, entity: Entity, columns: Sequence[LogColumn]) -> tuple[LogColumn, ...]:
         """Returns the columns of a table map with their declared types."""
 
     def forget(self, entity: Entity) -> None:
-        """Makes `declare` ask the catalogue again, because the table was altered."""
+        """Makes `declare` query the catalogue again, because the table was altered."""
 
 
 class Tables:
     """The present columns of each entity's table.
 
-    `declarations` is asked once for each new description of a table. `charsets` has the names of character sets by the
-    id of a collation. `noblob` is as in `BoundTable.of`.
+    `declarations.declare` is called once for each new description of a table. `charsets` has the names of character
+    sets by the id of a collation. `noblob` is as in `BoundTable.of`.
     """
 
     def __init__(

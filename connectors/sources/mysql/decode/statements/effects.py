@@ -93,7 +93,7 @@ class Dml:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsure:
-    """The statement may have changed `table` in any way; None stands for any table."""
+    """The statement may have changed `table` in any way; None means any table."""
 
     table: TableName | None
 

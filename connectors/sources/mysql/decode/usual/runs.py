@@ -1,9 +1,9 @@
 """Finds runs of small transactions of the usual form in a block, and delivers each run at once.
 
 Most transactions of a busy log look alike: a GTID, BEGIN, a few statements with their rows, and the end. `shapes` finds
-them by the types of their events. Headers, checksums and GTIDs of a block are read together, the first bytes of all
-events are compared with those of earlier ones (`statement_forms`), and the rows of all transactions of a run are
-converted together. Nothing is done for each event alone.
+them by the types of their events. The headers, checksums and GTIDs of a block are read together. The first bytes of all
+events are compared with the first bytes of earlier events (`statement_forms`). The rows of all transactions of a run
+are converted together. Nothing is done for each event alone.
 
 The general path (`transactions`) defines the result. It reads each transaction that is not exactly of this form, that
 changes what later events mean, or that may stop the changelog or publish anything other than rows of known tables.
@@ -125,7 +125,7 @@ class UsualRuns:
         return run
 
     def _search(self) -> "_Candidates | None":
-        """Searches the block, once it is known whether events have checksums, and again after a new description."""
+        """Searches the block once the format of its events is known, and again after each new format description."""
         if self._reader.format is not self._searched_with:
             self._searched_with, self._candidates = self._reader.format, None
             if self._block.nbytes <= min(_BLOCK_BYTES_MAX, _EVENT_BYTES_MEAN_MAX * len(self._block)):

@@ -64,7 +64,7 @@ class BlockForms:
     """The different beginnings of the events in a block's transactions of the usual shape.
 
     `queries` are the places of the events that may be a BEGIN, and `is_begin` says which of them are. `maps` are the
-    places of the table maps, and `heads` has a code for each table map. The code stands for the table map and the head
+    places of the table maps, and `heads` has a code for each table map. The code identifies the table map and the head
     of the event after it: the bytes before the event's rows. The code is -1 if the events must be read alone.
     `commented` has the numbers of the table maps before which a statement's text may have a stamp.
     """
@@ -104,7 +104,7 @@ class BlockForms:
         return codes
 
     def _number_head(self, rows: Ints, rest: Ints, codes: Ints, map_code: int) -> None:
-        """Sets the codes of those of the events `rest` that have the head of the first one."""
+        """Sets one code for all events in `rest` that have the same head as the first event in `rest`."""
         headers, event = self._headers, self.decoded(int(rows[rest[0]]))
         if not isinstance(event, log.RowsEvent):
             return
@@ -128,7 +128,7 @@ class BlockForms:
         return numbers[has_text & np.isin(headers.octets[headers.begins[texts] + offsets], _COMMENT_BEGINS)]
 
     def stamp(self, place: int) -> Stamp | None:
-        """Returns the stamp in the text of a statement; `commented` leads to the statements that may have one."""
+        """Returns the stamp in the text of a statement; `commented` lists the statements that may have one."""
         packet = self.packet(place)
         return comment_stamp(packet[_SQL_AT[packet[_TYPE_OFFSET]] : len(packet) - self._checksum_bytes])
 

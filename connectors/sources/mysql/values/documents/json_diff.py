@@ -31,7 +31,7 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonChange:
-    """One change. `path` is not empty, because a change of the whole document is not logged as a change.
+    """One change. `path` is not empty: if the whole document changes, the log has the new document instead of a list.
 
     `offset` is where the change starts in the list, in bytes. `value` is None if the operation is REMOVE.
     """

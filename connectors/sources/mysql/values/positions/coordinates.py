@@ -41,7 +41,7 @@ def file_number(coordinate: int) -> int:
 
 
 def file_offset(coordinate: int) -> int:
-    """Returns the offset in its file that a coordinate stands for, in bytes."""
+    """Returns the offset of a coordinate in its file, in bytes."""
     return coordinate & _OFFSET_MASK
 
 

@@ -44,8 +44,8 @@ def _identity(
 
     If the log lacks a column of the key, a change cannot be published. If it lacks other columns, the message's
     `original` comes from the state, or is unknown if the service keeps none. For a partitioned table, the partition's
-    replica identity decides what is in the log, and the table's own replica identity decides how much of that the
-    server sends.
+    replica identity decides which columns are in the log. The table's own replica identity decides which of these
+    columns the server sends.
     """
     problem = identity_problem(table)
     if problem is not None:

@@ -20,7 +20,8 @@ COMPARED = "edits are noticed by comparing the catalogue; for exact log position
 def findings(
     connection: psycopg.Connection[tuple[object, ...]], requirements: Requirements, checkpoint: Checkpoint | None
 ) -> Iterator[Finding]:
-    """Yields a finding on how the service notices such changes, then one for each change that is still unnoticed.
+    """Yields a finding on how the service notices changes that the log lacks, then a finding for each change that it
+    has not noticed yet.
 
     `checkpoint` is the changelog's checkpoint, with which the catalogue is compared; None before the changelog begins.
     """

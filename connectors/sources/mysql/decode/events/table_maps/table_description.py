@@ -176,7 +176,7 @@ def _of_types(shapes: Sequence[LoggedType], types: Iterable[int]) -> list[int]:
 
 
 def _required(cursor: Cursor, fields: _Fields, field: _Field) -> Cursor:
-    """Returns a field that a table map with names always has, if the table has columns that the field is about."""
+    """Returns a field. A table map with names must have the field if it has columns that the field describes."""
     if field not in fields:
         raise cursor.malformed(f"a table map with names, but without the optional field {field}")
     return fields[field]
@@ -221,7 +221,7 @@ def _high_bit(bitmap: bytes, position: int) -> bool:
 def _collations(
     cursor: Cursor, shapes: Sequence[LoggedType], fields: _Fields, character: Iterable[int]
 ) -> dict[int, int]:
-    """Returns the collation of each column with text, by index. Labels have fields of their own."""
+    """Returns the collation of each column with text, by index. The collations of labels are in other fields."""
     text = _listed_collations(
         cursor, fields, _of_types(shapes, character), _Field.DEFAULT_CHARSET, _Field.COLUMN_CHARSET
     )
