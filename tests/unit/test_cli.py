@@ -403,7 +403,7 @@ def test_accept_refuses_while_the_service_runs(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_accept_leaves_a_torn_log_to_the_service(
+def test_accept_refuses_a_torn_log_which_the_service_must_repair(
     config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = max((log / "log").iterdir())

@@ -155,7 +155,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def compare(read: Callable[[bytes, int], Any], schema: Any, content: bytes) -> None:
-    """Checks that what is read is what fastavro reads, if anything is read."""
+    """Checks that the reader returns what fastavro returns, unless it leaves the message to fastavro."""
     try:
         value = read(content, 0)
     except UNUSUAL:

@@ -58,7 +58,7 @@ def test_what_the_second_snapshot_lacks_is_deleted(tmp_path: Path, same_time: bo
 
 
 def test_a_key_that_came_back_stays(tmp_path: Path) -> None:
-    """Its last row is newer than the second snapshot's beginning, so it is no key that the snapshot lacked."""
+    """The key's last row is newer than the beginning of the second snapshot, so the key is not deleted."""
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=9, at=9)

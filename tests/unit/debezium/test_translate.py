@@ -1,4 +1,4 @@
-"""What each kind of message becomes. The events have the forms that the documentation of each connector shows."""
+"""Tests the translation of each kind of message. Events have the forms in the documentation of their connector."""
 
 from typing import Any
 
@@ -299,7 +299,7 @@ def test_headers_of_the_simple_converter() -> None:
     assert (row.op, row.before, row.facts.committed_at) == ("d", (b"1",), 3000)
 
 
-def test_a_flat_row_without_facts_belongs_to_the_table_that_its_topic_names() -> None:
+def test_a_flat_row_without_added_fields_belongs_to_the_table_that_its_topic_names() -> None:
     row = changed(plain({"id": 1}, {"id": 1}, timestamp_ms=4), types=ORDERS, unwrapped=True)
     assert (row.op, row.table.name, row.facts.committed_at) == ("u", ("public", "orders"), 4000)
 

@@ -143,7 +143,7 @@ def test_a_deleted_or_older_store_is_restored_to_the_same(seed: int, mixed: bool
         assert again.cleared == 0
 
 
-def test_a_store_of_another_changelog_or_ahead_of_it_is_made_again() -> None:
+def test_a_store_of_another_changelog_or_ahead_of_its_changelog_is_rebuilt() -> None:
     shop = Shop(Random(1))
     for key in range(6):
         shop.insert(ENTITIES[0], key)

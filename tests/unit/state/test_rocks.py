@@ -94,7 +94,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "letter.txt").exists()
 
 
-def test_a_store_of_another_format_is_made_again(tmp_path: Path) -> None:
+def test_a_store_of_another_format_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "state"
     store = opened(path)
     store.write(Changes(facts={"position": b"7"}))
