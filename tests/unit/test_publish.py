@@ -179,13 +179,13 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     assert world.timeouts[2] == pytest.approx(0.05)
 
 
-def test_a_read_gathers_for_a_part_of_the_time_of_its_commit() -> None:
+def test_a_read_collects_rows_for_only_a_part_of_the_time_before_its_commit() -> None:
     world = World([piece(1), 0.93, piece(2)])
     world.run(checkpoint(0))
     assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
 
 
-def test_a_commit_is_due_right_after_a_read_that_gathered_for_the_whole_wait() -> None:
+def test_a_commit_is_due_right_after_a_read_that_collected_rows_until_then() -> None:
     world = World([piece(1), piece(2)])
     stored = world.run(checkpoint(0), seconds=1 / 32)
     assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]
@@ -204,7 +204,7 @@ def test_slow_commits_of_a_backlog_are_made_larger() -> None:
     assert world.run(checkpoint(0))[:4] == ["publish 1: 6", "confirm 1", "publish 3: 7", "confirm 3"]
 
 
-def test_slow_commits_without_a_backlog_are_not_waited_for() -> None:
+def test_slow_commits_without_a_backlog_stay_small() -> None:
     world = Slow([piece(1), 1.0, piece(2), 1.0, piece(3), 0.5, None])
     assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2"]
 

@@ -47,7 +47,7 @@ def test_a_history_has_a_row_for_each_change(log: changelog.ChangelogReader) -> 
     assert any(row["patch"] for row in rows)
 
 
-def test_a_history_can_be_cut(log: changelog.ChangelogReader) -> None:
+def test_a_history_can_be_limited_to_a_span(log: changelog.ChangelogReader) -> None:
     rows = log.history("order", 4).to_pylist()
     since, until = rows[2]["position"], rows[-2]["committed_at"]
     cut = log.history("order", 4, since=since, until=until).to_pylist()

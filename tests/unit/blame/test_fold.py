@@ -128,12 +128,12 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.UPDATE, '{"a":1,"b":2}', '{"a":0,"b":2}')],
             {"/a": ("1", "0", 1, True), "/b": ("2", None, 1, False)},
-            id="the same with its original",
+            id="an update with its original, of a row that was never seen",
         ),
         pytest.param(
             [record(Op.UPDATE, '{"a":1,"b":2}', '{"a":0}', unavailable_original=("b",))],
             {"/a": ("1", "0", 1, True), "/b": ("2", None, 1, False)},
-            id="the same with a part of its original",
+            id="an update with a part of its original, of a row that was never seen",
         ),
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}', moved_from=THERE)],

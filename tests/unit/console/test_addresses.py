@@ -23,7 +23,7 @@ def test_an_address_leads_to_its_key(columns: list[str]) -> None:
     assert key_of(address.removeprefix("/e/order/")) == key
     assert re.fullmatch(r"[A-Za-z0-9_.~/-]+", address)
     assert quote(address) == address
-    assert urljoin("http://127.0.0.1/", address) == f"http://127.0.0.1{address}", "a browser changes it"
+    assert urljoin("http://127.0.0.1/", address) == f"http://127.0.0.1{address}", "a browser would change this address"
 
 
 @given(path=st.text("aA0~2F.-_/é%", max_size=8))

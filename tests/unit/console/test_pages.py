@@ -146,7 +146,7 @@ def test_a_row_can_be_seen_as_it_was(client: Client, at: str, number: int, statu
     assert {item["path"]: item["value"]["json"] for item in data["attributes"]}["status"] == status
 
 
-def test_the_slider_leads_to_an_address_that_can_be_sent(client: Client) -> None:
+def test_the_slider_leads_to_an_address_that_people_can_share(client: Client) -> None:
     answer = client.get("/e/order/42?change=2")
     assert answer.status == 303
     assert answer.headers["location"] == "/e/order/42?at=00000001%2F0000000000000002%2F00000002"

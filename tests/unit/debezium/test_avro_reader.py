@@ -1,4 +1,4 @@
-"""Generated readers of Avro give what fastavro and the plain path give, also for damaged messages."""
+"""Generated readers of Avro must give the same as fastavro and the plain path, also for damaged messages."""
 
 import io
 import struct

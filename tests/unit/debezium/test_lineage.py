@@ -95,7 +95,7 @@ def test_names_of_partitions() -> None:
     ("topic", "is_read"),
     [("app.item", True), ("app.old", False), ("other", False), ("__consumer_offsets", False), ("__exact", True)],
 )
-def test_which_topics_are_read(topic: str, is_read: bool) -> None:
+def test_the_configured_topics_are_read(topic: str, is_read: bool) -> None:
     settings = TopicsSettings(
         client=Client(bootstrap_servers="a:1"), include=("app.*", "__*", "__exact"), exclude=("*.old",), group="g"
     )

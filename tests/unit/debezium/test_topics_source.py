@@ -353,7 +353,7 @@ def test_settings_may_not_change_silently(tmp_path: Path) -> None:
     assert caught.value.kind is Kind.SETTINGS
 
 
-def test_another_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
+def test_a_change_of_the_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A))
     of_item.run()
     edit(of_item, source={**of_item.checkpoint.source, "input": "topics"})
@@ -382,7 +382,7 @@ def test_an_entity_that_is_partitioned_by_other_columns_needs_old_rows(tmp_path:
     assert [op for op, *_ in published(of_item)] == ["delete", "create"]
 
 
-def test_what_the_service_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_errors_for_unsupported_operations_name_them(tmp_path: Path) -> None:
     database = app(tmp_path, event("c", ITEM, None, A)).database
     with pytest.raises(ChangelogError, match="`rebuild` is not for Debezium's events: the service reads no tables"):
         database.send_signals([Signal(do="rebuild", id="1", entity="item")])

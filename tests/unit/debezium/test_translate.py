@@ -151,7 +151,7 @@ def test_a_key_that_is_not_in_the_row() -> None:
 
 
 @pytest.mark.parametrize("with_schema", [True, False])
-def test_moves(*, with_schema: bool) -> None:
+def test_headers_mark_the_two_events_of_a_move(*, with_schema: bool) -> None:
     def key(number: int) -> bytes:
         content = {"id": number}
         return text({"schema": struct("Key", {"id": scalar("int32")}), "payload": content} if with_schema else content)
@@ -194,7 +194,7 @@ def test_a_logical_message() -> None:
     ("id_", "transaction"),
     [("571:53195829", "571"), ("8ee8-1:12", "8ee8-1:12"), ("00000025:00000d08:0025", "00000025:00000d08:0025")],
 )
-def test_boundaries(id_: str, transaction: str) -> None:
+def test_the_begin_and_the_end_of_a_transaction(id_: str, transaction: str) -> None:
     begin = {"status": "BEGIN", "id": id_, "event_count": None, "data_collections": None, "ts_ms": 1}
     end = {**begin, "status": "END", "event_count": 2}
     assert translate(plain(begin)) == Boundary(transaction=transaction, ends=False, events=None)

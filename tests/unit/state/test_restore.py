@@ -167,7 +167,7 @@ def test_a_store_of_another_changelog_or_ahead_of_its_changelog_is_rebuilt() -> 
     assert again.rows == {}
 
 
-def test_a_store_at_the_end_reads_nothing() -> None:
+def test_a_store_that_is_up_to_date_reads_nothing() -> None:
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     store, log = MemoryStore(), StoredLog()
@@ -179,7 +179,7 @@ def test_a_store_at_the_end_reads_nothing() -> None:
     assert log.reads == reads
 
 
-def test_a_stop_ends_the_restoring() -> None:
+def test_a_service_that_stops_also_stops_restoring_its_store() -> None:
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     log = StoredLog()

@@ -26,7 +26,7 @@ def changes(random: Random) -> Changes:
     )
 
 
-def test_it_holds_the_same_as_a_store_in_memory(tmp_path: Path) -> None:
+def test_the_store_has_the_same_rows_as_a_store_in_memory(tmp_path: Path) -> None:
     random, memory, store = Random(1), MemoryStore(), opened(tmp_path / "state")
     keys = [b"%b\0%d" % (entity, number) for entity in (b"a", b"a-b", b"b") for number in range(20)]
     for _ in range(60):
