@@ -105,7 +105,7 @@ ROWS = [
     seat(2, "truncate", 1),
     seat(4, "create", 0, {"code": "a"}),
 ]
-"""A correct changelog. The row that was read from the table that was added later includes the earlier changes of its
+"""A correct changelog. One table was added later. The row that was read from it includes the earlier changes of its
 key.
 """
 

@@ -247,7 +247,9 @@ def test_tail_of_an_unknown_entity(config_file: Path, log: Path, capsys: pytest.
         ),
     ],
 )
-def test_kafka_is_an_extra(config_file: Path, log: Path, sink: str, command: str, code: int, err: str) -> None:
+def test_without_the_extra_for_kafka_only_commands_that_need_it_fail(
+    config_file: Path, log: Path, sink: str, command: str, code: int, err: str
+) -> None:
     config_file.write_text(CONFIG.replace('path = "log"', sink))
     script = (
         "import sys; sys.modules['confluent_kafka'] = None; from changelog.connectors import cli; sys.exit(cli.main())"
@@ -403,7 +405,7 @@ def test_accept_refuses_while_the_service_runs(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_accept_leaves_a_torn_log_to_the_service(
+def test_accept_refuses_a_torn_log_which_the_service_must_repair(
     config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = max((log / "log").iterdir())

@@ -54,7 +54,7 @@ def refusal(path: Path, environ: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("folder", "place"), [("copies", "etc/copies"), ("/mnt/copies", "/mnt/copies")])
-def test_a_folder_for_copies_is_absolute_and_beside_the_file(
+def test_a_folder_for_copies_is_relative_to_the_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, place: str
 ) -> None:
     """Executors have other working directories than the driver."""

@@ -1,4 +1,4 @@
-"""Tests of `[source] kind = "debezium"`: which keys go together, and what becomes of them."""
+"""Tests of `[source] kind = "debezium"`: which keys may be combined, and which settings they give."""
 
 from pathlib import Path
 
@@ -46,8 +46,8 @@ def test_properties_may_be_written_with_or_without_quotes(tmp_path: Path) -> Non
     assert "secret" not in repr(source)
 
 
-def test_what_the_translation_must_know_of_debezium(tmp_path: Path) -> None:
-    """A flat row does not name its connector."""
+def test_the_configuration_gives_the_settings_of_the_translation(tmp_path: Path) -> None:
+    """The configuration must give the connector, because a flat row does not name its connector."""
     settings = translated(tmp_path, SOURCE.replace("postgresql", "mysql") + TOPICS)
     assert (settings.connector, settings.binary, settings.placeholder) == (
         "mysql",

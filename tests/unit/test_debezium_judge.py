@@ -122,6 +122,6 @@ def test_a_listed_difference_is_counted_where_it_is_listed() -> None:
         (listed.same_json, '[1, 1e2, {"a": 1, "b": 2}]', '[1,100,{"b":2,"a":1}]', '[1,101,{"b":2,"a":1}]'),
     ],
 )
-def test_a_rule_takes_no_other_value(rule: listed.Rule, ours: str, theirs: str, other: str) -> None:
+def test_a_rule_does_not_match_another_value(rule: listed.Rule, ours: str, theirs: str, other: str) -> None:
     assert rule(parsed(ours), parsed(theirs))
     assert not rule(parsed(ours), parsed(other))

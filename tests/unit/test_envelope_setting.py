@@ -135,7 +135,9 @@ def test_settings_of_entities_that_an_envelope_does_not_allow(
         (["history", "orders", "42"], "`changelog history`"),
     ],
 )
-def test_readers_refuse_by_name(file: Path, capsys: pytest.CaptureFixture[str], words: list[str], reader: str) -> None:
+def test_the_error_for_another_envelope_names_the_reader(
+    file: Path, capsys: pytest.CaptureFixture[str], words: list[str], reader: str
+) -> None:
     file.write_text(f'{HEAD}{KAFKA}envelope = "flat"', "utf-8")
     assert cli.main([words[0], "--config", str(file), *words[1:]]) == 2
     assert capsys.readouterr().err == (
@@ -151,7 +153,7 @@ def test_schema_files_are_not_compared_with_another_envelope(file: Path, capsys:
     assert '--against registry:` reads our own envelope, and [sink] envelope is "debezium"' in capsys.readouterr().err
 
 
-def test_a_job_refuses_by_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_another_envelope_names_the_job(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def unreached(*arguments: Any) -> Any:
         raise AssertionError("the job must not begin")
 

@@ -96,7 +96,7 @@ def test_no_file_is_too_long() -> None:
 
 
 MODULES_MAX = 15
-"""The maximum number of modules of a folder of product code. A fuller folder needs a subfolder with a meaning."""
+"""The maximum number of modules of a folder of product code. A larger folder must be divided by subject."""
 
 MODULES_MAX_OF_COMMANDS = 25
 PRODUCT = ("connectors", "envelope", "schemas", "spark_jobs", "stamps")
@@ -118,7 +118,7 @@ ROLES = frozenset(
         *("Table", "TableColumn"),
     }
 )
-"""The classes that mean the same in the folder of each source, such as the settings of the source."""
+"""Classes that each source may define, because their meaning is the same in each. An example is `Settings`."""
 
 
 def repeated_classes(texts: Mapping[Path, str]) -> dict[str, set[Path]]:
@@ -169,7 +169,7 @@ PARTICIPLES = frozenset(
         *("seen", "stored", "taken", "told", "wanted"),
     }
 )
-"""The words that name no variable, parameter or attribute, because they do not say what it holds."""
+"""Words that must not be the name of a variable, parameter or attribute, because they do not say what it contains."""
 
 
 def bare_participles(text: str) -> list[str]:

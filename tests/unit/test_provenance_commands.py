@@ -90,7 +90,7 @@ def test_blame_as_json(config_file: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.usefixtures("log")
-def test_a_value_that_nobody_knows_has_no_value(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_leaves_out_an_unknown_value(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_of_one = [record(Op.UPDATE, '{"id":1}', unavailable=("doc",))]
     (config_file.parent / "other").mkdir()
     other = config_file.parent / "other" / "changelog.toml"
@@ -216,7 +216,7 @@ def test_history_shows_patches_and_the_keys_that_the_row_had(
         ("who --service x --entity ordr", "the changelog in LOG has no entity ordr; it has: guest, order"),
     ],
 )
-def test_a_question_without_an_answer_is_one_line(
+def test_the_error_for_a_question_without_an_answer_is_one_line(
     words: str, error: str, config_file: Path, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*words.split(), "--config", str(config_file)]) == 2

@@ -179,13 +179,13 @@ def test_the_wait_for_more_ends_when_the_commit_is_due() -> None:
     assert world.timeouts[2] == pytest.approx(0.05)
 
 
-def test_a_read_gathers_for_a_part_of_the_time_of_its_commit() -> None:
+def test_a_read_collects_rows_for_only_a_part_of_the_time_before_its_commit() -> None:
     world = World([piece(1), 0.93, piece(2)])
     world.run(checkpoint(0))
     assert world.gathers[:3] == pytest.approx([0.05, 0.05, 0.02])
 
 
-def test_a_commit_is_due_right_after_a_read_that_gathered_for_the_whole_wait() -> None:
+def test_a_commit_is_due_right_after_a_read_that_collected_rows_until_then() -> None:
     world = World([piece(1), piece(2)])
     stored = world.run(checkpoint(0), seconds=1 / 32)
     assert stored == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2", "close"]
@@ -204,7 +204,7 @@ def test_slow_commits_of_a_backlog_are_made_larger() -> None:
     assert world.run(checkpoint(0))[:4] == ["publish 1: 6", "confirm 1", "publish 3: 7", "confirm 3"]
 
 
-def test_slow_commits_without_a_backlog_are_not_waited_for() -> None:
+def test_slow_commits_without_a_backlog_stay_small() -> None:
     world = Slow([piece(1), 1.0, piece(2), 1.0, piece(3), 0.5, None])
     assert world.run(checkpoint(0))[:4] == ["publish 1: 1", "confirm 1", "publish 2: 1", "confirm 2"]
 
@@ -245,7 +245,7 @@ def test_the_progress_of_table_reads_is_stored_within_a_second(progress: dict[st
     assert world.run(checkpoint(0)) == ["publish 1: 0", "confirm 1", "close"]
 
 
-def test_a_position_goes_with_the_rows_before_it() -> None:
+def test_a_position_is_stored_with_the_rows_before_it() -> None:
     world = World([piece(1), piece(2, 0), 1.0, None])
     assert world.run(checkpoint(0)) == ["publish 2: 1", "confirm 2", "close"]
 
@@ -345,7 +345,7 @@ def test_rows_that_were_stored_but_not_confirmed_are_not_read_again() -> None:
     assert world.opened == [checkpoint(0), checkpoint(1)]
 
 
-def test_after_a_lost_source_the_sink_is_recovered_because_another_may_have_published() -> None:
+def test_after_a_lost_source_the_sink_is_recovered_because_another_service_may_have_published() -> None:
     world = World([piece(1), 1.0, failure(), piece(3), None])
     world.published_while_away = checkpoint(2)
     assert world.run(checkpoint(0)) == ["publish 1: 1", "confirm 1", "close", "publish 3: 1", "confirm 3", "close"]
@@ -355,7 +355,7 @@ def test_after_a_lost_source_the_sink_is_recovered_because_another_may_have_publ
 def test_added_rows_are_dropped_before_the_wait_for_a_source() -> None:
     world = World([piece(1), failure(), piece(1), None])
     assert world.run(checkpoint(0)) == ["close", "publish 1: 1", "confirm 1", "close"]
-    assert world.added_when_opened == [0, 0], "no rows are kept while the source is away"
+    assert world.added_when_opened == [0, 0], "no rows are kept while the source cannot be opened"
 
 
 @pytest.mark.parametrize("step", ["add", "commit"])

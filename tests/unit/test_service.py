@@ -188,7 +188,7 @@ def test_another_program_at_the_address_is_no_running_service(answer: bytes, tmp
         thread.join()
 
 
-def test_the_lag_is_unknown_until_the_loop_has_turned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lag_is_unknown_until_the_loop_has_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "changelog.toml").write_text(CONFIG)
     running = service.Service(config.load(tmp_path / "changelog.toml", {}))
     shown: list[str] = []

@@ -47,7 +47,7 @@ def test_a_history_has_a_row_for_each_change(log: changelog.ChangelogReader) -> 
     assert any(row["patch"] for row in rows)
 
 
-def test_a_history_can_be_cut(log: changelog.ChangelogReader) -> None:
+def test_a_history_can_be_limited_to_a_span(log: changelog.ChangelogReader) -> None:
     rows = log.history("order", 4).to_pylist()
     since, until = rows[2]["position"], rows[-2]["committed_at"]
     cut = log.history("order", 4, since=since, until=until).to_pylist()
@@ -105,7 +105,7 @@ def test_histories_and_blames_follow_moves(story: changelog.ChangelogReader) -> 
     assert story.blame("order", 2).num_rows == 0
 
 
-def test_keys_that_never_were_are_refused(log: changelog.ChangelogReader, story: changelog.ChangelogReader) -> None:
+def test_keys_that_never_existed_are_refused(log: changelog.ChangelogReader, story: changelog.ChangelogReader) -> None:
     for ask in (log.history, log.blame, lambda *names: list(log.changes(*names, since=BEGIN))):
         with pytest.raises(changelog.ChangelogError, match=r"the changelog in .* has no change of order 4711"):
             ask("order", 4711)

@@ -1,4 +1,4 @@
-"""The page on notebooks shows code that runs, and what it prints."""
+"""The code on the documentation page about notebooks runs, and prints what the page shows."""
 
 import ast
 import contextlib
@@ -38,7 +38,7 @@ def order(number: int, status: str, amount: str) -> str:
 
 
 def stories() -> Iterator[Record]:
-    """Yields the changes of the shop: each in a transaction of its own, a second after the one before."""
+    """Yields the changes of the shop. Each has its own transaction, a second after the previous one."""
     yield change("customer", 7, None, '{"id":7,"country":"DE"}', "shop-web", "req-100", 1)
     yield change("order", 42, None, order(42, "NEW", "99.00"), "shop-web", "req-101", 1)
     yield change("order", 42, order(42, "NEW", "99.00"), order(42, "PAID", "99.00"), "payments", "req-102", 2)
@@ -78,7 +78,7 @@ def numbered(records: Iterator[Record]) -> list[Record]:
 
 
 def output(code: str, names: dict[str, Any]) -> str:
-    """Runs a cell as a notebook does: returns what it prints, and the last line's value, if that is an expression."""
+    """Runs a cell as a notebook does. Returns its output, and the value of the last line if that is an expression."""
     tree = ast.parse(code)
     last = tree.body[-1]
     expression = ast.Expression(last.value) if isinstance(last, ast.Expr) else None

@@ -94,7 +94,7 @@ def test_keys_have_the_text_that_is_published(key: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("key", [None, {}, object(), [None], datetime.now(UTC).timetz()])
-def test_other_values_are_no_keys(key: Any) -> None:
+def test_keys_cannot_have_values_of_other_types(key: Any) -> None:
     with pytest.raises(changelog.ChangelogError, match="a key cannot have a value of the type"):
         key_texts(key)
 
@@ -123,7 +123,7 @@ def test_a_negative_number_of_changes_is_refused(log: changelog.ChangelogReader)
         log.follow(last=-1)
 
 
-def test_following_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_following_ends_when_stop_returns_true(tmp_path: Path) -> None:
     first, second = ([created("order", '{"id":1}', commit=number)] for number in (1, 2))
     log = shop(tmp_path, [first], order={"id": Primitive.INT})
     answers = iter([False, True])
@@ -161,7 +161,7 @@ def test_unknown_entities_are_refused(log: changelog.ChangelogReader) -> None:
         log.follow("orders")
 
 
-def test_what_is_no_changelog_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_without_a_changelog_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(changelog.ChangelogError, match=r"cannot be opened \(File name too long\)"):
         changelog.open("a" * 5000)

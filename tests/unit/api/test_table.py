@@ -91,12 +91,12 @@ def selected(changes: Sequence[Record], rows: int) -> dict[str, list[str]]:
     return {key: sorted(set(places)) for key, places in positions.items()}
 
 
-def test_without_a_moment_the_table_is_that_of_now(log: changelog.ChangelogReader) -> None:
+def test_without_a_moment_the_table_is_that_of_the_last_position(log: changelog.ChangelogReader) -> None:
     assert log.position() == END
     assert log.table("order").sort_by("_key").equals(log.table("order", as_of=END).sort_by("_key"))
 
 
-def test_a_time_stands_for_the_last_transaction_that_committed_by_then(log: changelog.ChangelogReader) -> None:
+def test_a_time_selects_all_transactions_that_committed_by_then(log: changelog.ChangelogReader) -> None:
     at = BEGIN + timedelta(seconds=70.5)  # each transaction commits a second after the one before it
     expected = replay(COMMITS, "order", Position(1, 70, 99))
     assert states(log.table("order", as_of=at)) == expected
@@ -105,7 +105,7 @@ def test_a_time_stands_for_the_last_transaction_that_committed_by_then(log: chan
 
 
 def test_a_clock_may_step_back(tmp_path: Path) -> None:
-    """A time stands for the end of the last transaction before the first one that committed later."""
+    """A table as of a time has the transactions before the first one that committed after that time."""
     changes = [
         committed(created("item", f'{{"id":{number}}}', key=str(number), commit=number), second)
         for number, second in enumerate((10, 30, 20, 40), 1)
@@ -198,7 +198,7 @@ def test_columns_are_those_of_the_moment(tmp_path: Path) -> None:
     assert new.sort_by("id").to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "b"}]
 
 
-def test_values_that_no_change_has_are_null_and_named(tmp_path: Path) -> None:
+def test_values_that_no_change_has_are_null_and_listed_as_unavailable(tmp_path: Path) -> None:
     update = record(Op.UPDATE, '{"id":1}', entity="thing", key="1", unavailable=("long",))
     log = shop(tmp_path, [[update]], thing={"id": P.INT, "long": P.STRING})
     (row,) = log.table("thing").to_pylist()

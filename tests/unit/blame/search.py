@@ -20,7 +20,7 @@ from changelog.envelope.model import MISSING, Missing, Op, Record
 class Version:
     """A state of a row (None: there is no row), and the number of the change that made it.
 
-    If `is_made` is False, the change only showed the state: nobody knows what made it.
+    If `is_made` is False, the change only showed the state, and it is unknown which change made it.
     """
 
     state: dict[str, Any] | None
@@ -46,7 +46,7 @@ def versions_in(records: Sequence[Record]) -> Mapping[str, list[Version]]:
                 rows.append(Version(None, number))
             continue
         rows = versions[record.place.key]
-        if record.moved_from is not None:  # The last version of the other key says that the row left it.
+        if record.moved_from is not None:  # The last version of the other key says that the row left that key.
             rows += last_life(versions[record.moved_from.key][:-1])
         state: Any = None if record.envelope.current is None else json.loads(bytes(record.envelope.current))
         op, original = record.envelope.provenance.source.op, record.envelope.original
@@ -88,7 +88,7 @@ def true_blame(versions: Sequence[Version]) -> dict[str, TrueAttribute]:
 
 
 def leaf_pointers(value: Any, pointer: str) -> Iterator[str]:
-    """Yields the pointers of a value's parts that have no parts."""
+    """Yields the pointers of those parts of a value that have no parts themselves."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not parts or not value:
         if pointer:

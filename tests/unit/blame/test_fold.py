@@ -1,4 +1,4 @@
-"""The fold names, for every attribute, the change that set it, as a search through all versions of the row does."""
+"""For every attribute, the fold must name the same change as a search through all versions of the row."""
 
 import json
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def test_every_attribute_is_blamed_on_the_change_that_set_it(world: World) -> No
 
 
 @given(worlds())
-def test_the_messages_tell_all_versions(world: World) -> None:
-    """`tests.integration.blame_check` relies on this: it has only the messages, because nobody wrote the truth down."""
+def test_all_versions_can_be_derived_from_the_messages(world: World) -> None:
+    """`tests.integration.blame_check` relies on this, because it has only the messages."""
     versions_by_key = versions_in(world.records)
     for key, versions in world.versions.items():
         by_message, by_truth = true_blame(versions_by_key[key]), true_blame(versions)
@@ -128,15 +128,17 @@ UNKNOWN_FROM_1 = {"/a": ("1", None, 1, False), "/b": ("2", None, 1, False)}
         pytest.param(
             [record(Op.UPDATE, '{"a":1,"b":2}', '{"a":0,"b":2}')],
             {"/a": ("1", "0", 1, True), "/b": ("2", None, 1, False)},
-            id="the same with its original",
+            id="an update with its original, of a row that was never seen",
         ),
         pytest.param(
             [record(Op.UPDATE, '{"a":1,"b":2}', '{"a":0}', unavailable_original=("b",))],
             {"/a": ("1", "0", 1, True), "/b": ("2", None, 1, False)},
-            id="the same with a part of its original",
+            id="an update with a part of its original, of a row that was never seen",
         ),
         pytest.param(
-            [record(Op.CREATE, '{"a":1,"b":2}', moved_from=THERE)], UNKNOWN_FROM_1, id="a move without its past"
+            [record(Op.CREATE, '{"a":1,"b":2}', moved_from=THERE)],
+            UNKNOWN_FROM_1,
+            id="a move from a key without changes",
         ),
         pytest.param(
             [record(Op.CREATE, '{"a":1,"b":2}'), record(Op.READ, '{"a":1,"b":3,"c":4}', commit=2)],

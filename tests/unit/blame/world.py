@@ -1,5 +1,5 @@
-"""Random lives of rows, as messages of a changelog and as the plain truth that the messages tell: all versions of each
-row, with the changes that made them.
+"""Draws random changes of rows. Returns the changes as messages of a changelog. Also returns all versions of each row,
+with the changes that made them. From these versions, tests compute the blame that the messages must give.
 """
 
 import json

@@ -95,7 +95,7 @@ def test_an_invalid_or_foreign_signal_changes_nothing(content: bytes, secret: by
     assert state.signals.take() == ignored
 
 
-def test_rows_advance_the_position_and_settle_changes_the_plan() -> None:
+def test_delivered_rows_advance_the_position_and_settling_changes_the_plan() -> None:
     state = checkpointing()
     rows = batch.from_records([record(Op.CREATE, "{}", commit=200)])
     state.deliver(Assembled(rows=[rows], partial=True))

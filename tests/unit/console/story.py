@@ -34,7 +34,7 @@ service = {{ listen = "127.0.0.1:9" }}
 """
 
 NOWHERE = "host=127.0.0.1 port=9 dbname=app"
-"""A database that does not run: nothing listens at this port."""
+"""The connection string of a database that does not run: no server listens at this port."""
 
 KEYS = {"order": ["id"], "guest": ["id"], "seat": ["hall", "row", "seat"]}
 

@@ -23,19 +23,19 @@ def test_an_address_leads_to_its_key(columns: list[str]) -> None:
     assert key_of(address.removeprefix("/e/order/")) == key
     assert re.fullmatch(r"[A-Za-z0-9_.~/-]+", address)
     assert quote(address) == address
-    assert urljoin("http://127.0.0.1/", address) == f"http://127.0.0.1{address}", "a browser changes it"
+    assert urljoin("http://127.0.0.1/", address) == f"http://127.0.0.1{address}", "a browser would change this address"
 
 
 @given(path=st.text("aA0~2F.-_/é%", max_size=8))
 @settings(max_examples=100)
-def test_any_other_address_is_no_key_or_has_one_address(path: str) -> None:
+def test_each_path_is_refused_or_names_a_key_whose_own_address_leads_to_it(path: str) -> None:
     key = key_of(path)
     if key is not None:
         assert key_of(row_address("order", key).removeprefix("/e/order/")) == key
 
 
 @pytest.mark.parametrize("path", ["", "~2", "~zz", "a b", "é", "~FF", "a//b", "%41"])
-def test_a_text_that_is_no_address_is_no_key(path: str) -> None:
+def test_a_path_that_is_no_address_of_a_key_is_refused(path: str) -> None:
     assert key_of(path) is None
 
 

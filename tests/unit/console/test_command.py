@@ -78,7 +78,7 @@ def test_a_file_without_a_token_is_refused(
     assert len(text.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_one_line(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_port_in_use_is_one_line(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         code, error = run(capsys, config_file, "--port", str(other.getsockname()[1]))
     assert code == 3
@@ -99,7 +99,7 @@ def test_a_bad_section_is_refused(tmp_path: Path, console: str, problem: str) ->
         settings(tmp_path, console=console)
 
 
-def test_files_for_tls_that_are_missing_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_missing_files_for_tls_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings(tmp_path, console='tls_certificate = "none.pem", tls_key = "none.pem"')
     code, error = run(capsys, tmp_path / "changelog.toml")
     assert code == 2
@@ -141,7 +141,7 @@ def test_with_tls_the_cookie_is_secure_and_clients_may_need_a_certificate(folder
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET / HTTP/1.1\r\nHost:", b"POST /login HTTP/1.1\r\n"])
-def test_clients_that_send_no_whole_request_do_not_keep_others_out(
+def test_clients_with_incomplete_requests_do_not_keep_others_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
     monkeypatch.setattr(serving, "HEAD_S", 0.2)
@@ -159,7 +159,7 @@ def test_clients_that_send_no_whole_request_do_not_keep_others_out(
         assert get(address).status == 200
 
 
-def test_a_form_that_never_arrives_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_form_that_never_arrives_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "FORM_S", 0.2)
     with running(settings(folder)) as address:
         place = urlsplit(address)
@@ -228,7 +228,7 @@ def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> Non
     os.close(ours)
 
 
-def test_elsewhere_the_demo_does_not_wait(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_the_demo_does_not_wait(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_console(config_file)
     assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", capsys.readouterr().out)
 

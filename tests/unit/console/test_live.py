@@ -93,7 +93,7 @@ def test_only_a_few_live_views_are_open_at_once(address: str) -> None:
         assert views.enter_context(listening(address, "")).status == 503
 
 
-def test_a_log_that_cannot_be_read_is_said_in_the_stream(log: Path, address: str) -> None:
+def test_the_stream_reports_a_log_that_cannot_be_read(log: Path, address: str) -> None:
     for file in (log / "log").iterdir():
         file.write_bytes(b"damaged")
     with listening(address, f"after={quote(str(Position(1, 1, 2)))}") as answer:

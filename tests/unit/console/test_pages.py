@@ -92,7 +92,7 @@ def test_the_newest_changes_read_as_sentences(client: Client) -> None:
     assert any(line.startswith("moved order 44 to order 45 by order-api") for line in lines)
 
 
-def test_a_database_that_does_not_answer_does_not_hold_the_page(folder: Path) -> None:
+def test_a_database_that_does_not_answer_does_not_delay_the_page(folder: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         client = Client(settings(folder, dsn=f"host=127.0.0.1 port={silent.getsockname()[1]} dbname=app"))
         page = client.get("/")
@@ -146,7 +146,7 @@ def test_a_row_can_be_seen_as_it_was(client: Client, at: str, number: int, statu
     assert {item["path"]: item["value"]["json"] for item in data["attributes"]}["status"] == status
 
 
-def test_the_slider_leads_to_an_address_that_can_be_sent(client: Client) -> None:
+def test_the_slider_leads_to_an_address_that_people_can_share(client: Client) -> None:
     answer = client.get("/e/order/42?change=2")
     assert answer.status == 303
     assert answer.headers["location"] == "/e/order/42?at=00000001%2F0000000000000002%2F00000002"
@@ -177,7 +177,7 @@ def test_a_long_life_is_divided_into_pages(tmp_path: Path) -> None:
     assert client.json(data["later_changes"])["first_number"] > 1
 
 
-def test_lost_changes_are_said_first_and_lead_to_what_is_known_of_them(tmp_path: Path) -> None:
+def test_lost_changes_are_shown_first_with_links_to_what_is_known_about_them(tmp_path: Path) -> None:
     lost = record(Op.CREATE, '{"name":"booking","reason":"the slot was dropped"}', commit=2, key="1", entity="gaps")
     write(tmp_path / "log", [record(Op.CREATE, '{"id":42}', commit=1), lost])
     client = Client(settings(tmp_path))

@@ -24,7 +24,7 @@ def locked(folder: Path) -> Client:
 
 
 def login(client: Client, token: str, following: str = "/", *, peer: str = "127.0.0.1") -> tuple[int, str, str]:
-    """Sends the form; returns the status, the cookie's header, and where the answer leads."""
+    """Sends the form; returns the status, the cookie's header, and the address to which the answer redirects."""
     body = f"token={quote(token)}&next={quote(following)}".encode()
     answer = client.send("POST", "/login", body=body, client=peer)
     return answer.status, answer.headers.get("set-cookie", ""), answer.headers.get("location", "")
@@ -137,7 +137,9 @@ def test_a_wrong_token_in_the_header_counts_as_a_login(locked: Client) -> None:
     assert locked.get("/drift", cookie=f"{COOKIE}={locked.access.session()}").status == 200
 
 
-def test_a_right_token_may_be_sent_often_and_a_header_without_need_is_ignored(locked: Client, client: Client) -> None:
+def test_a_right_token_may_be_sent_often_and_a_token_that_is_not_needed_is_ignored(
+    locked: Client, client: Client
+) -> None:
     for _ in range(7):
         assert locked.get("/drift", authorization=f"Bearer {TOKEN}").status == 200
         assert client.get("/drift", authorization="Bearer nothing").status == 200
@@ -168,10 +170,10 @@ def test_the_rate_refills_and_its_memory_is_bounded() -> None:
     assert [rate.allows("a") for _ in range(3)] == [True, True, False]
     for number in range(CLIENTS_MAX):
         assert rate.allows(str(number))
-    assert rate.allows("a"), "it was forgotten"
+    assert rate.allows("a"), "the rate has forgotten the first client"
 
 
-def test_a_room_has_as_many_places_as_it_says() -> None:
+def test_a_room_admits_only_as_many_at_once_as_it_has_places() -> None:
     room = Room(1)
     with room.place() as first, room.place() as second:
         assert (first, second) == (True, False)

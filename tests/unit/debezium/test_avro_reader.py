@@ -1,4 +1,4 @@
-"""Generated readers of Avro give what fastavro and the plain path give, also for damaged messages."""
+"""Generated readers of Avro must give the same as fastavro and the plain path, also for damaged messages."""
 
 import io
 import struct
@@ -155,7 +155,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def compare(read: Callable[[bytes, int], Any], schema: Any, content: bytes) -> None:
-    """Checks that what is read is what fastavro reads, if anything is read."""
+    """Checks that the reader returns what fastavro returns, unless it leaves the message to fastavro."""
     try:
         value = read(content, 0)
     except UNUSUAL:

@@ -174,7 +174,7 @@ ONLY: dict[str, dict[str, str]] = {
     "mariadb.other": {**_OTHER, **_JSON},
     "mariadb.iso": {**_ISO, **_JSON},
 }
-"""Further differences of one form."""
+"""For each recording, the differences that are only in some recordings of the database."""
 
 EQUAL = {
     "postgres.connect": {"c_interval"},
@@ -182,7 +182,7 @@ EQUAL = {
     "mysql.other": {"c_bigint_unsigned"},
     "mariadb.other": {"c_bigint_unsigned"},
 }
-"""Columns that one form publishes as our reader does, although other forms do not."""
+"""For each recording, columns that are published as our reader publishes them, although `ALWAYS` lists them."""
 
 NAMES = sorted(path.stem for path in captured.FOLDER.glob("*.jsonl"))
 
@@ -192,7 +192,7 @@ def expected(name: str) -> set[str]:
 
 
 def different(name: str) -> set[str]:
-    """Returns the columns of `types` with a value that is not published as our reader publishes it."""
+    """Returns the columns of `types` that have a value which our reader publishes differently."""
     published = captured.published(name.partition(".")[0])
     columns, rows = set(), 0
     for of in changes(name, "types", "r"):

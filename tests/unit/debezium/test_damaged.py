@@ -127,7 +127,7 @@ AVRO_SCHEMAS = captured.avro_schemas("postgres.avro")
 
 
 def avro_schema(number: int) -> Any:
-    """Returns a schema, or raises what a registry raises that does not have it."""
+    """Returns a schema, or raises the error of a registry that does not have the schema."""
     if number not in AVRO_SCHEMAS:
         raise ChangelogError(Kind.PRECONDITION, "the registry has no such schema")
     return AVRO_SCHEMAS[number]

@@ -1,4 +1,4 @@
-"""With which properties Debezium runs in process, and whose PostgreSQL's publication is."""
+"""Tests the properties with which Debezium runs in process, and who makes PostgreSQL's publication."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_the_service_makes_the_publication_that_debezium_would_make(mode: str, i
     assert "my_shop" not in repr(publication)  # properties have passwords
 
 
-def test_by_default_the_service_makes_it() -> None:
+def test_by_default_the_service_makes_the_publication() -> None:
     publication = publication_of("postgresql", PROPERTIES, shared=False)
     assert publication is not None
     assert publication.is_ours
@@ -29,11 +29,11 @@ def test_by_default_the_service_makes_it() -> None:
     ("connector", "more"),
     [("mysql", {}), ("postgresql", {"plugin.name": "decoderbufs"}), ("postgresql", {MODE: "no_tables"})],
 )
-def test_others_have_no_publication_to_look_at(connector: str, more: dict[str, str]) -> None:
+def test_other_connectors_and_settings_need_no_publication(connector: str, more: dict[str, str]) -> None:
     assert publication_of(connector, {**PROPERTIES, **more}, shared=False) is None
 
 
-def test_which_snapshots_have_a_known_end() -> None:
+def test_only_some_snapshots_have_an_id() -> None:
     same = snapshot_id("postgresql", {**PROPERTIES, "database.password": "a"})
     assert same == snapshot_id("postgresql", {**PROPERTIES, "database.password": "b"}) != ""
     assert same != snapshot_id("postgresql", {**PROPERTIES, "snapshot.mode": "always"})

@@ -84,6 +84,6 @@ def test_a_cause_that_debezium_only_logs() -> None:
         (1, [], Kind.PRECONDITION, "exit code 1: it printed nothing"),
     ],
 )
-def test_a_process_that_ended_without_a_word(code: int, errors: list[str], kind: Kind, text: str) -> None:
+def test_a_process_that_ended_without_a_message(code: int, errors: list[str], kind: Kind, text: str) -> None:
     error = failure(LAUNCH, None, code, errors, [])
     assert (text in str(error), error.kind) == (True, kind), str(error)

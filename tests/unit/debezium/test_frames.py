@@ -135,12 +135,12 @@ whole = records(2, ROWS)
         pytest.param(definition(9, "t", b"\xff"), id="a topic that is no UTF-8"),
         pytest.param(frame("D", b"\0"), id="a short definition"),
         pytest.param(DEFINITIONS + records(2, ROWS, topic=8), id="a number that is not defined"),
-        pytest.param(DEFINITIONS + frame("R", whole[8:-1]), id="a byte less"),
-        pytest.param(DEFINITIONS + frame("R", whole[8:] + b"x"), id="a byte more"),
+        pytest.param(DEFINITIONS + frame("R", whole[8:-1]), id="records without their last byte"),
+        pytest.param(DEFINITIONS + frame("R", whole[8:] + b"x"), id="records with an extra byte"),
         pytest.param(DEFINITIONS + frame("R", whole[8:30]), id="columns that are cut off"),
         pytest.param(
             DEFINITIONS + frame("R", whole[8:].replace(struct.pack("<3i", 0, 9, 18), struct.pack("<3i", 0, 19, 18), 1)),
-            id="positions that go back",
+            id="offsets that decrease",
         ),
     ],
 )

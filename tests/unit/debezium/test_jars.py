@@ -1,4 +1,4 @@
-"""Where the jars are, what is said if they are missing, and what Maven is asked for."""
+"""Tests where the jars are searched for, the errors if jars are missing, and the artifacts that Maven must fetch."""
 
 import json
 import stat
@@ -26,7 +26,7 @@ esac; done
 mkdir "$folder"
 for jar in $JARS; do echo "$jar" >"$folder/$jar"; done
 """
-"""Stands for Maven: it has the same effect on the folder, without a network. Integration tests use Maven itself."""
+"""Replaces Maven. It has the same effect on the folder, without a network. Integration tests use Maven itself."""
 
 SET = "debezium-embedded-3.6.1.Final.jar debezium-connector-postgres-3.6.1.Final.jar slf4j-jdk14-1.7.36.jar"
 
@@ -142,7 +142,7 @@ def test_a_property_without_a_value_is_refused(tmp_path: Path) -> None:
         DebeziumEngine({"database.password": missing}, store=FileStore(tmp_path))
 
 
-def test_a_class_path_has_one_binding_of_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_path_has_one_logging_binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "OWN_JAR", tmp_path / "own" / "own.jar")
     with pytest.raises(ChangelogError, match=r"own\.jar is not in this installation; `make engine`"):
         Launch(properties={}, jars=tmp_path).command("java")
@@ -153,5 +153,6 @@ def test_a_class_path_has_one_binding_of_logs(tmp_path: Path, monkeypatch: pytes
     names = [Path(jar).name for jar in command[command.index("-cp") + 1].split(":")]
     assert names == ["own.jar", "a.jar", "slf4j-jdk14-1.7.36.jar"]
     assert "-Xmx100m" in command
-    (tmp_path / "slf4j-jdk14-1.7.36.jar").unlink()  # then the log4j binding stays; it writes to standard error
+    # Without the other binding, the one for log4j stays on the class path. It writes to standard error.
+    (tmp_path / "slf4j-jdk14-1.7.36.jar").unlink()
     assert "log4j-slf4j-impl-2.24.3.jar" in Launch(properties={}, jars=tmp_path).command("java")[-2]

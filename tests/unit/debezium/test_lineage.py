@@ -1,4 +1,4 @@
-"""Whether topics continue a changelog, and from where they are read."""
+"""Tests whether topics continue a changelog, and the offsets from which the topics are read."""
 
 import zlib
 from base64 import b64encode
@@ -83,7 +83,7 @@ def test_where_partitions_are_read_from() -> None:
     ("present", "first", "second"),
     [(topics(), 5, 7), (topics(begin=6), 6, 7), (topics(end=6), 5, 0), (topics(id_="B"), 0, 0)],
 )
-def test_after_a_gap_partitions_that_lost_nothing_go_on(present: InputTopics, first: int, second: int) -> None:
+def test_after_a_gap_partitions_that_lost_nothing_continue(present: InputTopics, first: int, second: int) -> None:
     assert offsets_over_gap(IDENTITY, PROGRESS, present) == {("a", 0): first, ("a", 1): second}
 
 
@@ -95,7 +95,7 @@ def test_names_of_partitions() -> None:
     ("topic", "is_read"),
     [("app.item", True), ("app.old", False), ("other", False), ("__consumer_offsets", False), ("__exact", True)],
 )
-def test_which_topics_are_read(topic: str, is_read: bool) -> None:
+def test_the_configured_topics_are_read(topic: str, is_read: bool) -> None:
     settings = TopicsSettings(
         client=Client(bootstrap_servers="a:1"), include=("app.*", "__*", "__exact"), exclude=("*.old",), group="g"
     )

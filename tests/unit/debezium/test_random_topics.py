@@ -32,7 +32,7 @@ def check(app: App, writer: Writer) -> None:
     rows = [
         position for position, message in zip(positions, app.messages(), strict=True) if message["entity"] != "schemas"
     ]
-    assert rows == sorted(set(rows)), "in order, and each once"
+    assert rows == sorted(set(rows)), "each event must be there once, and the events must be in order"
     assert Position.parse(positions[-1]) == app.checkpoint.position
     assert app.checkpoint.source["progress"] == {part: len(messages) for part, messages in writer.parts.items()}
 
@@ -63,8 +63,8 @@ def test_crashes_lose_nothing_and_repeat_nothing(seed: int, number: int, tmp_pat
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_an_operator_passes_stops_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
-    """Some messages are no events. An operator's decision for the position of the stop skips each of them."""
+def test_an_operator_skips_messages_and_nothing_else_is_lost(seed: int, number: int, tmp_path: Path) -> None:
+    """Some messages are no events. The service stops at each of them, and an operator decides to skip it."""
     random = Random(seed + number)
     writer = Writer(random)
     for _ in range(6):

@@ -57,8 +57,8 @@ def test_what_the_second_snapshot_lacks_is_deleted(tmp_path: Path, same_time: bo
     assert again(app, event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=10, at=10)) == [("create", "2")]
 
 
-def test_a_key_that_came_back_stays(tmp_path: Path) -> None:
-    """Its last row is newer than the second snapshot's beginning, so it is no key that the snapshot lacked."""
+def test_a_key_that_was_inserted_again_is_not_deleted(tmp_path: Path) -> None:
+    """The key's last row is newer than the beginning of the second snapshot, so the key is not deleted."""
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 2, "status": "back"}, transaction=9, at=9)
@@ -87,7 +87,7 @@ def test_nothing_is_deleted_if_the_snapshots_may_differ(tmp_path: Path, snapshot
     assert again(app, read(1, "last", at=5), snapshots=snapshots) == [("read", "1")]
 
 
-def test_a_snapshot_that_does_not_come_again(tmp_path: Path) -> None:
+def test_an_aborted_snapshot_that_is_not_repeated(tmp_path: Path) -> None:
     app = app_of(tmp_path, read(1), read(2))
     app.run()
     created = event("c", ITEM, None, {"id": 3, "status": "s"}, transaction=9, at=9)

@@ -103,7 +103,7 @@ A, B = {"id": 1, "status": "a"}, {"id": 1, "status": "b"}
 
 
 def test_values_that_were_not_sent(tmp_path: Path) -> None:
-    """The placeholder stands for a long value that did not change."""
+    """Debezium writes the placeholder in place of a long value that did not change."""
     long = {"id": 1, "status": "long" * 1000, "note": "x"}
     columns = {"id": "int32", "status": "string", "note": "string"}
     unsent = {**long, "status": "__debezium_unavailable_value", "note": "y"}

@@ -1,4 +1,4 @@
-"""The file store: what is committed is there after any crash, and one engine at a time uses it."""
+"""Tests the file store: after any crash, it has everything that was committed. Only one engine at a time can use it."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ def test_a_commit_after_a_crash_replaces_what_it_left(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     filled(tmp_path).close()
     (tmp_path / name).write_bytes(content)
-    for _ in range(2):  # the first failure gave the lock back
+    for _ in range(2):  # the first failure must have released the lock
         with pytest.raises(ChangelogError, match=problem) as error:
             stored(tmp_path)
         assert error.value.kind is Kind.MALFORMED

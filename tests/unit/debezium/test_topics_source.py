@@ -1,4 +1,4 @@
-"""Events in memory become the rows that they mean, through the real publish loop and a file log."""
+"""Events in memory are published by the real publish loop to a file log. The published rows must be right."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -98,7 +98,9 @@ def test_each_kind_of_event(tmp_path: Path) -> None:
 
 
 def test_without_before_the_original_is_unknown(tmp_path: Path) -> None:
-    """Unless the replica identity is FULL, PostgreSQL logs only the key of a deleted row. Debezium adds nulls to it."""
+    """Unless the replica identity is FULL, PostgreSQL logs only the key of a deleted row. Debezium fills the other
+    columns with nulls.
+    """
     of_item = app(
         tmp_path,
         event("c", ITEM, None, A),
@@ -110,7 +112,7 @@ def test_without_before_the_original_is_unknown(tmp_path: Path) -> None:
     assert of_item.messages("item")[-1]["value"]["provenance"]["source"]["unavailableOriginal"] == ["status"]
 
 
-def test_whether_old_rows_are_whole_is_remembered_over_a_restart(tmp_path: Path) -> None:
+def test_a_restart_remembers_whether_old_rows_are_whole(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A), event("u", ITEM, A, B))
     of_item.run()
     of_item.topics.parts["app.public.item/0"] += [event("d", ITEM, B, None)]
@@ -152,7 +154,7 @@ def test_a_row_whose_key_changed_moves(tmp_path: Path) -> None:
     assert commits(of_item)[1:] == [("7", "1/00000002"), ("7", "1/00000003")]
 
 
-def test_the_halves_of_a_move_in_two_parts_meet(tmp_path: Path) -> None:
+def test_both_events_of_a_move_are_joined_even_from_two_partitions(tmp_path: Path) -> None:
     update, deleted, grave, created = moving()
     of_item = app(tmp_path, parts={"item/0": [update, deleted, grave, update], "item/1": [created]})
     of_item.run()
@@ -161,7 +163,7 @@ def test_the_halves_of_a_move_in_two_parts_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("between", [event("c", ITEM, None, {"id": 9, "status": "z"}), None])
-def test_halves_that_do_not_meet_are_two_changes(tmp_path: Path, between: SourceRecord | None) -> None:
+def test_events_of_a_move_that_cannot_be_joined_are_two_changes(tmp_path: Path, between: SourceRecord | None) -> None:
     update, deleted, grave, created = moving(transaction=7 if between else 8)
     of_item = app(tmp_path, update, deleted, grave, *([between] if between else []), created)
     of_item.run()
@@ -311,7 +313,7 @@ def test_events_of_tables_that_are_not_configured_are_counted(tmp_path: Path) ->
 
 @pytest.mark.parametrize("prefix", ["provenance", "provenance-session"])
 @pytest.mark.parametrize("seed", range(3, 6))
-def test_a_half_published_transaction_goes_on_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
+def test_a_half_published_transaction_continues_after_a_restart(seed: int, prefix: str, tmp_path: Path) -> None:
     """Its events arrive with pauses, so they are published in several commits. The first stamp applies to all rows."""
     rows = [event("c", ITEM, None, {"id": n, "status": "s"}, transaction=5) for n in range(300)]
     till = stamp(b'{"serviceName":"till"}', transaction=5, at=0, prefix=prefix)
@@ -351,7 +353,7 @@ def test_settings_may_not_change_silently(tmp_path: Path) -> None:
     assert caught.value.kind is Kind.SETTINGS
 
 
-def test_another_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
+def test_a_change_of_the_input_is_a_gap_and_begins_a_new_epoch(tmp_path: Path) -> None:
     of_item = app(tmp_path, event("c", ITEM, None, A))
     of_item.run()
     edit(of_item, source={**of_item.checkpoint.source, "input": "topics"})
@@ -380,7 +382,7 @@ def test_an_entity_that_is_partitioned_by_other_columns_needs_old_rows(tmp_path:
     assert [op for op, *_ in published(of_item)] == ["delete", "create"]
 
 
-def test_what_the_service_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_errors_for_unsupported_operations_name_them(tmp_path: Path) -> None:
     database = app(tmp_path, event("c", ITEM, None, A)).database
     with pytest.raises(ChangelogError, match="`rebuild` is not for Debezium's events: the service reads no tables"):
         database.send_signals([Signal(do="rebuild", id="1", entity="item")])

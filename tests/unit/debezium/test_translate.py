@@ -1,4 +1,4 @@
-"""What each kind of message becomes. The events have the forms that the documentation of each connector shows."""
+"""Tests the translation of each kind of message. Events have the forms in the documentation of their connector."""
 
 from typing import Any
 
@@ -151,7 +151,7 @@ def test_a_key_that_is_not_in_the_row() -> None:
 
 
 @pytest.mark.parametrize("with_schema", [True, False])
-def test_moves(*, with_schema: bool) -> None:
+def test_headers_mark_the_two_events_of_a_move(*, with_schema: bool) -> None:
     def key(number: int) -> bytes:
         content = {"id": number}
         return text({"schema": struct("Key", {"id": scalar("int32")}), "payload": content} if with_schema else content)
@@ -194,7 +194,7 @@ def test_a_logical_message() -> None:
     ("id_", "transaction"),
     [("571:53195829", "571"), ("8ee8-1:12", "8ee8-1:12"), ("00000025:00000d08:0025", "00000025:00000d08:0025")],
 )
-def test_boundaries(id_: str, transaction: str) -> None:
+def test_the_begin_and_the_end_of_a_transaction(id_: str, transaction: str) -> None:
     begin = {"status": "BEGIN", "id": id_, "event_count": None, "data_collections": None, "ts_ms": 1}
     end = {**begin, "status": "END", "event_count": 2}
     assert translate(plain(begin)) == Boundary(transaction=transaction, ends=False, events=None)
@@ -299,7 +299,7 @@ def test_headers_of_the_simple_converter() -> None:
     assert (row.op, row.before, row.facts.committed_at) == ("d", (b"1",), 3000)
 
 
-def test_a_flat_row_without_facts_belongs_to_the_table_that_its_topic_names() -> None:
+def test_a_flat_row_without_added_fields_belongs_to_the_table_that_its_topic_names() -> None:
     row = changed(plain({"id": 1}, {"id": 1}, timestamp_ms=4), types=ORDERS, unwrapped=True)
     assert (row.op, row.table.name, row.facts.committed_at) == ("u", ("public", "orders"), 4000)
 

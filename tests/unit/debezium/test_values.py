@@ -1,4 +1,4 @@
-"""What each semantic type is published as."""
+"""Tests the published form of each semantic type."""
 
 import base64
 import struct as binary

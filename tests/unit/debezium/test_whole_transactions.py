@@ -104,13 +104,13 @@ def read(app: App) -> dict[int, list[tuple[str, str]]]:
     return rows
 
 
-# What is held
+# Events that are held back until their transaction is complete
 
 ITEM, SALE, ENDS = "app.public.item/0", "app.public.sale/0", "app.transaction/0"
 
 
 class Held:
-    """Holds events that arrive at times that a test chooses."""
+    """Calls `WholeTransactions` with events that arrive at times that a test chooses."""
 
     def __init__(self, bytes_max: int = 1 << 20, *, messages: bool = False) -> None:
         tables = [("public", name) for name in TABLES]
@@ -148,17 +148,17 @@ def test_rows_wait_for_the_end_and_for_each_other() -> None:
     assert list(held.whole.incomplete()) == []
 
 
-def test_what_has_no_number_does_not_wait() -> None:
+def test_events_without_a_number_in_a_transaction_do_not_wait() -> None:
     held = Held()
     held.add(row("item", 1, 4, None, snapshot="true"), truncate(("public", "item")), row("other", 1, 5, 1))
     assert len(held.take()) == 3
 
 
-def test_a_transaction_whose_rest_is_lost_is_published_when_nothing_more_can_come() -> None:
+def test_an_incomplete_transaction_is_published_when_nothing_more_of_it_can_come() -> None:
     held = Held()
     held.add(row("item", 1, 5, 1), boundary(5, {"public.item": 1, "public.sale": 1}), now=1.0)
     assert held.take(WAIT_S, [SALE]) == []
-    assert held.take(1.0 + WAIT_S, [SALE]) == [], "the rest may still come"
+    assert held.take(1.0 + WAIT_S, [SALE]) == [], "SALE may still have the rest of the transaction"
     assert held.take(1.0 + WAIT_S, [ITEM]) == [], "ITEM may also have another event of the transaction"
     held.add(row("sale", 1, 6, 1))
     assert held.take(1.0 + WAIT_S, [SALE]) == [f"{ITEM}, before 1", f"{ENDS}, before 1"]
@@ -168,7 +168,7 @@ def test_a_transaction_whose_rest_is_lost_is_published_when_nothing_more_can_com
 def test_a_transaction_whose_end_is_lost() -> None:
     held = Held()
     held.add(row("item", 1, 5, 1), row("item", 2, 6, 2))
-    assert held.take(WAIT_S, [ENDS]) == [], "the end may still come"
+    assert held.take(WAIT_S, [ENDS]) == [], "ENDS may still have the end of the transaction"
     held.add(row("sale", 1, 6, 1), boundary(6, {"public.item": 1, "public.sale": 1}))
     assert held.take() == [f"{ITEM}, before 1", f"{SALE}, before 1", f"{ITEM}, before 2", f"{ENDS}, before 1"]
     held.add(row("item", 3, 7, 1), now=5.0)
@@ -212,7 +212,7 @@ def test_a_stamp_is_awaited_if_its_topic_is_read() -> None:
 SIZE = sum(len(part or b"") for part in (row("item", 1, 5, 1).key, row("item", 1, 5, 1).value))
 
 
-def test_only_what_is_needed_is_read_on() -> None:
+def test_partitions_whose_events_are_not_needed_yet_are_paused() -> None:
     held = Held(3 * SIZE + 100)
     held.add(row("item", 1, 5, 1), row("item", 2, 6, 1), row("item", 3, 6, 2))
     assert list(held.whole.ahead()) == []
@@ -226,13 +226,13 @@ def test_only_what_is_needed_is_read_on() -> None:
     assert list(held.whole.ahead()) == []
 
 
-def test_a_part_with_the_awaited_transaction_is_read_on() -> None:
+def test_a_partition_with_more_of_the_awaited_transaction_is_not_paused() -> None:
     held = Held(2 * SIZE)
     held.add(row("item", 1, 5, 1), row("item", 2, 5, 2), boundary(5, {"public.item": 3}))
     assert list(held.whole.ahead()) == [ENDS]
 
 
-def test_too_much_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_beyond_the_limit_of_memory_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("changelog.connectors.sources.debezium.assembling.whole.READ_BYTES", 0)
     held = Held(2 * SIZE + 50)
     held.add(row("item", 1, 5, 1), boundary(5, {"public.item": 2}))

@@ -1,4 +1,4 @@
-"""Writes random transactions as Debezium does, and says what they must become."""
+"""Writes random transactions as Debezium does, and lists the rows that must be published for them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

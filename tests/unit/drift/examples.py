@@ -54,7 +54,7 @@ def sample(key: str, kind: str, columns: JSON, **changed: Any) -> JSON:
 
 
 def both(source: str, changelog: str) -> JSON:
-    """A source's and a changelog's value of the same column, as JSON text."""
+    """The source's value and the changelog's value of the same column, as JSON text."""
     return {"source": msgspec.Raw(source.encode()), "changelog": msgspec.Raw(changelog.encode())}
 
 

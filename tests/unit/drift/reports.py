@@ -27,7 +27,7 @@ PROVENANCE = {
 
 
 def entity(**fields: Any) -> JSON:
-    """Returns the report of an entity that was compared. It has no drift except what `fields` says.
+    """Returns the report of an entity that was compared. It has no drift, unless `fields` changes this.
 
     The number of drifted keys, its share (`ppm`) and the verdict are computed.
     """

@@ -56,7 +56,7 @@ def test_action_and_verdicts(order: Any, policy: Any, do: str, verdict: str, run
     assert finished_order["action"]["why"]
 
 
-def test_the_worst_entity_is_the_runs_verdict() -> None:
+def test_the_verdict_of_a_run_is_that_of_its_worst_entity() -> None:
     entities = {"order": entity(), "guest": entity(changed=1), "event": entity(changed=20_000)}
     assert finish(report(entities=entities), {}, [])["verdict"] == "severe"
     del entities["event"]

@@ -65,7 +65,7 @@ def test_samples_are_bounded() -> None:
 
 def test_incidents_are_distinguished_by_when_their_keys_were_written() -> None:
     tally = Tally()
-    for number in range(20):  # each key was written soon after the previous one, but the last long after the first
+    for number in range(20):  # between any two keys is a short time, and between the first and the last a long time
         tally.add(row(number, at=AT + timedelta(seconds=number * BUCKET_S)))
     incidents = tally.to_json()["incidents"]
     assert (incidents["count"], incidents["shape"]) == (1, "one")

@@ -101,7 +101,7 @@ def test_a_state_keeps_its_bytes(state: str) -> None:
 
 
 @pytest.mark.parametrize("context", HOSTILE_CONTEXTS)
-def test_a_context_is_written_before_the_source_unchanged(context: str) -> None:
+def test_a_context_is_written_unchanged_before_the_source(context: str) -> None:
     plain = provenance(source(json_null=("é",)))
     stamped = replace(plain, stamp=replace(plain.stamp, context=context))
     text = json_codec.provenance_json(stamped)

@@ -1,4 +1,4 @@
-"""Tests of positions: the one before another."""
+"""Tests `Position.previous`, which returns the position just before another."""
 
 import pytest
 from hypothesis import given
@@ -34,5 +34,5 @@ def test_nothing_is_between_a_position_and_the_previous_one(position: Position) 
         (Position(0, 0, 0), None),
     ],
 )
-def test_the_position_before_another(position: Position, previous: Position | None) -> None:
+def test_the_previous_position(position: Position, previous: Position | None) -> None:
     assert position.previous() == previous

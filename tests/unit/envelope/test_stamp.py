@@ -169,12 +169,12 @@ objects = st.lists(members, max_size=4).map(
 
 
 @given(payload=objects, start=st.sampled_from(["", " ", "\ufeff"]), end=st.sampled_from(["", "\n ", "\x00", "x"]))
-def test_the_short_way_for_usual_stamps_gives_the_same(payload: str, start: str, end: str) -> None:
+def test_the_fast_path_for_usual_stamps_gives_the_same_result(payload: str, start: str, end: str) -> None:
     for encoded in ((start + payload + end).encode(), payload.encode("latin-1")):
         assert stamp.parse(encoded) == stamp.parse_any(encoded)
 
 
-def test_the_short_way_keeps_the_limit_of_4_kib() -> None:
+def test_the_fast_path_obeys_the_limit_of_4_kib() -> None:
     for spaces in (stamp.NBYTES_MAX, 1 << 20):
         payload = b'{"serviceName":"s"}' + b" " * spaces
         assert stamp.parse(payload) == stamp.parse_any(payload)
@@ -191,11 +191,11 @@ def test_the_short_way_keeps_the_limit_of_4_kib() -> None:
         ('{"sess\\u0069on":1}', StampKind.SESSION),
     ],
 )
-def test_a_stamp_of_the_trigger_is_told_by_its_context(context: str | None, kind: StampKind) -> None:
+def test_a_stamp_of_the_trigger_is_recognized_by_its_context(context: str | None, kind: StampKind) -> None:
     assert kind_of(replace(ONLY, context=context)) == kind
 
 
-def test_a_change_without_a_stamp_is_told_by_the_default_service() -> None:
+def test_a_change_without_a_stamp_is_recognized_by_the_default_service() -> None:
     by_nobody = Stamp(api_version="unknown", service_name="unknown", identifier="")
     own_default = replace(by_nobody, service_name="legacy")
     assert kind_of(by_nobody) == kind_of(own_default, own_default) == StampKind.NONE

@@ -62,8 +62,8 @@ def _versions(known: Iterable[Version] = (), **accepted: Position) -> Versions:
 
 
 def _after(*looks: Struct, **accepted: Position) -> Versions:
-    """Returns the versions of a changelog. Its entity had the columns `looks` one after another, whether compatible or
-    not.
+    """Returns the versions of a changelog whose entity had each of these columns in turn. Every version was published,
+    even if it was incompatible.
     """
     versions = _versions()
     known = [_announce(versions, columns, _entity(on_incompatible="publish")).version for columns in looks]

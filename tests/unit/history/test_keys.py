@@ -104,7 +104,7 @@ def test_a_history_can_be_limited_to_a_span(tmp_path: Path) -> None:
     assert key_history(log, "order", "3", until=Position(1, 1, 0)) == []
 
 
-def test_a_row_that_moved_very_often_is_followed_only_so_far(tmp_path: Path) -> None:
+def test_a_row_that_moved_very_often_is_followed_only_up_to_a_limit(tmp_path: Path) -> None:
     count = KEYS_MAX + 5
     moves = [item for number in range(count) for item in move(number + 2, str(number), str(number + 1))]
     log = store(tmp_path, [record(Op.CREATE, '{"id":0,"a":1}', key="0"), *moves])
@@ -115,7 +115,7 @@ def test_a_row_that_moved_very_often_is_followed_only_so_far(tmp_path: Path) -> 
     assert len(key_history(log, "order", str(count))) == 2 * KEYS_MAX + 1
 
 
-def test_questions_without_an_answer_are_one_clear_line(tmp_path: Path) -> None:
+def test_the_error_for_a_question_without_an_answer_is_one_line(tmp_path: Path) -> None:
     log = store(tmp_path / "log", BACK_AND_FORTH)
     where = f"the changelog in {tmp_path / 'log'}"
     for question in (key_blame, key_history):

@@ -1,4 +1,4 @@
-"""The shares of stamps are those that a count by hand gives, and only the newest rows are read."""
+"""The shares of stamps must equal those that a simple count gives. Only the newest rows may be read."""
 
 import tempfile
 from collections import Counter
@@ -70,7 +70,7 @@ def test_an_archive_is_left_out(tmp_path: Path) -> None:
     assert [share.service for share in stamp_shares(log)] == ["service-3"]
 
 
-def test_the_default_stamp_of_an_entity_is_no_stamp(tmp_path: Path) -> None:
+def test_the_default_stamp_of_an_entity_does_not_count_as_a_stamp(tmp_path: Path) -> None:
     log = store(tmp_path, [change(1, "legacy"), change(2, "legacy", entity="guest"), change(3, "unknown")])
     legacy = Stamp(api_version="", service_name="legacy", identifier="")
     assert stamp_shares(log, defaults={"order": legacy}) == [

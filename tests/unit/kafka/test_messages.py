@@ -60,7 +60,7 @@ def test_an_invalid_envelope_is_refused(value: bytes) -> None:
     assert ('codec = "avro"' in str(caught.value)) == value.startswith(b"\0")
 
 
-def test_a_move_to_nowhere_is_refused() -> None:
+def test_a_header_of_a_move_without_its_destination_is_refused() -> None:
     (value,) = JSON.encode(batch.from_records([made.record(Op.CREATE, "{}")]))
     with pytest.raises(ChangelogError, match="invalid header movedTo"):
         record("order", 0, b"42", value, [("movedTo", b"{}")], JSON.decode)

@@ -25,12 +25,12 @@ class GrowingTopic:
 
     def poll(self, _timeout_s: float) -> Message:
         self.offset += 1
-        assert self.offset < 2 * END, "the reader runs after the end"
+        assert self.offset < 2 * END, "the reader follows the growing topic past the end"
         text = checkpoint(self.offset + 1).to_json()
         return Message(topic="shop.positions", partition=0, offset=self.offset, key=b"shop", value=text)
 
     def get_watermark_offsets(self, _part: TopicPartition, *, cached: bool) -> tuple[int, int]:
-        assert cached, "the end that came with the messages costs no request"
+        assert cached, "the end must come from the messages, without a request"
         return 0, END + self.offset
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class Catalogue:
     """The catalogue of a database. The log already tells all types, so the catalogue adds nothing. `fails` says whether
-    the next question to it fails.
+    the next call of `declare` fails.
     """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:

@@ -103,9 +103,7 @@ class MixedLog:
             yield packet if had_checksums == self._has_checksums else self._first_packet(packet, had_checksums)
 
     def _first_packet(self, packet: bytes, had_checksums: bool) -> bytes:
-        """Returns the event before a format description. It still has the form that the previous format description
-        said.
-        """
+        """Returns the event before a format description. It still has the form of the previous format description."""
         if packet[4] == EventType.FORMAT_DESCRIPTION:
             return packet
         rotate = Rotate(

@@ -211,7 +211,7 @@ closed_events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Heartbeat, header=headers(EventType.HEARTBEAT_V2), file=texts, position=uint64),
     tagged_gtids.filter(lambda gtid: gtid.original_commit_us == gtid.immediate_commit_us),
 )
-"""Events all of whose bytes belong to fields of known sizes. If bytes are cut off or added, the rest is not a valid
+"""Events in which every byte belongs to a field of a known size. If bytes are cut off or added, the rest is not a valid
 event.
 """
 

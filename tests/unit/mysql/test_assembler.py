@@ -83,7 +83,7 @@ def compressed(logged: Logged) -> Logged:
     return replace(logged, packets=(gtid, payload(outer, inner)))
 
 
-def test_a_commit_of_an_unknown_xa_transaction_lets_the_tables_be_read(seed: int) -> None:
+def test_a_commit_of_an_unknown_xa_transaction_makes_the_service_read_the_tables(seed: int) -> None:
     world = World(Random(seed))
     while not any(b"XA COMMIT" in logged.packets[-1] for logged in world.log):
         world.step()

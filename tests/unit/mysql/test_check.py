@@ -100,7 +100,7 @@ def test_other_problems_of_a_server(facts: ServerFacts, message: str) -> None:
     assert [finding.message for finding in server.findings(facts) if finding.status == "fail"] == [message]
 
 
-def test_a_missing_right_comes_with_its_grant() -> None:
+def test_the_hint_for_a_missing_right_is_the_statement_that_grants_it() -> None:
     facts = replace(MARIADB, account="o'hara@10.0.0.%", privileges=frozenset())
     [failure] = [finding for finding in server.findings(facts) if finding.status == "fail"]
     assert failure.hint == "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'o''hara'@'10.0.0.%'"

@@ -59,7 +59,9 @@ def test_there_is_no_event_after_the_last() -> None:
 
 @given(wrong=st.sets(st.integers(0, 19), max_size=3), byte=st.integers(0, 15), bit=st.integers(0, 7))
 def test_each_wrong_checksum_is_found(wrong: set[int], byte: int, bit: int) -> None:
-    """One call computes the checksum of all events. Only if it is wrong, a call for each event finds the wrong ones."""
+    """One call computes the checksum of all events. Only if this checksum is wrong, each event is checked alone to find
+    the wrong events.
+    """
     events = []
     for number in range(20):
         event = bytearray(encode(Xid(header=header(EventType.XID, end_log_pos=number + 4), number=number)))

@@ -58,7 +58,7 @@ def test_an_event_before_the_name_of_a_file_is_malformed() -> None:
 
 
 @pytest.mark.parametrize("offset", [4, FOUR_GIB + 500, FOUR_GIB * 16 - 1000])
-def test_events_that_follow_in_the_file_are_passed_together(offset: int) -> None:
+def test_the_ends_of_consecutive_events_in_a_file_can_be_computed_together(offset: int) -> None:
     one, together = LogPlace(), LogPlace()
     for place in (one, together):
         place.enter("binlog.000003", offset)
@@ -72,7 +72,7 @@ def test_events_that_follow_in_the_file_are_passed_together(offset: int) -> None
     assert together.end == one.end
 
 
-def test_events_in_another_file_or_beyond_4_gib_are_not_passed_together() -> None:
+def test_the_ends_of_events_in_another_file_or_beyond_4_gib_are_not_computed_together() -> None:
     place = LogPlace()
     assert place.base(100, 200) is None
     place.enter("binlog.000003", FOUR_GIB - 100)

@@ -67,7 +67,7 @@ def test_a_stop_right_after_a_transaction_was_prepared_forgets_it() -> None:
     assert places(log_state) == ("0-1-5", "0-1-5")
 
 
-def test_what_the_server_sends_again_stays_delivered() -> None:
+def test_transactions_that_the_server_sends_again_still_count_as_delivered() -> None:
     log_state = state("0-1-9")
     prepare(log_state, 5, b"early")
     log_state.end_block(None)
@@ -83,7 +83,7 @@ def test_what_the_server_sends_again_stays_delivered() -> None:
     assert places(log_state) == ("0-1-11", "0-1-6")
 
 
-def test_a_prepared_transaction_of_mysql_copies_no_set() -> None:
+def test_a_prepared_transaction_of_mysql_does_not_copy_the_set_of_gtids() -> None:
     server = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     gtids = GtidSet.parse(f"{server}:1-4")
     log_state = LogState(epoch=1, received=gtids, resume=gtids, database="shop")

@@ -61,7 +61,7 @@ def test_compressed_rows_count_with_the_size_that_they_have_in_memory() -> None:
     assert len(transaction.events) == 2
 
 
-def test_only_a_change_of_the_stamp_is_held() -> None:
+def test_a_repeated_stamp_is_stored_once() -> None:
     stamp = Stamp(service_name="till", api_version="", identifier="")
     transaction = held(0)
     for next_stamp in (None, stamp, stamp, None, None):

@@ -273,14 +273,14 @@ def test_damaged_events_are_refused_together_as_row_by_row(
     assert texts(bound(table), table, [event], together=True) == one_by_one
 
 
-def test_usual_events_are_taken_together() -> None:
+def test_rows_of_usual_events_are_converted_together() -> None:
     table = table_of_kinds([ColumnKind(replace(ID.kind.column, name="id"), size=4)])
     event = event_of(table, Operation.UPDATE, b"\0\1\0\0\0\0\2\0\0\0" * 3)
     assert RowTexts().add_event(bound(table), Op.UPDATE, event) == 3
 
 
 @pytest.mark.parametrize("body", [b"\1", b"\0\1\0\0", b"\0\1\0\0\0", b""])
-def test_unusual_events_are_left(body: bytes) -> None:
+def test_rows_of_unusual_events_are_not_converted_together(body: bytes) -> None:
     """The unusual events are: a null in a column that cannot be null, a cut row, an old row without a new row, and no
     row at all.
     """
@@ -289,7 +289,7 @@ def test_unusual_events_are_left(body: bytes) -> None:
 
 
 @given(drawn=tables_and_events(), data=st.data())
-def test_rows_of_many_events_begin_where_those_of_each_begin(
+def test_rows_begin_at_the_same_bytes_whether_events_are_searched_together_or_alone(
     drawn: tuple[Table, list[tuple[Operation, list[tuple[Row, ...]]]]], data: st.DataObject
 ) -> None:
     """In half of the cases, one event is damaged. Its last row may then seem to reach into the next event."""

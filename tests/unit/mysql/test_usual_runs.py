@@ -34,7 +34,7 @@ FLAVOURS = (False, True)
 
 
 class Forgetful(Catalogue):
-    """The catalogue of a database whose tables are altered, so the assembler tells it to forget them."""
+    """The catalogue of a database whose tables are altered. The assembler then calls `forget`."""
 
     def forget(self, entity: Entity) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The parts of the search for runs give what a plain search gives."""
+"""The functions that search for runs of usual transactions must give the same results as simple searches."""
 
 import re
 from random import Random

@@ -26,20 +26,20 @@ def delivered(received: str, *numbers: int) -> Deliveries:
     return result
 
 
-def test_mariadb_sees_what_is_before_a_place() -> None:
+def test_a_snapshot_of_mariadb_sees_everything_before_its_place_in_the_log() -> None:
     snapshot = PlaceSnapshot(end=100)
     assert snapshot.misses(np.array([20, 99, 100, 130])).tolist() == [False, False, True, True]
     assert snapshot.unseen_before(101) == ()
     assert PlaceSnapshot(end=100, sees_received=False).unseen_before(101) == (100,)
 
 
-def test_mysql_sees_what_was_executed_before() -> None:
+def test_a_snapshot_of_mysql_sees_the_transactions_in_its_set_of_gtids() -> None:
     snapshot = delivered("1-4", 5, 6, 7, 8).snapshot(gtids("1-5:7"))
     ids = np.array([80, 50, 60, 60, 70, 50])
     assert snapshot.misses(ids).tolist() == [True, False, True, True, False, False]
 
 
-def test_mysql_sees_transactions_from_before_the_stream_was_opened() -> None:
+def test_a_snapshot_of_mysql_sees_transactions_from_before_the_stream_was_opened() -> None:
     assert not delivered("1-4", 5).snapshot(gtids("1-4")).misses(np.array([30, 40])).any()
 
 

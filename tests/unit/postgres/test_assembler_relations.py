@@ -103,7 +103,7 @@ class _Listener:
         self.calls.append("withdraw")
 
 
-def test_the_listener_hears_everything_in_the_order_of_the_stream() -> None:
+def test_the_listener_is_called_in_the_order_of_the_stream() -> None:
     wider = relation(columns={"id": INT, "status": TEXT, "note": TEXT})
     signal = LogicalMessage(transactional=True, lsn=0, prefix="changelog", content=b"0" * 32)
     brought = table(assembler().feed(frames(transaction(150, [relation(), insert(9)])))).to_batches()[0]

@@ -41,7 +41,7 @@ def test_nothing_is_confirmed_before_the_last_transaction_arrives_again() -> Non
 @pytest.mark.parametrize(
     "other", [{"commit": 0x980}, {"xid": 701}, {"committed_at": LAST.committed_at + 1}, {"commit": 0x2000, "xid": 9}]
 )
-def test_any_other_transaction_shows_another_history(other: dict[str, Any]) -> None:
+def test_any_other_first_transaction_means_that_the_server_has_another_history(other: dict[str, Any]) -> None:
     history = history_of()
     for _ in range(2):
         with pytest.raises(ChangelogError, match=r"lacks the last transaction .*\(700, committed at 0/900\)") as caught:

@@ -1,6 +1,6 @@
 """Tests which pieces of the stream wait for a look (a reading of the catalogue).
 
-The looks are taken by the watch. These tests do not start a watch, so no look comes.
+Only the watch takes looks, and these tests do not start it. So no look is ever finished.
 """
 
 import pytest

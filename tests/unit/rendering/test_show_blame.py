@@ -72,7 +72,7 @@ def test_a_row_that_was_only_read_or_has_no_columns(tmp_path: Path) -> None:
     assert "~ unknown writer, first seen 2026" in "\n".join(shown(tmp_path / "update", records, "8", 9, 120))
 
 
-def test_changes_without_a_stamp_are_no_service(tmp_path: Path) -> None:
+def test_changes_without_a_stamp_do_not_count_as_a_service(tmp_path: Path) -> None:
     records = [
         record(Op.READ, '{"id":42,"a":1}'),
         record(Op.UPDATE, '{"id":42,"a":2}', commit=2, service="unknown"),

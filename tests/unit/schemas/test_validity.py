@@ -1,5 +1,5 @@
-"""`faults` finds nothing in valid Avro schemas. It finds every fault because of which fastavro refuses a schema, and
-also some that fastavro accepts.
+"""`faults` finds nothing in valid Avro schemas. It finds every fault for which fastavro refuses a schema,
+and some faults that fastavro accepts.
 """
 
 import json

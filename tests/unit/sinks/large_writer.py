@@ -1,8 +1,8 @@
 """A process that stores a large row together with a small one: `python -m tests.unit.sinks.large_writer PATH MIB`.
 
 The process makes two such commits. It verifies the log after each of them, as a service does when it starts. For each
-commit, it prints the peak of the resident memory, in MiB above the memory before the first commit. This includes the
-commit's rows.
+commit, it prints the peak of the resident memory, in MiB above the memory before the first commit. The peak includes
+the commit's rows.
 """
 
 import os

@@ -19,7 +19,7 @@ START = datetime(2026, 11, 21, 3, 10, 2, 886044, tzinfo=UTC)
 
 
 def row(position: Position, *, entity: str = "order", key: str | None = None, **columns: Any) -> dict[str, Any]:
-    """An update. Without `key`, it has a key that no other row has."""
+    """Returns an update. If `key` is None, the row has a key of its own."""
     return {
         "entity": entity,
         "partition": position.ordinal % 3,

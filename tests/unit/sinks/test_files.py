@@ -202,7 +202,7 @@ def test_a_damaged_newest_file_is_set_aside_by_the_next_commit(
     assert read_checkpoint(path) == checkpoint(2)
 
 
-def test_no_flipped_byte_forges_a_checkpoint(sink: FileSink, path: Path) -> None:
+def test_a_changed_byte_is_detected_or_leaves_the_checkpoint_unchanged(sink: FileSink, path: Path) -> None:
     store(sink, commit(1), checkpoint(1))
     file = log_file(path, 1)
     undamaged = file.read_bytes()

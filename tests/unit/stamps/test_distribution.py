@@ -16,11 +16,11 @@ DRIVERS = {
     "psycopg2.py": {"psycopg2"},
     "sqlalchemy.py": {"sqlalchemy"},
 }
-"""What a module imports besides itself and the standard library. The modules of the folder `django` import Django."""
+"""For each module, the packages of others that it imports. The modules of the folder `django` import Django."""
 
 
 def imports(file: Path) -> set[str]:
-    """Returns the top-level names of what a file imports anywhere."""
+    """Returns the names of the top-level packages that a file imports, at its beginning or inside functions."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):

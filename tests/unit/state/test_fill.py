@@ -1,4 +1,4 @@
-"""Filled rows are compared with whole rows, and the results of `fill_batches` with those of `fill_rows`."""
+"""Filled rows must equal whole rows, and the results of `fill_batch` those of `fill_rows`."""
 
 from collections.abc import Iterator, Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""The store's memory of recent rows has the last ones, and never an outdated one."""
+"""The store's memory of recent rows must have the last written rows, and never an outdated row."""
 
 from random import Random
 

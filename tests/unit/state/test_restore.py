@@ -143,7 +143,7 @@ def test_a_deleted_or_older_store_is_restored_to_the_same(seed: int, mixed: bool
         assert again.cleared == 0
 
 
-def test_a_store_of_another_changelog_or_ahead_of_it_is_made_again() -> None:
+def test_a_store_of_another_changelog_or_ahead_of_its_changelog_is_rebuilt() -> None:
     shop = Shop(Random(1))
     for key in range(6):
         shop.insert(ENTITIES[0], key)
@@ -167,7 +167,7 @@ def test_a_store_of_another_changelog_or_ahead_of_it_is_made_again() -> None:
     assert again.rows == {}
 
 
-def test_a_store_at_the_end_reads_nothing() -> None:
+def test_a_store_that_is_up_to_date_reads_nothing() -> None:
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     store, log = MemoryStore(), StoredLog()
@@ -179,7 +179,7 @@ def test_a_store_at_the_end_reads_nothing() -> None:
     assert log.reads == reads
 
 
-def test_a_stop_ends_the_restoring() -> None:
+def test_a_service_that_stops_also_stops_restoring_its_store() -> None:
     shop = Shop(Random(1))
     shop.insert(ENTITIES[0], 1)
     log = StoredLog()

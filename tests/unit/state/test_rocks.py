@@ -26,7 +26,7 @@ def changes(random: Random) -> Changes:
     )
 
 
-def test_it_holds_the_same_as_a_store_in_memory(tmp_path: Path) -> None:
+def test_the_store_has_the_same_rows_as_a_store_in_memory(tmp_path: Path) -> None:
     random, memory, store = Random(1), MemoryStore(), opened(tmp_path / "state")
     keys = [b"%b\0%d" % (entity, number) for entity in (b"a", b"a-b", b"b") for number in range(20)]
     for _ in range(60):
@@ -94,7 +94,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "letter.txt").exists()
 
 
-def test_a_store_of_another_format_is_made_again(tmp_path: Path) -> None:
+def test_a_store_of_another_format_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "state"
     store = opened(path)
     store.write(Changes(facts={"position": b"7"}))
