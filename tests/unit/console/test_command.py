@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -176,8 +176,13 @@ def test_a_client_that_does_not_read_loses_its_connection(folder: Path, monkeypa
         connection.connect((urlsplit(address).hostname, urlsplit(address).port))
         requests = b"GET /static/console.css HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            while True:  # the buffers of the network may hold dozens of megabytes before the answers fill them
-                connection.sendall(requests)
+            send_again_and_again(connection, requests)
+
+
+def send_again_and_again(connection: socket.socket, requests: bytes) -> NoReturn:
+    """Sends until the connection fails. The network's buffers can take dozens of megabytes before answers fill them."""
+    while True:
+        connection.sendall(requests)
 
 
 @contextmanager

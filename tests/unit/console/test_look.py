@@ -7,40 +7,28 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, FloatRect, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, expect
 
 from changelog.connectors.console.addresses import row_address
 from changelog.connectors.sinks.files.sink import FileSink
 from changelog.envelope.model import Op
-from tests.patience import PATIENCE_S
-from tests.servers import missing
+from tests.unit.chromium import CONTRAST, OUTSIDE, SCRIPTS, Scheme, chromium, watched_page
 from tests.unit.console.running import running
 from tests.unit.console.story import HARD_KEY, LAST, MARKUP, add, hotel_changes, settings, story, versions, write
 from tests.unit.records import record
 
-CHROMIUM = Path("/usr/bin/chromium")
-DRIFT = Path(__file__).parents[1] / "drift"
 PICTURES = Path(__file__).parents[3] / "docs" / "images"
-PATIENCE_MS = PATIENCE_S * 1000
-CONTRAST = (DRIFT / "contrast.js").read_text("utf-8")
-OUTSIDE = (DRIFT / "outside.js").read_text("utf-8")
 TOKEN = "a token of a person"
-
-Scheme = Literal["light", "dark"]
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
 
 @pytest.fixture(scope="module")
 def browser(starts_servers: None) -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        missing("Chromium is missing: apt-get install chromium")
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"], timeout=PATIENCE_MS)
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +37,7 @@ def hotel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hotel")
     write(folder / "log", [*hotel_changes(), *versions()])
     (folder / "drift" / "latest").mkdir(parents=True)
-    (folder / "drift" / "latest" / "report.json").write_bytes((DRIFT / "format-1.json").read_bytes())
+    (folder / "drift" / "latest" / "report.json").write_bytes((SCRIPTS / "format-1.json").read_bytes())
     return folder
 
 
@@ -70,17 +58,8 @@ def hostile(folder: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """Opens a page in the browser. At the end, checks that it requested nothing from elsewhere, and logged nothing."""
-    page = browser.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    requested: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: complaints.append(dialog.message))
-    yield page
-    page.close()
-    assert complaints == []
+    with watched_page(browser) as (page, requested):
+        yield page
     assert len({url.split("/")[2] for url in requested}) == 1
 
 

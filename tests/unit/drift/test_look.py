@@ -9,42 +9,31 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, FloatRect, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, expect
 
 from changelog.spark_jobs.drift.report import write
 from tests.patience import PATIENCE_S
-from tests.servers import missing
+from tests.unit.chromium import CONTRAST, OUTSIDE, Scheme, chromium, watched_page
 from tests.unit.drift.examples import HARD, NIGHTS
 
-CHROMIUM = Path("/usr/bin/chromium")
-HERE = Path(__file__).parent
-PICTURES = HERE.parents[2] / "docs" / "images"
-PATIENCE_MS = PATIENCE_S * 1000
+PICTURES = Path(__file__).parents[3] / "docs" / "images"
 TOP_PX = 1500
 """Pictures of a page end at this height. The picture of the night "drift" in light colours is the only one that shows
 the whole page.
 """
 
-CONTRAST = (HERE / "contrast.js").read_text("utf-8")
-OUTSIDE = (HERE / "outside.js").read_text("utf-8")
 
 HEADLINES = {"clean": "No drift", "drift": "Drift", "severe": "Severe drift", "not-caught-up": "Not caught up"}
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-Scheme = Literal["light", "dark"]
-
 
 @pytest.fixture(scope="module")
 def browser(starts_servers: None) -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        missing("Chromium is missing: apt-get install chromium")
-    expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"], timeout=PATIENCE_MS)
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +45,9 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """Opens a page in the browser. At the end, checks that it requested only the report's file and logged nothing."""
-    page = browser.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    requested: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", lambda dialog: complaints.append(dialog.message))
-    yield page
-    address = page.url.partition("#")[0]
-    page.close()
-    assert complaints == []
+    with watched_page(browser) as (page, requested):
+        yield page
+        address = page.url.partition("#")[0]
     assert {url for url in requested if not url.startswith("data:")} == {address}
 
 
