@@ -74,7 +74,7 @@ class Figures:
 
 
 def main() -> None:
-    """Runs both sides in turn."""
+    """Runs the three sides in turn."""
     options = SIZE.parser(__doc__, "rows of the table").parse_args()
     rows, rounds = SIZE.chosen(options)
     medians = measured(["frames", "events", "service"], rows, rounds)

@@ -171,7 +171,7 @@ def _jsonpatch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def views(site: Site) -> Part:
-    """Compares the last state of each key, in typed columns, with a bare scan of the changes."""
+    """Compares the last state of each key, in typed columns, with a mere scan of the changes."""
     changes = _changes(site.spark, site.folder / "views", site.rows)
     states: Callable[[], DataFrame] = lambda: live(latest(changes, COLUMNS))  # noqa: E731
     seconds = in_turn(

@@ -11,8 +11,8 @@ import msgspec
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "changelog"
-"""The prefix of logical messages that carry signals, and of the messages by which a service marks the place in the log
-at which rows that it read from a table are published."""
+"""The prefix of logical messages that carry signals. A service also writes messages with this prefix, to mark the place
+in the log at which it publishes rows that it read from a table."""
 
 FENCE_PREFIX = "changelog-fence"
 """The prefix of the empty message that a drift comparison writes when it has taken its fence (the snapshot under which
@@ -81,7 +81,7 @@ _decoder = msgspec.json.Decoder(_Wire)
 
 
 def is_nonce(content: bytes) -> bool:
-    """Returns whether a message of any service marks the place for rows of a table. Such a message is not a signal."""
+    """Returns whether a service wrote the message to mark the place for rows of a table, so that it is no signal."""
     return len(content) == _NONCE_CHARS and _HEX.issuperset(content)
 
 

@@ -18,9 +18,9 @@ PREFIX = "provenance"
 """The prefix of the logical messages that carry stamps."""
 
 SESSION_PREFIX = "provenance-session"
-"""The prefix of messages with a stamp that the database's trigger writes in the name of the session, because the
-setting for stamps is empty. It applies only while the transaction has no stamp of the other prefix: its application may
-write stamps as messages of its own, of which the trigger knows nothing.
+"""The prefix of messages with a stamp that the database's trigger makes from the session, because the setting for
+stamps is empty. Such a stamp never replaces a stamp that has the prefix `PREFIX`: the application may have written that
+stamp as a message itself, and the trigger does not see such messages.
 """
 
 NBYTES_MAX = 4096
@@ -102,7 +102,7 @@ def parse_any(payload: bytes) -> ParsedStamp:
 
 
 class _UsualStamp(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """A stamp that has a service, no context, and nothing that `parse` reports."""
+    """A stamp that has a service and no context, and in which `parse` finds nothing wrong."""
 
     service_name: str
     api_version: str = ""

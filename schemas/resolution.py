@@ -233,7 +233,7 @@ class Resolution:
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
-            text=f'"{field.name}" in {self._sides.reader} stands for {names} in {self._sides.writer} at once',
+            text=f'"{field.name}" in {self._sides.reader} matches several fields of {self._sides.writer}: {names}',
             for_reader=f'remove the alias from "{field.name}"',
             for_writer=f"keep only one of {names}",
         )
@@ -242,7 +242,7 @@ class Resolution:
         return Incompatibility(
             rule=Rule.AMBIGUOUS,
             path=path,
-            text=f'several fields of {self._sides.reader} stand for "{writer_field.name}" in {self._sides.writer}',
+            text=f'several fields of {self._sides.reader} match "{writer_field.name}" in {self._sides.writer}',
             for_reader=f'let only one field have the name or the alias "{writer_field.name}"',
             for_writer=f'do not name a field "{writer_field.name}"; another field had this name before',
             strict=True,

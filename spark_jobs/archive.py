@@ -180,7 +180,7 @@ def _before(arguments: argparse.Namespace, at: datetime) -> date:
 
 
 def _log_end(arguments: argparse.Namespace) -> date | None:
-    """Returns the first day of a file log that is not archived; None for the first day that is not closed."""
+    """Returns the day before which a file log is archived; None if all closed days are archived, and no other days."""
     return date.max if arguments.compact in (ALL, MINOR) else None
 
 

@@ -1,9 +1,9 @@
 """`spark-submit spark_jobs/blame.py`: writes, for each attribute of each row, the change that set it.
 
-The table `attributes` covers the rows of all entities, as of now, a position or a time. For each attribute, also those
-inside nested json, it names the service, its version and the request that set it, and the value before. Attributes keep
-their blame if their row moves to another key. The table `coverage` counts the changes of each day, and the attributes
-that they set, by service and by who stamped them. docs/how-to/audit.md has queries.
+The table `attributes` covers the rows of all entities, as of now, a position or a time. For each attribute, including
+those inside nested json, it has the service, its version and the request that set the attribute, and the value before.
+Attributes keep their blame if their row moves to another key. The table `coverage` counts the changes of each day, and
+the attributes that they set, by service and by who stamped the changes. docs/how-to/audit.md has queries.
 """
 
 import argparse

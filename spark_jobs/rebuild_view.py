@@ -1,9 +1,9 @@
 """`spark-submit spark_jobs/rebuild_view.py`: writes the last state of each key, as of now, a position or a time.
 
-The view has the columns and types that the entity had at that moment. Changes that --keep-service, --drop-service or
---api-version leaves out are ignored as if they had never been made. An existing view of the same definition is
-extended. With --view, the view has documents that the configuration declares: rows of several entities, nested by their
-foreign keys.
+The view has the columns and types that the entity had at that moment. The options --keep-service, --drop-service and
+--api-version choose which changes count; all other changes are ignored as if they had never been made. An existing view
+of the same definition is extended. With --view, the view has documents that the configuration declares: rows of several
+entities, nested by their foreign keys.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Change number c is of key `c * STEP % entities`, so that `entities` changes in a row are of different keys, in an order
 that is unlike that of the keys. Every text has a fixed width: it is a template, into which numbers are written as
-digits. All random parts are hashes of the key and the version, so that a row's `original` is the state that the key's
-change before had. The first change of a key creates it; the other ones are updates.
+digits. All random parts are hashes of the key and the version, so that a row's `original` is the state after the
+previous change of its key. The first change of a key creates the row; all later changes update it.
 """
 
 import re

@@ -10,7 +10,7 @@ from changelog.envelope.checkpoint import Checkpoint
 
 
 def wait(service: subprocess.Popen[bytes], log: Path, reached: Callable[[Checkpoint], bool], timeout_s: float) -> None:
-    """Waits until `reached` holds for the stored checkpoint of `log`.
+    """Waits until `reached` returns true for the stored checkpoint of `log`.
 
     Raises SystemExit if the service ends first, or if the time runs out.
     """

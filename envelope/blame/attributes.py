@@ -14,8 +14,8 @@ from changelog.envelope.position import Position
 class Writer:
     """The change that set a value.
 
-    `stamp` is None if the writer is unknown: the changelog then does not have the change that set the value, and the
-    other fields are those of the first change or read that shows the value.
+    `stamp` is None if the writer is unknown, because the changelog does not have the change that set the value. The
+    other fields are then those of the first change or read that shows the value.
     """
 
     stamp: Stamp | None
@@ -30,8 +30,8 @@ class Attribute:
     """One attribute of a row: a column, or a part of a json column that has no parts itself (a scalar, `{}` or `[]`).
 
     `pointer` is a JSON pointer (RFC 6901) into the row's state, such as `/address/street`. `value` is JSON text, None
-    if the database's log did not send it (it is *unavailable*). `before` is the JSON text that the same pointer had
-    before the change of `writer`: MISSING if the pointer did not exist, None if the value before is unknown.
+    if the database's log did not send it (it is *unavailable*). `before` is the JSON text of the value that the same
+    pointer had before the change of `writer`: MISSING if the pointer did not exist, None if that value is unknown.
     """
 
     pointer: str

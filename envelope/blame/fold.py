@@ -1,13 +1,13 @@
 """Folds the changes of one key into blame.
 
-An attribute belongs to the last change that gave it another value: values are compared as canonical JSON, and the
-elements of an array by their index, so that an insertion at the front of an array sets all elements after it.
+An attribute belongs to the last change that gave it another value. Values are compared as canonical JSON. Elements of
+an array are compared by their index, so a change that inserts an element at the front sets all elements after it.
 
 | change | what it sets |
 |---|---|
 | create | all attributes |
 | update | the attributes that differ from the row before |
-| create by which a row moved here | the attributes that differ from the row that moved (`BlameFold.continue_from`) |
+| create by which a row moved here | what differs from the row before the move (`BlameFold.continue_from`) |
 | delete, truncate | nothing: there is no row afterwards |
 | read | nothing: an attribute that differs from the row before has an unknown writer |
 
@@ -18,12 +18,12 @@ the fold says that a writer is unknown rather than name one that may be innocent
   `original`.
 - The `original` of an update or a move differs from the row that the earlier changes left, because changes were lost
   between them (a gap). Where the two differ, the writer is unknown since that change.
-- The database's log did not send a value (it is *unavailable*). Such a value stays as it was, with its writer. If it
-  was never known, its writer is unknown; the first update that sends it counts as its writer, because databases leave
-  out the values that an update did not set.
+- The database's log did not send a value (it is *unavailable*). Then the value from the earlier changes stays, with its
+  writer. If no earlier change has the value, its writer is unknown. The first update that does send the value counts as
+  its writer, because databases leave out only values that an update did not set.
 
-A column that a change is the first to show is set by that change, even if its value is null. A column that a change
-no longer shows is gone.
+The first change whose state has a column sets this column, even if the value is null. If a later state lacks the
+column, and its change does not name the column as unavailable, the row no longer has the column.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,8 +52,8 @@ class _Column:
 class _Before:
     """What is known of the row before a change.
 
-    `absent` stands for all columns that are not in `columns`: MISSING if the row did not have them, None if nobody
-    knows.
+    `absent` applies to each column that is not in `columns`: MISSING if the row did not have the column, None if that
+    is unknown.
     """
 
     columns: Mapping[str, _Column]
@@ -88,7 +88,7 @@ class BlameFold:
         """
         op = record.envelope.provenance.source.op
         if op is Op.TRUNCATE and not self._exists:
-            return  # it deleted no row of this key
+            return  # the key had no row that the truncate could delete
         writer = writer_of(record)
         if op in _DELETES:
             self._left = _UNKNOWN if record.moved_to is None else self._corrected(record, writer)
@@ -165,7 +165,7 @@ def _after(before: _Before, record: Record, writer: Writer) -> _Before:
 def _order(columns: Iterable[str], tokens: Iterable[str], unavailable: Sequence[str]) -> Iterable[str]:
     """Returns the names of a row's columns in order.
 
-    That is the order of the record's state. Unavailable columns, which the state does not have, stay where they were.
+    The order is that of the record's state. Unavailable columns, which the state does not have, stay where they were.
     """
     if not unavailable:
         return tokens

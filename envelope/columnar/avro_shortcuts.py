@@ -39,7 +39,7 @@ _UUID_FORM = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ColumnValues:
-    """The values of one column in the rows that are being rendered. `some` is a mask of those that are not null."""
+    """The values of one column in the rows that are being rendered. `some` is a mask of the non-null values."""
 
     def __init__(self, pool: Pool, scan: ObjectScan, tokens: Tokens, step: "ColumnStep", encode: Encode) -> None:
         self.pool, self.scan, self.tokens, self.step, self._encode = pool, scan, tokens, step, encode

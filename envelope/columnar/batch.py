@@ -41,8 +41,8 @@ SCHEMA = pa.schema(
 )
 """One row for each record. `provenance`, `current`, `original`, `moved` and `context` are JSON text.
 
-`current` is null for a delete and a truncate. `original` is null if it is absent, null or unknown;
-`op` says which. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null.
+`current` is null for a delete and a truncate. `original` is null if the envelope's `original` is None (then `op` is
+`truncate`) or MISSING. `moved` is `{"movedTo": {"key", "partition"}}`, the same with `movedFrom`, or null.
 `context` is the stamp's context, which `provenance` holds as well.
 """
 

@@ -38,11 +38,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 class NewestChanges:
-    """Keeps the newest change of each key, and the changes before it back to one that lacks no value.
+    """Keeps the newest change of each key. If that change lacks a value, also keeps the changes before it, back to one
+    that lacks no value.
 
-    A change lacks a value if the database's log did not send it, so that an earlier change must supply it. Deletes are
-    kept as well, because an earlier change of the key may be added later. Changes after the position `until` are
-    ignored. Between two calls, at most twice as many changes are in memory as are kept, plus `ROWS_MIN`.
+    A change lacks a value if the database's log did not send the value, so that an earlier change must supply it.
+    Deletes are kept as well, because an earlier change of the key may be added later. Changes after the position
+    `until` are ignored. Between two calls, at most twice as many changes are in memory as are kept, plus `ROWS_MIN`.
     """
 
     def __init__(self, *, until: Position | None = None) -> None:

@@ -40,8 +40,8 @@ def drop_days(run: ArchiveRun, *, keep_days: int) -> Sequence[str]:
     """Drops all days from the manifest, except today and the `keep_days` days before today. Returns the dropped days.
 
     If a level has both dropped days and days that stay, its files are replaced by files without the rows of dropped
-    days. All this is one commit, because readers conclude from a row that no later row was dropped. All rows of the
-    entities `schemas` and `gaps` stay, because later rows may need them.
+    days. All this is one commit, because a reader that finds a row concludes that no later row was dropped. All rows of
+    the entities `schemas` and `gaps` stay, because later rows may need them.
     """
     first = first_kept(run.at, keep_days)
     manifest = run.manifest()

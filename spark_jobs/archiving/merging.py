@@ -1,8 +1,8 @@
 """Decides which files of an archive are merged.
 
-Files are merged whenever there are a few new ones, and yet each row is rewritten only a few times: a merge takes the
-newest files, and an older file only if it is not much larger than all newer ones together. So the remaining files grow
-in size from the newest to the oldest, and their number grows with the logarithm of the rows.
+Files are merged whenever there are a few new ones, and yet each row is rewritten only a few times. This is because a
+merge takes the newest files, but takes an older file only if it is not much larger than all newer files together. So
+the remaining files grow in size from the newest to the oldest, and their number grows with the logarithm of the rows.
 """
 
 from collections import defaultdict
@@ -35,8 +35,8 @@ def to_merge_newest(manifest: Manifest) -> list[list[ArchiveFile]]:
 def to_level(manifest: Manifest, before: date) -> list[list[ArchiveFile]]:
     """Returns the files to merge, in groups. Each group becomes one level.
 
-    A group has files of one entity: all those of days before the date `before`, and those of the newest levels. An
-    entity without such days has no group.
+    A group has files of one entity: all files of days before the date `before`, and the files of the newest levels. An
+    entity without files of such days has no group.
     """
     levels: dict[str, dict[str, list[ArchiveFile]]] = defaultdict(lambda: defaultdict(list))
     for file in manifest.files:
@@ -86,7 +86,7 @@ def _last(files: Iterable[ArchiveFile]) -> str:
 
 
 def _newest(parts: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
-    """Returns the files of the first parts, and stops at a part that is much larger than all before it together.
+    """Returns the files of the first parts, up to a part that is much larger than all parts before it together.
 
     `parts` are sorted from the newest to the oldest; the first one is always included.
     """

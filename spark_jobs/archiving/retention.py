@@ -33,16 +33,15 @@ def first_kept(at: datetime, keep_days: int) -> str:
 
 
 def to_drop(manifest: Manifest, first: str) -> set[str]:
-    """Returns the days with which files or levels begin, if they are before the day `first`.
-
-    Ignores files of `OF_CHANGELOG`.
+    """Returns the first days of all files and levels that begin before the day `first`. Ignores files of
+    `OF_CHANGELOG`.
     """
     return {file.first_day for file in _droppable(manifest) if file.first_day < first}
 
 
 def to_cut(manifest: Manifest, first: str) -> list[ArchiveFile]:
-    """Returns the files of levels that have days before the day `first`, and later days. Files of `OF_CHANGELOG` are
-    ignored.
+    """Returns the files of levels that have both days before the day `first` and later days. Ignores files of
+    `OF_CHANGELOG`.
     """
     return [file for file in _droppable(manifest) if file.first_day < first <= file.day]
 
@@ -52,10 +51,10 @@ def _droppable(manifest: Manifest) -> list[ArchiveFile]:
 
 
 def closed_sequences(path: Path, archived: int, before: date | None = None) -> list[int]:
-    """Returns the numbers of the log files in `path` that follow the number `archived` and have only days before a
-    date. By default, the date is the first day that is not closed.
+    """Returns the numbers of the log files in `path` that can be archived now. They are greater than `archived`.
 
-    The newest `KEPT` files are never among them. Raises ChangelogError if a file is missing or damaged.
+    Such a file has only changes of days before the date `before`, by default the first day that is not closed. The
+    newest `KEPT` files are never included. Raises ChangelogError if a file is missing or damaged.
     """
     sequences_present = sequences(path)
     refuse_holes(path, sequences_present, archived)

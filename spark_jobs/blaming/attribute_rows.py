@@ -43,9 +43,9 @@ ATTRIBUTES: Final = pa.schema(
 
 `path` is a JSON pointer (RFC 6901) into the row's state. `value` and `before` are JSON text: the value, and the value
 before the change that set it. `value` is null if the database's log did not send it. `before` is null if the attribute
-did not exist before (`existed_before` is false), or if it is not known (`existed_before` is null). `stamp` is a
-`StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name` to `context` are null. The other columns
-are those of the change that set the value (`changelog.envelope.columnar.batch.SCHEMA`).
+did not exist before (`existed_before` is false), or if the value before is unknown (`existed_before` is null). `stamp`
+is a `StampKind`, or `UNKNOWN`. If it is `UNKNOWN`, the columns from `service_name` to `context` are null. The other
+columns are those of the change that set the value (`changelog.envelope.columnar.batch.SCHEMA`).
 """
 
 ORIGIN: Final = ("first_key", "first_position")

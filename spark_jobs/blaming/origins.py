@@ -1,8 +1,8 @@
 """Finds the changes of each row, even if the row moved from key to key.
 
 Two rows can have the same key, one after the other: a row moves away, and later another row gets its old key. So a key
-alone does not say which row a change belongs to. A row's *origin* does: the first key that the row had, and the
-position from which this key was the row's. The position is empty if no earlier row moved to or from that key.
+alone does not say which row a change belongs to. A row is identified by its *origin*: the first key that the row had,
+and the position at which an earlier row moved away from this key. The position is empty if no earlier row did so.
 
 Moves to another key are rare, so the driver reads all of them, and finds the origin of each key from move to move.
 """

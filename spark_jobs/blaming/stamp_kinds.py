@@ -11,7 +11,7 @@ from changelog.envelope.model import Stamp
 from changelog.envelope.stamp import StampKind, kind_of
 
 UNKNOWN: Final = "unknown"
-"""Stands in place of a `StampKind` where the writer of a value is unknown: the changelog shows the value, but not the
+"""The value in place of a `StampKind` if the writer of a value is unknown: the changelog shows the value, but not the
 change that set it.
 """
 

@@ -28,8 +28,8 @@ _CONTENT: Final = ("provenance", "current", "original", "moved", "context")
 COVERAGE: Final = (*_GROUP, "changes", "attributes")
 """The columns of `coverage`. It has a row for each entity, day (UTC), service and kind of stamp.
 
-`changes` is how many such changes were committed. `attributes` is how many attributes still have the value that one of
-these changes set.
+`changes` is the number of changes of this entity, day, service and kind. `attributes` is the number of attributes that
+still have the value that one of these changes set.
 """
 
 

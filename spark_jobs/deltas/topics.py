@@ -45,8 +45,8 @@ _POLL_S: Final = 1
 class DeltaTopics:
     """The topics of the changelog that are read, and the topics of their deltas.
 
-    If `entities` is None, all are read. With `lost`, the job continues even if Kafka has lost messages. With `create`,
-    it creates missing topics of deltas.
+    If `entities` is None, all entities are read. With `lost`, the job continues even if Kafka has lost messages. With
+    `create`, it creates missing topics of deltas.
     """
 
     client: Client

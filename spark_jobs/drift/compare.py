@@ -58,7 +58,7 @@ class Scope:
 @dataclass(slots=True, kw_only=True)
 class Counts:
     """Counts of one entity: its rows on each side, its undecided keys, and, for each column, the keys in which the
-    column differs without being drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
+    column differs but this is not drift. `changelog.spark_jobs.drift.row_diff` defines *unknown* and *schema changed*.
     """
 
     source_rows: int = 0
@@ -220,8 +220,8 @@ def _counted(states: DataFrame) -> tuple[dict[str, Counts], int]:
 
 
 def _add_marks(counts: dict[str, Counts], judged: DataFrame) -> None:
-    """Adds the counts that are known only after keys were judged: undecided and pending keys, and columns that differ
-    without being drift.
+    """Adds the counts that are known only after keys were judged: undecided and pending keys, and columns whose
+    difference is not drift.
     """
     marks = F.concat(
         F.transform("unknown", lambda name: F.concat(F.lit(_UNKNOWN), name)),

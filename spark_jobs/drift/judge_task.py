@@ -34,7 +34,7 @@ JUDGED: Final = pa.schema(
 """The columns of judged keys. Each row is one key.
 
 `kind` is the kind of drift, null if the key did not drift. `columns` are the columns that differ; `unknown` and
-`schema_changed` are columns that differ without being drift (`changelog.spark_jobs.drift.row_diff`). `undecided` says
+`schema_changed` are columns whose difference is not drift (`changelog.spark_jobs.drift.row_diff`). `undecided` says
 that the changelog does not show the key's state at the fence. `pending` says that the changelog shows this state only
 as the original of a later change. The columns with the position, the commit time, the service and the API version
 describe the key's last change. `sample` (the values that differ, by column, as JSON) and `provenance` are set for the

@@ -29,8 +29,9 @@ CHANGED: Final = "changed"
 SAME: Final = "same"
 GONE: Final = "gone"
 PENDING: Final = "pending"
-"""Other states of a key. SAME: equal on both sides. GONE: on neither side. PENDING: the fence shows no change of the
-key in the changelog, so the state before its first hidden change must be found out."""
+"""Other states that a comparison of the two rows gives a key. SAME: the key is equal on both sides. GONE: it is on
+neither side. PENDING: it may be drift, because the fence shows no change of the key in the changelog; the key is judged
+by the original of its first change."""
 
 NULL: Final = b"null"
 

@@ -125,8 +125,8 @@ def refuse_dropped(spark: SparkSession, where: Files | Archive, end: Position, w
     """Raises ChangelogError (GAP) if retention dropped rows after `end`.
 
     Retention drops the oldest days first. So if a row at or before `end` still exists, no row after it is missing. Rows
-    of the reserved entities prove nothing, because retention never drops them. In the text of the error, `what` stands
-    before `end`; it is, for example, `the deltas go up to`.
+    of the reserved entities prove nothing, because retention never drops them. The error's text has `what` immediately
+    before `end`; an example of `what` is `the deltas go up to`.
     """
     path = where.path
     manifest = newest(store_of(path, spark))

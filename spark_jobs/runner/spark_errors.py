@@ -24,8 +24,8 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 
 _NO_RIGHT = (Kind.ACCESS, "the job's user may not read or write {what}", "change its permissions, or name another path")
 
-# Each entry has a pattern, and the kind, message and hint of the error that the pattern stands for. The first pattern
-# that matches the text of Spark's error decides. This text includes the messages of the error's causes.
+# Each entry has a pattern for the text of Spark's error, and the kind, message and hint of our error. The first pattern
+# that matches decides. The text includes the messages of the error's causes.
 _KNOWN = [
     (
         r"JAVA_GATEWAY_EXITED|JAVA_HOME is not set",
@@ -72,7 +72,7 @@ _KNOWN = [
         "{what} is damaged",
         "restore it from a copy",
     ),
-    (r"PATH_NOT_FOUND[^\n]*?: (?P<what>\S+?)\.? SQLSTATE", Kind.USAGE, "{what} does not exist", "see `path`"),
+    (r"PATH_NOT_FOUND[^\n]*?: (?P<what>\S+?)\.? SQLSTATE", Kind.USAGE, "{what} does not exist", "check the path"),
     (
         r"(?:Failed to find (?:the )?data source: |DATA_SOURCE_NOT_FOUND\D*?source: )(?P<what>kafka|delta|jdbc)",
         Kind.USAGE,
@@ -183,7 +183,7 @@ def _of_spark(error: Exception) -> ChangelogError:
 
 
 def known(text: str, where: str = "") -> ChangelogError | None:
-    """Returns the error that a Java message stands for; None if no pattern matches.
+    """Returns the ChangelogError for the text of a Java error; None if no pattern matches.
 
     The error's message begins with `where`, unless the Java message itself names a path or a data source.
     """

@@ -38,7 +38,7 @@ def attributes_of(records: Iterable[Record], until: Position) -> Attributes:
 
 
 def changes_of(records: Iterable[Record], until: Position) -> list[Record]:
-    """The records up to a position, in order, without repeats. A truncate is one record, whatever its partitions."""
+    """The records up to a position, in order, without repeats. A truncate counts once for all partitions."""
     once = {(record.entity, position_of(record)): record for record in records if position_of(record) <= until}
     return sorted(once.values(), key=position_of)
 

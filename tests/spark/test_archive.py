@@ -325,7 +325,7 @@ def test_a_stream_continues_while_rows_of_the_checkpoint_cannot_be_read(archive:
         MicroBatches(archive, tmp_path, {}, "booking", goals(Kind.MALFORMED))
 
 
-def test_rows_are_landed_once(archive: ArchiveRun) -> None:
+def test_rows_are_archived_once(archive: ArchiveRun) -> None:
     assert land(archive, frame(archive, ROWS[:12]), spans(0, 40, None), prefix="booking") == 12
     manifest = archive.manifest()
     assert manifest.offsets == {f"booking.{entity}": {"0": 40, "1": 40, "2": 40} for entity in ("guest", "order")}
@@ -337,7 +337,7 @@ def test_rows_are_landed_once(archive: ArchiveRun) -> None:
     assert error.value.kind is Kind.IN_USE
     assert archive.manifest() == manifest, "the refused run committed something"
     assert land(archive, frame(archive, []), spans(40, 44, 40), prefix="booking") == 0, (
-        "these offsets have no rows, but the markers with which Kafka ends transactions"
+        "these offsets have only the markers with which Kafka ends transactions"
     )
 
     truncate = {"entity": "guest", "key": TRUNCATE_KEY, "op": "truncate", "current": None, "original": None}

@@ -137,7 +137,7 @@ def test_a_run_that_stops_changes_nothing_for_readers(run: ArchiveRun, tmp_path:
     assert {file.path for file in run.store.files("archive")} == {file.path for file in run.manifest().files}
 
 
-def test_a_cut_and_a_merge_at_the_same_time(run: ArchiveRun, tmp_path: Path) -> None:
+def test_two_runs_that_drop_days_at_the_same_time(run: ArchiveRun, tmp_path: Path) -> None:
     """The run that ends later fails, because the other run replaced its files, and nothing is lost."""
     compact_levels(run, before=MIDNIGHT)
 

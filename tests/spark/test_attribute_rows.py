@@ -66,7 +66,7 @@ def test_a_batch_is_yielded_when_it_is_full() -> None:
     assert [batch.num_rows for batch in batches] == [ROWS_MAX, ROWS_MAX - 2]
 
 
-def test_a_state_that_is_no_object_is_located() -> None:
+def test_an_error_in_a_state_names_entity_and_position() -> None:
     records = [record(Op.CREATE, '{"a":1}', commit=1), record(Op.UPDATE, "[1]", commit=2)]
     with pytest.raises(ChangelogError) as raised:
         rows_of(arranged(records, 10))

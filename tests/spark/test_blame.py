@@ -135,7 +135,7 @@ def test_every_attribute_has_the_change_that_set_it(site: Site) -> None:
     assert any(path.startswith("/doc/tags/") for *_, path in expected)
 
 
-def test_the_table_says_what_changelog_blame_says_of_each_key(site: Site, tmp_path: Path) -> None:
+def test_the_table_equals_the_blame_of_each_key(site: Site, tmp_path: Path) -> None:
     publish(tmp_path, changes_of(site.records, site.end))  # a file log has no repeats; the job ignores them
     log = FileLog(tmp_path)
     addresses = {(record.entity, record.place.key) for record in site.records} - {

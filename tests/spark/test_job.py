@@ -89,7 +89,7 @@ def test_a_dry_run_needs_no_session(config: Path, capsys: pytest.CaptureFixture[
         ("a bug", 3, "internal error (ValueError); repeat with --verbose and report the traceback"),
         ("on an executor", 3, "schema 7 is unknown; look into the registry"),
         ("in Java", 3, "Spark failed (CAST_INVALID_INPUT); repeat with --verbose to see Spark's own message"),
-        ("no file", 2, "/nowhere/at.parquet does not exist; see `path`"),
+        ("no file", 2, "/nowhere/at.parquet does not exist; check the path"),
     ],
 )
 def test_an_error_is_one_line_without_values(

@@ -301,6 +301,6 @@ def test_values_are_as_they_were_written(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["_key", "_Position", "ID"])
-def test_a_column_that_another_hides_is_refused(changes: DataFrame, name: str) -> None:
+def test_a_column_whose_name_clashes_is_refused(changes: DataFrame, name: str) -> None:
     with pytest.raises(ChangelogError, match=f"cannot have the column {name}"):
         latest(changes, [*COLUMNS, Column(name=name, type=Primitive.INT, nullable=True)])

@@ -11,7 +11,7 @@ STEP, WIDTH = 8, 6
 """The distance between the left edges of two bars, and the width of a bar. All lengths here are in pixels."""
 
 BARE = 2
-"""The height of the tick that stands for a run without drift."""
+"""The height of the tick that marks a run without drift."""
 
 COLUMNS_MAX = 12
 """The second chart shows at most this many columns."""

@@ -21,7 +21,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The options of `[drift]`. `ppm` stands for drifted keys per million rows of the source."""
+    """The options of `[drift]`. `ppm` means drifted keys per million rows of the source."""
 
     republish_keys_max: int = 1000
     rebuild_ppm: float = 1000.0
