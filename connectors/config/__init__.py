@@ -23,6 +23,7 @@ from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.state import StateConfig
 from changelog.connectors.config.views import NestedConfig, ViewConfig
+from changelog.connectors.config.web import WebConfig
 
 __all__ = [
     "OWN_ENVELOPE",
@@ -47,6 +48,7 @@ __all__ = [
     "TablesConfig",
     "TopicsConfig",
     "ViewConfig",
+    "WebConfig",
     "load",
     "raise_problems",
     "secret_of",

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from changelog.connectors.config.console import console_problems
 from changelog.connectors.config.debezium import DebeziumConfig, source_problems
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
+from changelog.connectors.config.web import web_problems
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "CHANGELOG__"
@@ -195,7 +195,7 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
-    yield from ((("console", key), text) for key, text in console_problems(config.console))
+    yield from ((("console", key), text) for key, text in web_problems(config.console))
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

@@ -1,7 +1,7 @@
-"""Decides which names of the console a browser may use.
+"""Decides by which names a browser may call an application.
 
-A page of another site can make its own name point to this machine (DNS rebinding), and could then read the console as
-if the console were a part of that site. So the console answers only to names that are certainly its own.
+A page of another site can make its own name point to this machine (DNS rebinding), and could then read our answers as
+if they were a part of that site. So we answer only to names that are certainly our own.
 """
 
 import ipaddress
@@ -14,17 +14,17 @@ _IN_BRACKETS = re.compile(r"\[([^\[\]]*)\](?::[0-9]*)?")
 
 
 class Hosts:
-    """Knows the console's names. `names` are configured; `is_loopback` adds the names of this machine for itself."""
+    """Knows our own names. `names` are configured; `is_loopback` adds the names of this machine for itself."""
 
     def __init__(self, names: Iterable[str], *, is_loopback: bool) -> None:
         own = LOOPBACK_NAMES if is_loopback else frozenset[str]()
         self._names = own | {_bare(name) for name in names}
 
     def knows(self, host: str, local_address: str | None) -> bool:
-        """Returns whether the header `Host` names the console.
+        """Returns whether the header `Host` has one of our names.
 
-        `local_address` is the address at which the request arrived. It is a name of the console, too: it is no name
-        that another site could have chosen.
+        `local_address` is the address at which the request arrived. It is one of our names, too, because
+        another site could not have chosen it.
         """
         name = _bare(host)
         return bool(name) and (name in self._names or (_is_address(name) and name == local_address))

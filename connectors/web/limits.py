@@ -1,4 +1,4 @@
-"""Limits how many requests the console answers: in a second, for each client, and at the same time."""
+"""Limits how many requests an application answers: in a second, for each client, and at the same time."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
