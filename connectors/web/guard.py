@@ -72,7 +72,7 @@ _TOO_MANY: _Refusal = (
     {"retry-after": "60"},
 )
 
-_log = structlog.get_logger("console")
+_log = structlog.get_logger("web")
 
 
 class Guard:
