@@ -1,0 +1,156 @@
+"""Follows the files of a changelog: which of them there are, what the index of the tail has, and how far they go."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from changelog.connectors.sinks.files.layout import (
+    NotWholeError,
+    Resume,
+    log_file,
+    read_checkpoint_of,
+    read_resume,
+    refuse_holes,
+    resume_file,
+    sequences,
+)
+from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest, manifest_number, read_manifest
+from changelog.connectors.views.files.row_groups import DAMAGED
+from changelog.connectors.views.files.tail import Tail
+from changelog.connectors.views.served import Completeness
+from changelog.envelope.checkpoint import Checkpoint
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What the files hold at one moment.
+
+    `number` is that of the manifest, 0 if there is none; `archive` has its files by entity. `checkpoint` is that of the
+    service, None if there is none, as in an archive of topics. `at_s` is when a service or a job last stored something,
+    in seconds since 1970.
+    """
+
+    number: int
+    manifest: Manifest | None
+    archive: Mapping[str, Sequence[ArchiveFile]]
+    tail: Tail
+    checkpoint: Checkpoint | None
+    at_s: float | None
+
+    def reached(self, entity: str) -> Completeness:
+        """Returns how far the states of an entity are complete."""
+        if self.checkpoint is not None:
+            return Completeness(position=self.checkpoint.reached, at_s=self.at_s)
+        complete = self.manifest.complete.get(entity) if self.manifest else None
+        return Completeness(position=Position.parse(complete) if complete else None, at_s=self.at_s)
+
+
+@dataclass(slots=True)
+class ChangelogFiles:
+    """The files of the changelog in the folder `path`. Any thread may call its methods."""
+
+    path: Path
+    _contents: Contents | None = None
+    _newest: tuple[int, Checkpoint | None] = (0, None)
+    _resume: tuple[tuple[int, int], Resume | None] = ((0, 0), None)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def now(self) -> Contents:
+        """Returns what the files hold now. Reads only files that are new since the last call.
+
+        Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the tail is too large; MALFORMED if a
+        file is missing or damaged.
+        """
+        with self._lock:
+            while True:
+                number = self.manifest_number()
+                try:
+                    self._contents = self._refreshed(number)
+                except ChangelogError:
+                    if number == self.manifest_number():
+                        raise
+                else:  # otherwise, the archive replaced files while they were read
+                    return self._contents
+
+    def manifest_number(self) -> int:
+        """Returns the number of the newest manifest, 0 if there is none."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return max((manifest_number(file.name) or 0 for file in (self.path / "manifest").iterdir()), default=0)
+        return 0
+
+    def _refreshed(self, number: int) -> Contents:
+        earlier = self._contents
+        if earlier is not None and earlier.number == number:
+            manifest, archive = earlier.manifest, earlier.archive
+        else:
+            manifest = read_manifest(self.path)
+            archive = _by_entity(manifest)
+        archived = manifest.log.last if manifest else 0
+        tail = self._tail(earlier, archived)
+        checkpoint, at_s = self._checkpoint(tail.last)
+        if checkpoint is None and manifest is None:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"the changelog in {self.path} is empty",
+                hint="start the service: `changelog run`",
+            )
+        if at_s is None and manifest is not None and manifest.at:
+            at_s = datetime.fromisoformat(manifest.at).timestamp()
+        return Contents(number=number, manifest=manifest, archive=archive, tail=tail, checkpoint=checkpoint, at_s=at_s)
+
+    def _tail(self, earlier: Contents | None, archived: int) -> Tail:
+        """Returns the index of the tail with all files that are there now."""
+        if earlier is not None and _continues(self.path, earlier.tail, archived):
+            archived_before = earlier.manifest.log.last if earlier.manifest else 0
+            tail = earlier.tail if archived == archived_before else earlier.tail.after(archived)
+            end = tail.last + 1
+            while log_file(self.path, end).exists():
+                end += 1
+            return tail.add_files(self.path, range(tail.last + 1, end))
+        present_sequences = sequences(self.path)
+        refuse_holes(self.path, present_sequences, archived)
+        live = [sequence for sequence in present_sequences if sequence > archived]
+        return Tail(last=archived).add_files(self.path, live)
+
+    def _checkpoint(self, last: int) -> tuple[Checkpoint | None, float | None]:
+        """Returns the newest checkpoint, and when it was stored. `last` is the sequence of the newest file."""
+        file = log_file(self.path, last)
+        if last and self._newest[0] != last and file.exists():
+            try:
+                self._newest = last, read_checkpoint_of(file)
+            except NotWholeError as damage:
+                raise damage.error(DAMAGED) from damage
+        checkpoint = self._newest[1] if self._newest[0] == last else None
+        resume = self._read_resume()
+        if resume is not None and resume.sequence == last:
+            checkpoint = resume.checkpoint
+        times = [path.stat().st_mtime for path in (file, resume_file(self.path)) if path.exists()]
+        return checkpoint, max(times, default=None)
+
+    def _read_resume(self) -> Resume | None:
+        """Returns the resume record, which is read only if its file was replaced."""
+        try:
+            status = resume_file(self.path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        signature = (status.st_ino, status.st_mtime_ns)
+        if self._resume[0] != signature:
+            self._resume = signature, read_resume(self.path)
+        return self._resume[1]
+
+
+def _continues(path: Path, tail: Tail, archived: int) -> bool:
+    """Returns whether the log still is the one that is indexed. A log that was made anew lacks its newest file."""
+    return tail.last <= archived or log_file(path, tail.last).exists()
+
+
+def _by_entity(manifest: Manifest | None) -> Mapping[str, Sequence[ArchiveFile]]:
+    files: dict[str, list[ArchiveFile]] = {}
+    for file in manifest.files if manifest else ():
+        files.setdefault(file.entity, []).append(file)
+    return files
