@@ -30,13 +30,14 @@ def serving_views(
     settings = config.serve
     views = catalogue(open_engine(config, archive), config.views)
 
-    def make_app(access: Access, _: Callable[[], bool]) -> ASGIApp:
+    def make_app(access: Access, stopping: Callable[[], bool]) -> ASGIApp:
         return views_app(
             config.name,
             views,
             access,
             names=(settings.host, *settings.names),
             is_loopback=settings.is_loopback,
+            stopping=stopping,
             logs_requests=logs_requests,
             wait_s=wait_s,
         )

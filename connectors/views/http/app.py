@@ -184,13 +184,14 @@ def views_app(
     *,
     names: tuple[str, ...],
     is_loopback: bool,
+    stopping: Callable[[], bool],
     logs_requests: bool = False,
     wait_s: float = WAIT_S,
 ) -> ASGIApp:
     """Returns the API as an ASGI application. `name` is the name of the service, and `names` are the host names by
-    which clients may call it.
+    which clients may call it. Once `stopping` returns True, no request waits any longer.
     """
-    waiting = Waiting(readers=anyio.CapacityLimiter(READERS), wait_s=wait_s)
+    waiting = Waiting(readers=anyio.CapacityLimiter(READERS), stopping=stopping, wait_s=wait_s)
     api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
     addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "/": api.overview,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -22,9 +23,13 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How requests wait: for at most `wait_s` seconds. `readers` limits how many threads read at the same time."""
+    """How requests wait: for at most `wait_s` seconds, and not once `stopping` returns True, because the server ends.
+
+    `readers` limits how many threads read at the same time.
+    """
 
     readers: anyio.CapacityLimiter
+    stopping: Callable[[], bool]
     wait_s: float = WAIT_S
 
     async def until(self, view: ShownView, freshness: Freshness) -> ShownMoment:
@@ -38,6 +43,8 @@ class Waiting:
             shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
             if shortfall is None:
                 return moment
+            if self.stopping():
+                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends", "send the request again")
             if time.monotonic() >= deadline:
                 raise RefusalError(
                     HTTPStatus.SERVICE_UNAVAILABLE,

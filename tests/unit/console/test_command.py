@@ -222,9 +222,9 @@ def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> Non
         output = ""
         while "Ctrl-C ends it." not in output:
             output += os.read(ours, 1024).decode()
-        address = re.search(r"http://127.0.0.1:\d+", output)
+        address = re.search(r"who did it: (http://127.0.0.1:\d+)", output)
         assert address is not None
-        assert get(address[0]).status == 200
+        assert get(address[1]).status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(PROGRAM_S) == 0
     os.close(ours)
@@ -232,7 +232,10 @@ def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> Non
 
 def test_elsewhere_the_demo_does_not_wait(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_console(config_file)
-    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", capsys.readouterr().out)
+    output = capsys.readouterr().out
+    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", output)
+    assert "http://127.0.0.1:9466/order/1:\n" in output
+    assert f" -m changelog views serve --config {config_file}\n" in output
 
 
 def test_options_replace_the_section(folder: Path, tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """The HTTP API of views: single rows, ranges, how new they are, errors, and what it says about itself."""
 
 import json
+import socket
+import threading
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
 
 from changelog.connectors.views.http import paging
+from changelog.connectors.views.serving import serving_views
 from changelog.envelope.key import key_text
 from changelog.envelope.model import Op
+from tests.patience import PATIENCE_S, until
 from tests.unit.records import record
 from tests.unit.views.running import NEW, PAID, PART, SEATS, Api, Got, commit, records, running, settings
 
@@ -132,6 +137,20 @@ def test_a_row_appears_once_its_position_is_reached(folder: Path, tmp_path: Path
         commit(tmp_path / "log", [record(Op.CREATE, '{"id":45}', commit=20, key="45")])
         answer = api.get("/order/45?min_position=00000001/0000000000000014/00000002")
         assert (answer.status, answer.json["current"]) == (200, {"id": 45})
+
+
+def test_a_request_that_waits_ends_when_the_server_ends(folder: Path) -> None:
+    with serving_views(settings(folder), wait_s=PATIENCE_S) as server:
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        with closing(socket.create_connection(server.socket.getsockname(), PATIENCE_S)) as connection:
+            connection.sendall(b"GET /order/42?min_position=1/0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda: bool(server.server.server_state.tasks), "the request does not arrive")
+            server.server.should_exit = True
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        thread.join(PATIENCE_S)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"error":"the server ends","hint":"send the request again"' in answer
 
 
 @pytest.mark.parametrize(
