@@ -3,7 +3,7 @@
 The changes are of 100,000 orders. With `--archived`, 99 of 100 days are in an archive, and the last day is in the log;
 otherwise, all are in the log, in commits of 10,000 changes. Random keys are read by `FileLog.read_key` (*scan*), by the
 engine whose memory is empty (*first*), by the engine again (*again*), and over HTTP (*http*), all in one process.
-Each figure is of the same keys, so their ratios mean something on a busy machine; CPU times are of the whole process.
+All figures are of one run, so their ratios mean something on a busy machine. CPU times are of the whole process.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.archived.changes import World
@@ -25,7 +26,7 @@ from changelog.connectors.sinks.files.log import FileLog
 from changelog.connectors.views.files.engine import FileEngine
 from changelog.connectors.views.serving import serving_views
 
-CHANGES, CHANGES_A_KEY = 1_000_000, 10
+CHANGES, QUICK_CHANGES, CHANGES_A_KEY = 1_000_000, 100_000, 10
 KEYS, SCANNED_KEYS, PAGES = 1_000, 20, 100
 
 CONFIG = """
@@ -37,38 +38,58 @@ serve = { port = 0 }
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The times of one way to read: milliseconds a read, and how often its median fits into that of the scan."""
+
+    read: str
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    times_faster: float
+
+
 def main() -> None:
-    """Writes the changelog, and prints a JSON object for each way to read it."""
+    """Writes the changelog, and prints the figures of each way to read it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--changes", type=int, default=CHANGES)
+    parser.add_argument("--changes", type=int, help=f"number of changes: {CHANGES:,}, with --quick {QUICK_CHANGES:,}")
     parser.add_argument("--archived", action="store_true", help="with an archive of 99 of 100 days")
-    arguments = parser.parse_args()
-    world = World(arguments.changes, arguments.changes // CHANGES_A_KEY + 1)
-    numbers = random.Random(1).sample(range(world.entities), KEYS)
-    keys = [f"{number:010}" for number in numbers]
+    parser.add_argument("--quick", action="store_true", help="fewer changes")
+    parser.add_argument("--json", action="store_true", help="print a last line of JSON")
+    options = parser.parse_args()
+    changes = options.changes or (QUICK_CHANGES if options.quick else CHANGES)
+    world = World(changes, changes // CHANGES_A_KEY + 1)
+    keys = [f"{number:010}" for number in random.Random(1).sample(range(world.entities), KEYS)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        if arguments.archived:
+        if options.archived:
             write(path, world)
         else:
             write_log(path, world, 0)
         (path / "changelog.toml").write_text(CONFIG, "utf-8")
-        measure(path, keys)
+        figures = list(measure(path, keys))
+    for line in figures:
+        print(
+            f"{line.read:28}p50 {line.p50_ms:>9.3f} ms, p99 {line.p99_ms:>9.3f} ms, {line.cpu_ms:>9.3f} ms of CPU, "
+            f"{line.times_faster:>8.1f} times faster than the scan"
+        )
+    if options.json:
+        print(json.dumps([asdict(line) for line in figures]))
 
 
-def measure(path: Path, keys: Sequence[str]) -> None:
-    """Measures all ways to read these keys."""
+def measure(path: Path, keys: Sequence[str]) -> Iterator[Figures]:
+    """Yields the figures of all ways to read these keys. The scan comes first."""
     log, engine = FileLog(path), FileEngine(path)
-    scan_s = timed("scan", keys[:SCANNED_KEYS], lambda key: list(log.read_key("order", key)))
-    timed("start", [""], lambda _: engine.view("order").now())
     view = engine.view("order")
-    timed("first", keys, lambda key: view.now().get(key), scan_s)
-    timed("again", keys, lambda key: view.now().get(key), scan_s)
+    scan = timed("scan", keys[:SCANNED_KEYS], lambda key: list(log.read_key("order", key)))
+    yield scan
+    yield timed("start", [""], lambda _: view.now(), scan)
+    yield timed("first", keys, lambda key: view.now().get(key), scan)
+    yield timed("again", keys, lambda key: view.now().get(key), scan)
     with serving_views(config.load(path / "changelog.toml", {})) as server:
         thread = threading.Thread(target=server.run)
         thread.start()
-        address = server.socket.getsockname()
-        with closing(http.client.HTTPConnection(*address)) as connection:
+        with closing(http.client.HTTPConnection(*server.socket.getsockname())) as connection:
 
             def get(target: str) -> None:
                 connection.request("GET", target)
@@ -76,37 +97,31 @@ def measure(path: Path, keys: Sequence[str]) -> None:
                 answer.read()
                 assert answer.status == http.HTTPStatus.OK
 
-            timed("http, first", keys, lambda key: get(f"/order/{key}"), scan_s)
-            timed("http, again", keys, lambda key: get(f"/order/{key}"), scan_s)
-            timed("http, page of 100, first", keys[:PAGES], lambda key: get(f"/order?from={key}"), scan_s)
-            timed("http, page of 100, again", keys[:PAGES], lambda key: get(f"/order?from={key}"), scan_s)
+            for turn in ("first", "again"):
+                yield timed(f"http, {turn}", keys, lambda key: get(f"/order/{key}"), scan)
+            for turn in ("first", "again"):
+                pages = keys[:PAGES]
+                yield timed(f"http, page of 100, {turn}", pages, lambda key: get(f"/order?from={key}"), scan)
         server.server.should_exit = True
         thread.join()
 
 
-def timed(name: str, keys: Sequence[str], read: Callable[[str], object], scan_s: float | None = None) -> float:
-    """Reads each key, and prints the times of one read. Returns the median in seconds.
-
-    `scan_s` is the median of the scans, to which the median is compared.
-    """
+def timed(name: str, keys: Sequence[str], read: Callable[[str], object], scan: Figures | None = None) -> Figures:
+    """Reads each key, and returns the times of one read, compared with those of the `scan`."""
     began_cpu_s = time.process_time()
-    times_s = []
+    times_ms = []
     for key in keys:
         began_s = time.perf_counter()
         read(key)
-        times_s.append(time.perf_counter() - began_s)
-    cpu_s = time.process_time() - began_cpu_s
-    median_s = statistics.median(times_s)
-    figures = {
-        "read": name,
-        "reads": len(keys),
-        "p50_ms": round(median_s * 1e3, 3),
-        "p99_ms": round(sorted(times_s)[int(0.99 * len(times_s))] * 1e3, 3),
-        "cpu_ms": round(cpu_s / len(keys) * 1e3, 3),
-        **({} if scan_s is None else {"times_faster": round(scan_s / median_s)}),
-    }
-    print(json.dumps(figures), flush=True)
-    return median_s
+        times_ms.append((time.perf_counter() - began_s) * 1e3)
+    p50_ms = statistics.median(times_ms)
+    return Figures(
+        read=name,
+        p50_ms=p50_ms,
+        p99_ms=sorted(times_ms)[int(0.99 * len(times_ms))],
+        cpu_ms=(time.process_time() - began_cpu_s) / len(keys) * 1e3,
+        times_faster=1.0 if scan is None else scan.p50_ms / p50_ms,
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,15 @@ from changelog.connectors.sinks.files.layout import (
     sequences,
 )
 from changelog.connectors.sinks.files.manifest import ArchiveFile, Manifest, manifest_number, read_manifest
-from changelog.connectors.views.files.row_groups import DAMAGED
+from changelog.connectors.views.files.row_groups import DAMAGED, RowGroups
 from changelog.connectors.views.files.tail import Tail
 from changelog.connectors.views.served import Completeness
 from changelog.envelope.checkpoint import Checkpoint
 from changelog.envelope.errors import ChangelogError, Kind
 from changelog.envelope.position import Position
+
+_Signature = tuple[int, int]
+"""The inode of a file, and when it was changed, in nanoseconds. A file that replaces another has another signature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,8 @@ class Contents:
 
     `number` is that of the manifest, 0 if there is none; `archive` has its files by entity. `checkpoint` is that of the
     service, None if there is none, as in an archive of topics. `at_s` is when a service or a job last stored something,
-    in seconds since 1970.
+    in seconds since 1970. `groups` are the parts of these files that were read. `signature` is that of the log's newest
+    file, None if there is no such file.
     """
 
     number: int
@@ -41,6 +45,8 @@ class Contents:
     tail: Tail
     checkpoint: Checkpoint | None
     at_s: float | None
+    groups: RowGroups
+    signature: _Signature | None
 
     def reached(self, entity: str) -> Completeness:
         """Returns how far the states of an entity are complete."""
@@ -57,7 +63,7 @@ class ChangelogFiles:
     path: Path
     _contents: Contents | None = None
     _newest: tuple[int, Checkpoint | None] = (0, None)
-    _resume: tuple[tuple[int, int], Resume | None] = ((0, 0), None)
+    _resume: tuple[_Signature | None, Resume | None] = (None, None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def now(self) -> Contents:
@@ -66,15 +72,17 @@ class ChangelogFiles:
         Raises ChangelogError: PRECONDITION if there is no changelog yet, or if the tail is too large; MALFORMED if a
         file is missing or damaged.
         """
+        failed_number: int | None = None
         with self._lock:
             while True:
                 number = self.manifest_number()
                 try:
                     self._contents = self._refreshed(number)
-                except ChangelogError:
-                    if number == self.manifest_number():
+                except ChangelogError:  # perhaps only because the archive replaced files while they were read
+                    if number == failed_number:
                         raise
-                else:  # otherwise, the archive replaced files while they were read
+                    failed_number = number
+                else:
                     return self._contents
 
     def manifest_number(self) -> int:
@@ -91,6 +99,8 @@ class ChangelogFiles:
             manifest = read_manifest(self.path)
             archive = _by_entity(manifest)
         archived = manifest.log.last if manifest else 0
+        if earlier is not None and not _continues(self.path, earlier, archived):
+            earlier, self._newest = None, (0, None)
         tail = self._tail(earlier, archived)
         checkpoint, at_s = self._checkpoint(tail.last)
         if checkpoint is None and manifest is None:
@@ -101,11 +111,20 @@ class ChangelogFiles:
             )
         if at_s is None and manifest is not None and manifest.at:
             at_s = datetime.fromisoformat(manifest.at).timestamp()
-        return Contents(number=number, manifest=manifest, archive=archive, tail=tail, checkpoint=checkpoint, at_s=at_s)
+        return Contents(
+            number=number,
+            manifest=manifest,
+            archive=archive,
+            tail=tail,
+            checkpoint=checkpoint,
+            at_s=at_s,
+            groups=earlier.groups if earlier else RowGroups(),
+            signature=_signature(log_file(self.path, tail.last)),
+        )
 
     def _tail(self, earlier: Contents | None, archived: int) -> Tail:
         """Returns the index of the tail with all files that are there now."""
-        if earlier is not None and _continues(self.path, earlier.tail, archived):
+        if earlier is not None:
             archived_before = earlier.manifest.log.last if earlier.manifest else 0
             tail = earlier.tail if archived == archived_before else earlier.tail.after(archived)
             end = tail.last + 1
@@ -120,7 +139,7 @@ class ChangelogFiles:
     def _checkpoint(self, last: int) -> tuple[Checkpoint | None, float | None]:
         """Returns the newest checkpoint, and when it was stored. `last` is the sequence of the newest file."""
         file = log_file(self.path, last)
-        if last and self._newest[0] != last and file.exists():
+        if last and self._newest[0] != last:
             try:
                 self._newest = last, read_checkpoint_of(file)
             except NotWholeError as damage:
@@ -129,24 +148,30 @@ class ChangelogFiles:
         resume = self._read_resume()
         if resume is not None and resume.sequence == last:
             checkpoint = resume.checkpoint
-        times = [path.stat().st_mtime for path in (file, resume_file(self.path)) if path.exists()]
-        return checkpoint, max(times, default=None)
+        signatures = filter(None, (_signature(file), _signature(resume_file(self.path))))
+        return checkpoint, max((changed_ns / 1e9 for _, changed_ns in signatures), default=None)
 
     def _read_resume(self) -> Resume | None:
         """Returns the resume record, which is read only if its file was replaced."""
-        try:
-            status = resume_file(self.path).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        signature = (status.st_ino, status.st_mtime_ns)
+        signature = _signature(resume_file(self.path))
         if self._resume[0] != signature:
             self._resume = signature, read_resume(self.path)
         return self._resume[1]
 
 
-def _continues(path: Path, tail: Tail, archived: int) -> bool:
-    """Returns whether the log still is the one that is indexed. A log that was made anew lacks its newest file."""
-    return tail.last <= archived or log_file(path, tail.last).exists()
+def _continues(path: Path, earlier: Contents, archived: int) -> bool:
+    """Returns whether the log still is the one that is indexed. In a log that was made anew, the newest file that is
+    indexed is missing, or is another one.
+    """
+    return earlier.tail.last <= archived or _signature(log_file(path, earlier.tail.last)) == earlier.signature
+
+
+def _signature(file: Path) -> _Signature | None:
+    try:
+        status = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _by_entity(manifest: Manifest | None) -> Mapping[str, Sequence[ArchiveFile]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.views.files.archived import ArchivedRows
 from changelog.connectors.views.files.contents import ChangelogFiles, Contents
-from changelog.connectors.views.files.row_groups import READ_COLUMNS, RowGroups
+from changelog.connectors.views.files.row_groups import READ_COLUMNS
 from changelog.connectors.views.files.tail import ends_row, sequence_and_row
 from changelog.connectors.views.served import Completeness, StateRow
 from changelog.envelope.entity import RESERVED, SCHEMAS, TRUNCATE_KEY
@@ -34,7 +34,6 @@ class FileEngine:
 
     def __init__(self, path: Path) -> None:
         self.files = ChangelogFiles(path)
-        self.groups = RowGroups()
 
     @property
     def where(self) -> str:
@@ -158,17 +157,17 @@ class FileMoment:
         """Returns the change at a place of the tail."""
         sequence, row = sequence_and_row(place)
         file = log_file(self._engine.files.path, sequence)
-        footer = self._engine.groups.footer(file)
+        footer = self._contents.groups.footer(file)
         group = 0
         while row >= footer.row_group(group).num_rows:
             row -= footer.row_group(group).num_rows
             group += 1
-        return next(_changes_in(self._engine.groups.read(file, group).slice(row, 1)))
+        return next(_changes_in(self._contents.groups.read(file, group).slice(row, 1)))
 
     def _archived(self) -> ArchivedRows:
         contents, engine = self._contents, self._engine
         files = contents.archive.get(self._entity, ())
-        return ArchivedRows(path=engine.files.path, files=files, groups=engine.groups)
+        return ArchivedRows(path=engine.files.path, files=files, groups=contents.groups)
 
     def _truncated(self) -> str:
         """Returns the position of the last truncate in the archive; an empty text if there is none."""

@@ -3,6 +3,8 @@
 import json
 import random
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +20,10 @@ from changelog.connectors.views.files.key_runs import KeyRuns
 from changelog.connectors.views.files.row_groups import RecentlyUsed
 from changelog.connectors.views.served import StateRow
 from changelog.envelope.errors import ChangelogError, Kind
-from changelog.envelope.model import Op
+from changelog.envelope.model import Op, position_of
+from changelog.envelope.position import Position
 from tests.unit.records import record
-from tests.unit.views.story import ENTITIES, KEYS, Row, Story, archive, store
+from tests.unit.views.story import ENTITIES, KEYS, Commit, Row, Story, archive, store
 
 ABSENT = ("0", "no such key", "\0truncate", "z")
 
@@ -36,9 +39,7 @@ def assert_equal(engine: FileEngine, story: Story) -> None:
     for entity in ENTITIES:
         expected = story.rows[entity]
         moment = engine.view(entity).now()
-        assert str(moment.reached.position) == max(
-            str(r.envelope.provenance.source.position) for r in story.commits[-1]
-        )
+        assert moment.reached.position == max(map(position_of, story.commits[-1]))
         gets = {key: row for key in (*KEYS, *ABSENT) if (row := moment.get(key)) is not None}
         assert {key: as_row(row) for key, row in gets.items()} == expected
         for begin in ("", *KEYS, *ABSENT):
@@ -105,14 +106,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_log_that_was_made_anew_is_read_anew(path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_log_that_was_made_anew_is_read_anew(path: Path, count: int) -> None:
     engine = FileEngine(path)
-    assert engine.view("order").now().get("42")
+    assert len(list(engine.view("order").now().rows(""))) == 2
     for file in (path / "log").iterdir():
         file.unlink()
-    store(path, [[record(Op.CREATE, '{"id":3}', commit=1, key="3")]])
+    store(path, [[record(Op.CREATE, f'{{"n":{n}}}', commit=n, key=f"new {n}")] for n in range(1, count + 1)])
     moment = engine.view("order").now()
-    assert [key for key, _ in moment.rows("")] == ["3"]
+    rows = {key: row and row.current.decode() for key, row in moment.rows("")}
+    assert rows == {f"new {n}": f'{{"n":{n}}}' for n in range(1, count + 1)}
+    assert moment.reached.position == Position(1, count, 2)
 
 
 def test_a_moment_continues_after_its_files_were_archived(path: Path) -> None:
@@ -126,6 +130,38 @@ def test_a_moment_continues_after_its_files_were_archived(path: Path) -> None:
     assert row is not None
     assert row.current == b'{"id":1}'
     assert [key for key, _ in rows] == ["42"]
+
+
+def test_readers_miss_nothing_while_the_archive_replaces_files(tmp_path: Path) -> None:
+    def make(commit: int) -> Commit:
+        rows = [(f"key {n}", 2 * n) for n in range(3)]
+        return [record(Op.CREATE, f"{commit}", commit=commit, ordinal=ordinal, key=key) for key, ordinal in rows]
+
+    def follow(engine: FileEngine) -> int:
+        count = 0
+        while not is_over.is_set() or not count:
+            moment = engine.view("order").now()
+            position = moment.reached.position
+            rows = list(moment.rows(""))
+            assert [key for key, _ in rows] == ["key 0", "key 1", "key 2"]
+            assert all(row and position and int(row.current) >= position.commit for _, row in rows)
+            count += 1
+        return count
+
+    commits, randoms, is_over = [make(1)], random.Random(3), threading.Event()
+    store(tmp_path, commits)
+    with ThreadPoolExecutor(2) as pool:
+        engine = FileEngine(tmp_path)
+        readers = [pool.submit(follow, engine) for _ in range(2)]
+        try:
+            for number in range(2, 40):
+                commits.append(make(number))
+                store(tmp_path, commits[-1:])
+                if number % 5 == 0:
+                    archive(tmp_path, commits[:-1], randoms, number=number, settings={"with_keys": True})
+        finally:
+            is_over.set()
+        assert all(reader.result() for reader in readers)
 
 
 def test_a_folder_without_a_changelog_has_no_rows(tmp_path: Path) -> None:
