@@ -43,13 +43,17 @@ class Freshness:
     def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
         """Returns what states lack, as the predicate of a sentence; None if they are new enough."""
         at = reached.position
+        end = f"it is complete up to {at or 'an unknown position'}"
         if self.position is not None and (at is None or at < self.position):
-            return f"has not reached {self.position}"
+            return f"has not reached {self.position}: {end}"
         if self.commit is not None and (at is None or at.commit < self.commit):
-            return "has not reached this place in the database's log"
-        if self.max_lag_s is not None and (staleness_s is None or staleness_s > self.max_lag_s):
-            age = "is of unknown age" if staleness_s is None else f"was last stored {staleness_s:.1f} s ago"
-            return f"{age}, and may lag by {self.max_lag_s:g} s"
+            return f"has not reached this place in the database's log: {end}"
+        if self.max_lag_s is None:
+            return None
+        if staleness_s is None:
+            return "does not say when it was last written, so max_lag cannot be kept"
+        if staleness_s > self.max_lag_s:
+            return f"was last written {staleness_s:.1f} s ago, which is more than the max_lag of {self.max_lag_s:g} s"
         return None
 
 
