@@ -16,11 +16,13 @@ STALENESS = "x-staleness"
 
 
 class RefusalError(Exception):
-    """Raised for a request that gets no rows: the status, what is wrong, and what to do."""
+    """Raised for a request that gets no rows: the status, what is wrong, what to do, and headers for the answer."""
 
-    def __init__(self, status: HTTPStatus, message: str, hint: str | None = None) -> None:
+    def __init__(
+        self, status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.hint = status, message, hint
+        self.status, self.message, self.hint, self.headers = status, message, hint, headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class Api:
         except RefusalError as refusal:
             if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
                 self.metrics.expired.labels(view.name).inc()
-            response = error_answer(refusal.status, refusal.message, refusal.hint)
+            response = error_answer(refusal.status, refusal.message, refusal.hint, refusal.headers)
         except ChangelogError as error:
             response = _failed(error)
         self.metrics.requests.labels(view.name, response.status_code).inc()

@@ -9,7 +9,7 @@ from http import HTTPStatus
 import anyio
 from anyio.to_thread import run_sync
 
-from changelog.connectors.views.http.answers import RefusalError, staleness
+from changelog.connectors.views.http.answers import RefusalError, headers_of, staleness
 from changelog.connectors.views.http.questions import Freshness
 from changelog.connectors.views.served import Completeness
 from changelog.connectors.views.shown import ShownMoment, ShownView
@@ -50,6 +50,7 @@ class Waiting:
                     HTTPStatus.SERVICE_UNAVAILABLE,
                     f"the changelog {shortfall}",
                     f"the request waited {self.wait_s:g} s: try again, or see `changelog status` for the service's lag",
+                    headers_of(moment.reached, time.time()),
                 )
             await asyncio.sleep(POLL_S)
 

@@ -131,6 +131,7 @@ def test_a_state_that_is_not_new_enough_is_refused(api: Api, query: str, error: 
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
     assert error in answer.json["error"]
     assert "the request waited 0.05 s" in answer.json["hint"]
+    assert answer.headers["x-position"] == END
 
 
 def test_a_row_appears_once_its_position_is_reached(folder: Path, tmp_path: Path) -> None:

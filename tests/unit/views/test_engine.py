@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changelog.connectors.sinks.files import sink
 from changelog.connectors.sinks.files.layout import log_file
 from changelog.connectors.views.files import row_groups, tail
 from changelog.connectors.views.files.engine import FileEngine
@@ -54,7 +55,8 @@ def assert_equal(engine: FileEngine, story: Story) -> None:
 def test_rows_are_those_of_an_independent_fold(
     randoms: random.Random, with_keys: bool, bloom: bool, group_rows: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink, "ROW_GROUP_ROWS", max(group_rows // 4, 1))
         path, story = Path(folder), Story(randoms)
         engine, archived = FileEngine(path), 0
         for number in range(1, randoms.randint(2, 4)):
