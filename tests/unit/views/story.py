@@ -18,7 +18,7 @@ from changelog.envelope.position import commit_text
 from tests.unit.records import record
 from tests.unit.sinks.material import write_archive
 
-KEYS = ("", "1", "10", "2", "~", "é", "\U0001f600", "\uffff", '["a","b"]', *(f"key {n}" for n in range(6)))
+KEYS = ("", "1", "10", "2", "~", "é", "\U0001f600", "\uffff", '["a","b"]', *(f"key {n}" for n in range(2)))
 ENTITIES = ("order", "guest")
 COLUMNS = ("id", "name", "note")
 SETTINGS = {"order": {"key": ["id"]}, "guest": {"key": ["id"]}}
@@ -124,18 +124,20 @@ def store(path: Path, commits: Iterable[Commit]) -> None:
 def archive(
     path: Path, commits: Sequence[Commit], randoms: random.Random, *, number: int, settings: Mapping[str, object]
 ) -> None:
-    """Moves commits, which are the first of the file log at `path`, into an archive: one level, and a day.
+    """Moves commits, which are the first of the file log at `path`, into an archive: one level, and two days.
 
     `settings` are arguments of `write_archive`. Older files of the log are removed, as `archive.py` does.
     """
     cut = randoms.randint(0, len(commits))
-    parts = {"from=2026-10-01/day=2026-10-31": commits[:cut], "day=2026-11-01": commits[cut:]}
+    parts: dict[str, list[Commit]] = {"from=2026-10-01/day=2026-10-31": list(commits[:cut])}
+    for records in commits[cut:]:  # clocks may step back, so positions of two days overlap
+        parts.setdefault(f"day=2026-11-0{randoms.randint(1, 2)}", []).append(records)
     files: dict[str, list[dict[str, object]]] = {}
     for folder, part in parts.items():
         for entity in ENTITIES:
             rows = batch.from_records([change for records in part for change in records if change.entity == entity])
             ordered = sorted(rows.to_pylist(), key=lambda row: (row["key"], row["position"], row["partition"]))
-            middle = next((n for n, row in enumerate(ordered) if row["key"] > "key 2"), len(ordered))
+            middle = next((n for n, row in enumerate(ordered) if row["key"] > "10"), len(ordered))
             for name, half in (("0", ordered[:middle]), ("1", ordered[middle:])):
                 if half:
                     files[f"entity={entity}/{folder}/run{number}-{name}.parquet"] = half

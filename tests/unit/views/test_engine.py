@@ -60,7 +60,7 @@ def test_rows_are_those_of_an_independent_fold(
         path, story = Path(folder), Story(randoms)
         engine, archived = FileEngine(path), 0
         for number in range(1, randoms.randint(2, 4)):
-            store(path, story.more(randoms.randint(1, 12)))
+            store(path, story.more(randoms.randint(1, 20)))
             assert_equal(engine, story)
             archived = randoms.randint(archived, len(story.commits))
             if archived:
