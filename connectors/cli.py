@@ -32,6 +32,7 @@ COMMANDS = {
     "blame": "show who set each attribute of one key of an entity",
     "who": "show everything that one service, request or batch run wrote",
     "console": "serve pages that show what happened to a row, and who did it (extra `console`)",
+    "views": "serve the state of each row now over HTTP (extra `console`)",
     "schemas": "work with the schemas of published tables: in files, in the registry, and in migrations",
     "republish": "publish some or all keys of an entity again from its table, without disturbing the order of changes",
     "rebuild": "publish an entity again from its table, and delete the keys that the table no longer has",

@@ -41,7 +41,7 @@ def write(path: Path, world: World) -> Manifest:
     manifest = Manifest(format=MANIFEST_FORMAT, log=Replaced(first=1, last=0), files=tuple(entries))
     (path / "manifest").mkdir()
     (path / "manifest" / "1.json").write_bytes(manifest.to_json())
-    _write_log(path, world, (DAYS - 1) * world.day_changes)
+    write_log(path, world, (DAYS - 1) * world.day_changes)
     os.sync()  # pages that are not on disk yet cannot be evicted from memory
     return manifest
 
@@ -89,7 +89,7 @@ def _file(path: Path, world: World, numbers: Numbers, name: str) -> ArchiveFile:
     )
 
 
-def _write_log(path: Path, world: World, begin: int) -> None:
+def write_log(path: Path, world: World, begin: int) -> None:
     """Publishes the changes from number `begin` on into the log, by the service's sink."""
     sink = FileSink(path)
     sink.recover()

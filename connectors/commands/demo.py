@@ -8,6 +8,7 @@ from pathlib import Path
 
 from changelog.connectors import config, demo, show
 from changelog.connectors.commands import console
+from changelog.connectors.config import FilesConfig
 from changelog.connectors.demo import postgres
 from changelog.connectors.demo.database import OpenDatabase
 from changelog.connectors.demo.stage import DemoStage, FileStage
@@ -52,7 +53,8 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def show_console(file: Path) -> None:
-    """Opens the console of the demo's configuration file on a free port, and prints its address.
+    """Opens the console of the demo's configuration file on a free port, and prints its address. Before that, says how
+    to serve the state of each row, if the changelog is in files.
 
     On a terminal, the console runs until Ctrl-C. Elsewhere, nobody could end the console, so it is closed at once.
     """
@@ -60,6 +62,9 @@ def show_console(file: Path) -> None:
     free_port = settings.console.model_copy(update={"port": 0})
     try:
         with console.opened(settings.model_copy(update={"console": free_port}), logs_requests=False) as serving:
+            if isinstance(settings.sink, FilesConfig):
+                say(f"\nThe state of each row over HTTP, as in http://127.0.0.1:{settings.serve.port}/order/1:")
+                say(f"   {demo.own_command()} views serve --config {file}")
             say(f"\nThe console shows what happened to a row, and who did it: {serving.address}")
             if sys.stdout.isatty():
                 say("Ctrl-C ends it.")

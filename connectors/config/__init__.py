@@ -22,7 +22,8 @@ from changelog.connectors.config.model import Config, MaskConfig, ServiceConfig,
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.state import StateConfig
-from changelog.connectors.config.views import NestedConfig, ViewConfig
+from changelog.connectors.config.views import NestedConfig, ServeConfig, ServedConfig, ViewConfig
+from changelog.connectors.config.web import WebConfig
 
 __all__ = [
     "OWN_ENVELOPE",
@@ -39,6 +40,8 @@ __all__ = [
     "PostgresConfig",
     "ProvenanceConfig",
     "SchemasConfig",
+    "ServeConfig",
+    "ServedConfig",
     "ServiceConfig",
     "SignalsConfig",
     "SinkConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "TablesConfig",
     "TopicsConfig",
     "ViewConfig",
+    "WebConfig",
     "load",
     "raise_problems",
     "secret_of",

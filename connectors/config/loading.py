@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from changelog.connectors.config.console import console_problems
 from changelog.connectors.config.debezium import DebeziumConfig, source_problems
 from changelog.connectors.config.files import FilesConfig
 from changelog.connectors.config.kafka import OWN_ENVELOPE, TOPIC_KEYS, KafkaConfig, sink_problems
 from changelog.connectors.config.model import Config
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.remedies import Loc, known_keys, place, remedy
+from changelog.connectors.config.views import served_problems
+from changelog.connectors.config.web import web_problems
 from changelog.envelope.errors import ChangelogError, Kind
 
 PREFIX = "CHANGELOG__"
@@ -61,8 +62,8 @@ def _beside(folder: Path, config: Config) -> Config:
     if isinstance(source, DebeziumConfig) and source.jars is not None:
         source = source.model_copy(update={"jars": folder / source.jars})
     state = config.state and config.state.model_copy(update={"path": folder / config.state.path})
-    console = config.console.beside(folder)
-    return config.model_copy(update={"source": source, "sink": sink, "state": state, "console": console})
+    web = {"console": config.console.beside(folder), "serve": config.serve.beside(folder)}
+    return config.model_copy(update={"source": source, "sink": sink, "state": state, **web})
 
 
 def raise_problems(where: str, problems: list[str]) -> None:
@@ -195,7 +196,9 @@ def _cross_check(config: Config) -> Iterator[tuple[Loc, str]]:
         yield ("state",), text
     if isinstance(config.sink, KafkaConfig):
         yield from ((("sink", key), text) for key, text in sink_problems(config.sink))
-    yield from ((("console", key), text) for key, text in console_problems(config.console))
+    yield from ((("console", key), text) for key, text in web_problems(config.console))
+    yield from ((("serve", key), text) for key, text in web_problems(config.serve))
+    yield from ((("views", name, "serve"), text) for name, text in served_problems(config.views))
 
 
 def _spell(loc: Loc, origins: Mapping[Loc, str]) -> str:

@@ -20,7 +20,7 @@ from changelog.connectors.config.kafka import OWN_ENVELOPE, KafkaConfig
 from changelog.connectors.config.mysql import MysqlConfig
 from changelog.connectors.config.postgres import PostgresConfig
 from changelog.connectors.config.state import StateConfig
-from changelog.connectors.config.views import ViewConfig
+from changelog.connectors.config.views import ServeConfig, ViewConfig
 
 
 def _listen(text: str) -> str:
@@ -95,6 +95,7 @@ class Config(Section):
     views: dict[Name, ViewConfig] = Field(default={})
     drift: DriftConfig = DriftConfig()
     console: ConsoleConfig = ConsoleConfig()
+    serve: ServeConfig = ServeConfig()
 
     def drift_of(self, entity: str) -> DriftConfig:
         """Returns the settings of `[entities.X.drift]`. Settings that it lacks are taken from `[drift]`."""

@@ -1,14 +1,19 @@
-"""Defines the sections `[views.X]`: views of several entities, which the job `spark_jobs/rebuild_view.py` builds.
+"""Defines the sections `[views.X]`: views of entities, which the job `spark_jobs/rebuild_view.py` builds, and
+`changelog views serve` serves.
 
 Such a view has a document for each row of one entity. Arrays in the document can have rows of other entities.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from changelog.connectors.config.fields import Columns, EntityName, Section, Text
+from changelog.connectors.config.web import WebConfig
+
+OWN_ADDRESSES = frozenset({"health", "metrics", "ready"})
+"""The addresses of `changelog views serve` that no view can have."""
 
 
 class NestedConfig(Section):
@@ -26,6 +31,21 @@ class NestedConfig(Section):
     nested: dict[Text, "NestedConfig"] = Field(default={})
 
 
+class ServeConfig(WebConfig):
+    """`[serve]`: where `changelog views serve` listens, and who may read the rows of its views."""
+
+    port: int = Field(default=9466, ge=0, le=65535)
+
+
+class ServedConfig(Section):
+    """`[views.X.serve]`: `changelog views serve` serves this view.
+
+    `max_lag_seconds` is the most staleness that is accepted for a reader who does not say so.
+    """
+
+    max_lag_seconds: float | None = Field(default=None, gt=0)
+
+
 class ViewConfig(Section):
     """`[views.X]`: a view with one document for each row of `entity`."""
 
@@ -33,6 +53,7 @@ class ViewConfig(Section):
     columns: Columns = ("*",)
     where: Text | None = None
     nested: dict[Text, NestedConfig] = Field(default={})
+    serve: ServedConfig | None = None
 
     def entities(self) -> Iterator[str]:
         """Yields the entity of the documents, and then the entities of all arrays in them, outer arrays before inner
@@ -42,3 +63,12 @@ class ViewConfig(Section):
         for part in parts:
             yield part.entity
             parts += part.nested.values()
+
+
+def served_problems(views: Mapping[str, ViewConfig]) -> Iterator[tuple[str, str]]:
+    """Yields each served view that cannot be served, with a text that says why, and what to do."""
+    for name, view in views.items():
+        if view.serve is not None and view.nested:
+            yield name, "a view with nested arrays cannot be served; serve a view of each entity, without `nested`"
+        elif view.serve is not None and name in OWN_ADDRESSES:
+            yield name, f"/{name} has another meaning; give the view another name"

@@ -15,15 +15,27 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from changelog.connectors.console.access import Access
-from changelog.connectors.console.guard import LIVE, LOGIN, STATIC, Guard, bug
-from changelog.connectors.console.hosts import Hosts
-from changelog.connectors.console.limits import Rate, Room
 from changelog.connectors.console.pages import drift, home, key, live, search, versions, writers
 from changelog.connectors.console.pages.login import Login
 from changelog.connectors.console.rendering import Page, Redirect, problem, respond, wants_json
 from changelog.connectors.console.site import Site
+from changelog.connectors.web.access import Access
+from changelog.connectors.web.guard import Guard, Surface, bug
+from changelog.connectors.web.hosts import Hosts
+from changelog.connectors.web.limits import Rate, Room
 from changelog.envelope.errors import ChangelogError, Kind
+
+LOGIN = "/login"
+STATIC = "/static/"
+LIVE = "/tail/events"
+
+SURFACE = Surface(
+    name="the console",
+    section="console",
+    login=LOGIN,
+    open_to_all=(LOGIN, STATIC),
+    is_long=lambda request: request.url.path == LIVE,
+)
 
 REQUESTS_PER_S, REQUESTS_BURST = 20.0, 60
 LOGINS_PER_S, LOGINS_BURST = 1 / 12, 5
@@ -74,7 +86,7 @@ def console(
         return respond(request, page, site.config.name)
 
     async def failed(request: Request, error: Exception) -> Response:
-        return respond(request, problem(*bug(error)), site.config.name)
+        return respond(request, problem(*bug(SURFACE, error)), site.config.name)
 
     def refuse(request: HTTPConnection, status: HTTPStatus, sentence: str) -> Response:
         if status is HTTPStatus.UNAUTHORIZED and not wants_json(request):
@@ -85,13 +97,14 @@ def console(
 
     return Guard(
         Starlette(routes=routes, exception_handlers={HTTPException: not_there, Exception: failed}),
+        surface=SURFACE,
         access=access,
         hosts=Hosts(names, is_loopback=is_loopback),
         refuse=refuse,
         requests=Rate(per_s=REQUESTS_PER_S, burst=REQUESTS_BURST, clock=time.monotonic),
         logins=Rate(per_s=LOGINS_PER_S, burst=LOGINS_BURST, clock=time.monotonic),
         room=Room(ANSWERED_AT_ONCE),
-        live_room=Room(LIVE_AT_ONCE),
+        long_room=Room(LIVE_AT_ONCE),
         logs_requests=logs_requests,
     )
 

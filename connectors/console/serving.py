@@ -1,176 +1,29 @@
 """Serves the console at an address, until it is told to stop."""
 
-import asyncio
 import contextlib
-import secrets
-import socket
-import ssl
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from changelog.connectors.config import Config, ConsoleConfig
-from changelog.connectors.console.access import Access
-from changelog.connectors.console.app import console
+from changelog.connectors.config import Config
+from changelog.connectors.console.app import SURFACE, console
 from changelog.connectors.console.site import open_site
-from changelog.envelope.errors import ChangelogError, Kind
-
-HEAD_BYTES_MAX = 32 * 1024
-"""The most bytes of the first line and the headers of a request."""
-
-HEAD_S = 10.0
-"""How long a client may take to send the first line and the headers of a request, in seconds."""
-
-READ_S = 60.0
-"""How long a client may read nothing of an answer that is too long for the buffers of the network, in seconds."""
-
-CONNECTIONS_MAX = 128
-KEEP_ALIVE_S = 15
-CLOSE_S = 1
-"""How long answers may take to end after the console was told to stop, in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """A console that listens at `address`, such as `http://127.0.0.1:9465/`, and answers once `run` is called."""
-
-    address: str
-    server: uvicorn.Server
-    socket: socket.socket
-
-    def run(self) -> None:
-        """Answers requests until the process gets SIGINT or SIGTERM; after SIGINT, raises KeyboardInterrupt."""
-        self.server.run(sockets=[self.socket])
+from changelog.connectors.web.access import Access
+from changelog.connectors.web.serving import Serving, served
 
 
 @contextlib.contextmanager
 def serving(config: Config, *, logs_requests: bool = True) -> Iterator[Serving]:
     """Yields a console for the changelog of a configuration. If `logs_requests`, each request is logged.
 
-    Raises ChangelogError: USAGE if other machines could open the console without a token or a certificate, or if the
-    files for TLS cannot be used; PRECONDITION if the address cannot be listened at.
+    Raises the errors of `changelog.connectors.web.serving.served`, and those of `open_site`.
     """
     settings = config.console
-    refuse_exposure(settings)
-    with contextlib.closing(_bound(settings)) as listener:
-        port = listener.getsockname()[1]
-        server: uvicorn.Server | None = None
-        site = open_site(config, stopping=lambda: server is not None and server.should_exit)
-        token = settings.token
-        access = Access(token, secret=secrets.token_bytes(32), clock=time.time, cookie=f"changelog_session_{port}")
+
+    def make_app(access: Access, stopping: Callable[[], bool]) -> ASGIApp:
         names = (settings.host, *settings.names)
-        app = console(site, access, names=names, is_loopback=settings.is_loopback, logs_requests=logs_requests)
-        server = uvicorn.Server(_server_settings(settings, app))
-        scheme = "http" if settings.tls_certificate is None else "https"
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        yield Serving(address=f"{scheme}://{host}:{port}/", server=server, socket=listener)
+        site = open_site(config, stopping=stopping)
+        return console(site, access, names=names, is_loopback=settings.is_loopback, logs_requests=logs_requests)
 
-
-def refuse_exposure(settings: ConsoleConfig) -> None:
-    """Raises ChangelogError (USAGE) if other machines could open the console without a token or a certificate."""
-    if not settings.is_loopback and settings.token is None and settings.tls_client_ca is None:
-        raise ChangelogError(
-            Kind.USAGE,
-            f"other machines can reach {settings.host}, and the console would show them every row",
-            hint="give --token-file, or [console] token or tls_client_ca; or listen at 127.0.0.1",
-        )
-
-
-def _bound(settings: ConsoleConfig) -> socket.socket:
-    """Returns a socket that listens at the configured address."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-        listener.listen()  # the address is printed before the server runs; requests wait until then
-    except OSError as error:
-        listener.close()
-        raise ChangelogError(
-            Kind.PRECONDITION,
-            f"the console cannot listen at {settings.host}, port {settings.port} ({error.strerror})",
-            hint="choose another port: --port, or [console] port; with port 0, the system chooses a free one",
-        ) from error
-    return listener
-
-
-def _server_settings(settings: ConsoleConfig, app: ASGIApp) -> uvicorn.Config:
-    server_settings = uvicorn.Config(
-        app,
-        lifespan="off",
-        ws="none",
-        http=_Connection,
-        loop="asyncio",
-        interface="asgi3",
-        log_config=None,
-        log_level="critical",
-        access_log=False,  # it would have the keys in the addresses; the guard writes a log without them
-        server_header=False,
-        date_header=True,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=CLOSE_S,
-        ssl_certfile=settings.tls_certificate,
-        ssl_keyfile=settings.tls_key,
-        ssl_ca_certs=None if settings.tls_client_ca is None else str(settings.tls_client_ca),
-        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
-    )
-    try:
-        server_settings.load()
-    except (OSError, ssl.SSLError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ChangelogError(
-            Kind.USAGE,
-            f"the files for TLS cannot be used ({reason})",
-            hint="see tls_certificate, tls_key and tls_client_ca in [console]",
-        ) from error
-    return server_settings
-
-
-class _Connection(H11Protocol):
-    """A connection that is closed if the client sends the head of a request too slowly, or stops reading the answer.
-
-    Otherwise, a few slow clients could occupy all connections, or all places for requests, for ever.
-    """
-
-    _head_timer: asyncio.TimerHandle | None = None
-    _read_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        _cancel(self._head_timer)
-        _cancel(self._read_timer)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._read_timer = self.loop.call_later(READ_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._read_timer)
-
-    def _await_head(self) -> None:
-        """Sets the timer for a head, unless it is set already, or a request is being answered."""
-        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]  # first: None
-            _cancel(self._head_timer)
-        elif self._head_timer is None or self._head_timer.cancelled():
-            self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+    with served(settings, SURFACE, make_app) as server:
+        yield server

@@ -251,11 +251,11 @@ def _end(stage: DemoStage, ending: Ending, files: Mapping[str, str]) -> bool:
     console.print("\nLook around:")
     for words in _LOOK_AROUND:
         command = words.format(order=ending.order)
-        console.print(f"   {_command()} {command} --config {folder / CONFIG_NAME}", soft_wrap=True)
+        console.print(f"   {own_command()} {command} --config {folder / CONFIG_NAME}", soft_wrap=True)
     return True
 
 
-def _command() -> str:
+def own_command() -> str:
     """Returns the command with which a user can run `changelog` in the same way as this process was started."""
     program = Path(sys.argv[0])
     if program.name == "changelog":

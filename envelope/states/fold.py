@@ -69,9 +69,17 @@ ROWS_MAX: Final = 4096
 """An output batch has at most this many rows."""
 
 
+KeyChange = tuple[str, str, str | None, str | None]
+"""A change of one key: its position, its op, its `current`, and its `gaps` (see `CHANGES`)."""
+
+
 @dataclass(slots=True)
-class _Folded:
-    """A key's last state, as far as it is known. `values` has the JSON tokens by column."""
+class FoldedState:
+    """A key's last state, as far as it is known.
+
+    `values` has the JSON tokens by column, `missing` the columns whose values are unavailable, and `json_null` those
+    whose null is JSON's. `has_reached_delete` is `BEGUN`.
+    """
 
     values: dict[str, bytes]
     missing: set[str]
@@ -144,7 +152,7 @@ def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch
 def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tuple[Any, ...]:
     """Returns the output row of one key, from the key's changes."""
     last_change = changes[0]
-    state = _fold(changes)
+    state = fold_key((position, op, current, gaps) for _, position, op, *_, current, gaps in changes)
     values: list[object] = []
     out_of_range: list[str] = []
     for name, read in readers.items():
@@ -161,31 +169,36 @@ def _row(changes: Sequence[tuple[Any, ...]], readers: Mapping[str, Read]) -> tup
     return (*values, *last_change[: len(_OF_CHANGE)], missing, sorted(out_of_range), state.has_reached_delete)
 
 
-def _fold(changes: Sequence[tuple[Any, ...]]) -> _Folded:
-    state = _state(changes[0])
-    for change in changes[1:]:
-        if state.has_reached_delete or not state.missing:
+def fold_key(changes: Iterable[KeyChange]) -> FoldedState:
+    """Returns the last state of a key. `changes` are those of the key, the newest first.
+
+    Takes no more of the changes than it needs. Raises ChangelogError (MALFORMED) as `fold` does.
+    """
+    newest_first = iter(changes)
+    state = _state(next(newest_first))
+    while state.missing and not state.has_reached_delete:
+        change = next(newest_first, None)
+        if change is None:
             break
         earlier = _state(change)
-        if change[2] != Op.DELETE:
-            recovered = state.missing & earlier.values.keys()
-            state.values |= {name: earlier.values[name] for name in recovered}
-            state.json_null |= recovered & earlier.json_null
-            state.missing -= recovered
+        recovered = state.missing & earlier.values.keys()
+        state.values |= {name: earlier.values[name] for name in recovered}
+        state.json_null |= recovered & earlier.json_null
+        state.missing -= recovered
         state.has_reached_delete = earlier.has_reached_delete
     return state
 
 
-def _state(change: tuple[Any, ...]) -> _Folded:
-    _, position, op, *_, current, gaps = change
+def _state(change: KeyChange) -> FoldedState:
+    position, op, current, gaps = change
     if op == Op.DELETE:
-        return _Folded(values={}, missing=set(), has_reached_delete=True)
+        return FoldedState(values={}, missing=set(), has_reached_delete=True)
     try:
-        values = members(current.encode())
-    except (AttributeError, ValueError, RecursionError):
+        values = members((current or "").encode())
+    except (ValueError, RecursionError):
         message = f"the state of a change ({op}) is not a JSON object"
         raise ChangelogError(Kind.MALFORMED, message, position=Position.parse(position)) from None
     if gaps is None:
-        return _Folded(values=values, missing=set())
+        return FoldedState(values=values, missing=set())
     source = json_codec.decode_provenance(gaps).source
-    return _Folded(values=values, missing=set(source.unavailable), json_null=set(source.json_null))
+    return FoldedState(values=values, missing=set(source.unavailable), json_null=set(source.json_null))

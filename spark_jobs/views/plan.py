@@ -47,7 +47,8 @@ class ViewPlan:
     def definition(self, changelog: Where) -> dict[str, object]:
         """Returns the complete plan and the changelog's name, as JSON values."""
         shapes = {entity: struct(columns) for entity, columns in self.columns.items()}
-        parts = {"changelog": name_of(changelog), "view": self.view.model_dump(), "choice": asdict(self.choice)}
+        view = self.view.model_dump(exclude={"serve"})  # whether a view is served does not change its rows
+        parts = {"changelog": name_of(changelog), "view": view, "choice": asdict(self.choice)}
         return dict(msgspec.json.decode(msgspec.json.encode({**parts, "raw": self.raw, "columns": shapes})))
 
 

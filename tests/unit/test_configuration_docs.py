@@ -53,6 +53,7 @@ SECTIONS: dict[str, list[tuple[str, type[BaseModel]]]] = {
     ],
     "`[state]`": [("", config.StateConfig)],
     "`[drift]`": [("", config.DriftConfig)],
+    "`[serve]`": [("", config.ServeConfig)],
     "`[console]`": [("", config.ConsoleConfig)],
 }
 

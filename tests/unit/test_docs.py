@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from changelog.connectors import cli, config
 from changelog.connectors.commands import Command
 from changelog.connectors.service.metrics import Metrics
+from changelog.connectors.views.http.metrics import ViewMetrics
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -125,7 +126,8 @@ def test_python_compiles_and_imports_existing_names(source: str) -> None:
 
 @pytest.mark.parametrize("file", ["reference/metrics.md", "alerts.yml"])
 def test_metrics_exist(file: str) -> None:
-    known = set(re.findall(r"^# TYPE (\w+)", Metrics().text().decode(), re.MULTILINE))
+    texts = Metrics().text().decode() + ViewMetrics().text().decode()
+    known = set(re.findall(r"^# TYPE (\w+)", texts, re.MULTILINE))
     named = {
         name
         for name in METRIC.findall((DOCS / file).read_text("utf-8"))

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 
-from changelog.connectors.console.access import SESSION_S, Access
 from changelog.connectors.console.rendering import Page, problem, respond
+from changelog.connectors.web.access import SESSION_S, Access
 
 FORM_BYTES_MAX = 4096
 FIELDS_MAX = 8

@@ -11,9 +11,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message
 
 from changelog.connectors.config import Config
-from changelog.connectors.console.access import Access
 from changelog.connectors.console.app import console
 from changelog.connectors.console.site import open_site
+from changelog.connectors.web.access import Access
 
 SECRET = b"secret of one process"
 COOKIE = "changelog_session"

@@ -22,11 +22,13 @@ import structlog
 from changelog.connectors import cli
 from changelog.connectors.commands import console as command
 from changelog.connectors.commands.demo import show_console
-from changelog.connectors.config import Config
-from changelog.connectors.console import serving
+from changelog.connectors.commands.listening import with_listening_options
+from changelog.connectors.config import ConsoleConfig
+from changelog.connectors.console import serving as console_serving
 from changelog.connectors.console.pages import login
 from changelog.connectors.extras import installation
 from changelog.connectors.servers.certificates import CA, CERTIFICATE, KEY, write_certificates
+from changelog.connectors.web import serving
 from changelog.envelope.errors import ChangelogError, Kind
 from tests.patience import PATIENCE_S, PROGRAM_S
 from tests.unit.console.running import running
@@ -107,7 +109,8 @@ def test_the_error_for_missing_files_for_tls_is_one_line(tmp_path: Path, capsys:
 
 
 def test_without_its_packages_the_command_says_how_to_get_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, serving.__name__)
+    for module in (console_serving, serving):
+        monkeypatch.delitem(sys.modules, module.__name__)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ChangelogError) as caught, command.opened(settings(folder)):
         pass
@@ -225,9 +228,9 @@ def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> Non
         output = ""
         while "Ctrl-C ends it." not in output:
             output += os.read(ours, 1024).decode()
-        address = re.search(r"http://127.0.0.1:\d+", output)
+        address = re.search(r"who did it: (http://127.0.0.1:\d+)", output)
         assert address is not None
-        assert get(address[0]).status == 200
+        assert get(address[1]).status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(PROGRAM_S) == 0
     os.close(ours)
@@ -235,13 +238,16 @@ def test_the_demo_waits_with_its_console_on_a_terminal(config_file: Path) -> Non
 
 def test_without_a_terminal_the_demo_does_not_wait(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_console(config_file)
-    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", capsys.readouterr().out)
+    output = capsys.readouterr().out
+    assert re.search(r"who did it: http://127\.0\.0\.1:\d+/\nIt is closed again", output)
+    assert "http://127.0.0.1:9466/order/1:\n" in output
+    assert f" -m changelog views serve --config {config_file}\n" in output
 
 
 def test_options_replace_the_section(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     parser = cli.parser_of({"console": command})
     words = ["console", "--host", "10.0.0.1", "--port", "80", "--token-file", str(tmp_path / "token")]
-    changed: Config = command.with_options(settings(folder), parser.parse_args(words))
-    assert (changed.console.host, changed.console.port, changed.console.token) == ("10.0.0.1", 80, TOKEN)
+    changed: ConsoleConfig = with_listening_options(settings(folder).console, parser.parse_args(words))
+    assert (changed.host, changed.port, changed.token) == ("10.0.0.1", 80, TOKEN)
     assert TOKEN not in repr(changed)

@@ -6,10 +6,10 @@ from urllib.parse import quote
 import pytest
 from structlog.testing import capture_logs
 
-from changelog.connectors.console.access import SESSION_S, Access
 from changelog.connectors.console.addresses import row_address
-from changelog.connectors.console.hosts import Hosts
-from changelog.connectors.console.limits import CLIENTS_MAX, Rate, Room
+from changelog.connectors.web.access import SESSION_S, Access
+from changelog.connectors.web.hosts import Hosts
+from changelog.connectors.web.limits import CLIENTS_MAX, Rate, Room
 from tests.unit.console.client import COOKIE, SECRET, Client
 from tests.unit.console.story import HARD_KEY, settings
 

@@ -1,4 +1,4 @@
-"""Limits how many requests the console answers: for each client in a second, and for all clients at the same time."""
+"""Limits how many requests an application answers: for each client in a second, and for all clients at once."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator

@@ -1,12 +1,13 @@
-"""Checks each request before a page: refuses requests that must not reach a page, and adds headers to the answers.
+"""Checks each request before an application: refuses what must not reach it, and adds headers that protect answers.
 
 A request passes these checks, in this order: the host is ours, no other site's script sent it, the method only reads,
-the address is short, the client sends few requests, few requests are being answered, and the client may see the pages.
+the address is short, the client sends few requests, few requests are being answered, and the client may ask.
 """
 
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import structlog
@@ -15,16 +16,12 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from changelog.connectors.console.access import Access, has_token
-from changelog.connectors.console.hosts import Hosts
-from changelog.connectors.console.limits import Rate, Room
+from changelog.connectors.web.access import Access, has_token
+from changelog.connectors.web.hosts import Hosts
+from changelog.connectors.web.limits import Rate, Room
 
 TARGET_BYTES_MAX = 16 * 1024
 """The most bytes of the path and the query of a request."""
-
-LOGIN = "/login"
-STATIC = "/static/"
-LIVE = "/tail/events"
 
 HEADERS = {
     "content-security-policy": (
@@ -40,6 +37,29 @@ HEADERS = {
 }
 """The headers of every answer. The first one allows no script and no style inside a page, only our own files."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """What a guard knows of the application before which it stands.
+
+    `name` is how sentences name the application, such as `the console`, and `section` is its section of the
+    configuration. `login` is the address of the form in which a person enters the token, if there is one. Addresses
+    that begin with one of `open_to_all` need no token. `is_long` says whether a request is answered for long, such as
+    one for a live view; such requests have places of their own.
+    """
+
+    name: str
+    section: str
+    login: str | None = None
+    open_to_all: tuple[str, ...] = ()
+    is_long: Callable[[HTTPConnection], bool] = lambda _: False
+
+    @property
+    def subject(self) -> str:
+        """The name of the application at the beginning of a sentence."""
+        return self.name[0].upper() + self.name[1:]
+
+
 Refuse = Callable[[HTTPConnection, HTTPStatus, str], Response]
 """Makes the answer to a request that is refused, from the request, the status and a sentence for a person."""
 
@@ -52,32 +72,33 @@ _TOO_MANY: _Refusal = (
     {"retry-after": "60"},
 )
 
-_log = structlog.get_logger("console")
+_log = structlog.get_logger("web")
 
 
 class Guard:
     """Wraps the application `app`.
 
-    `refuse` makes the pages of refusals. `requests` limits how often a client may send requests, and `logins` how often
-    it may try a token. `room` limits how many requests are answered at the same time. `live_room` does this for live
-    views, whose answers do not end.
+    `refuse` makes the answers of refusals. `requests` limits how often a client may send requests, and `logins` how
+    often it may try a token. `room` limits how many requests are answered at the same time. `long_room` does this for
+    the requests that `surface.is_long` selects.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
+        surface: Surface,
         access: Access,
         hosts: Hosts,
         refuse: Refuse,
         requests: Rate,
         logins: Rate,
         room: Room,
-        live_room: Room,
+        long_room: Room,
         logs_requests: bool,
     ) -> None:
-        self._app, self._access, self._hosts, self._refuse = app, access, hosts, refuse
-        self._requests, self._logins, self._room, self._live_room = requests, logins, room, live_room
+        self._app, self._surface, self._access, self._hosts, self._refuse = app, surface, access, hosts, refuse
+        self._requests, self._logins, self._room, self._long_room = requests, logins, room, long_room
         self._logs_requests = logs_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,7 +111,7 @@ class Guard:
         except Exception as error:  # noqa: BLE001, a bug of ours; its message and traceback may hold row values
             _log.error("internal error", error=type(error).__name__, page=_page(scope))
             if not answer.status:
-                await self._refuse(HTTPConnection(scope), *bug(error))(scope, receive, answer)
+                await self._refuse(HTTPConnection(scope), *bug(self._surface, error))(scope, receive, answer)
         finally:
             millis = round((time.monotonic() - began_s) * 1000)
             if self._logs_requests:
@@ -112,31 +133,35 @@ class Guard:
 
         A request that passes takes a place, which it leaves when `places` is closed.
         """
-        scope, headers = request.scope, request.headers
+        scope, headers, surface = request.scope, request.headers, self._surface
         local = scope.get("server")
         if not self._hosts.knows(headers.get("host", ""), local[0] if local else None):
-            return HTTPStatus.MISDIRECTED_REQUEST, f"This address is not a name of the console. {_NAMES}", {}
+            return (
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"This address is not a name of {surface.name}. {_names(surface)}",
+                {},
+            )
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-            return HTTPStatus.FORBIDDEN, "Scripts of other sites may not read the console.", {}
+            return HTTPStatus.FORBIDDEN, f"Scripts of other sites may not read {surface.name}.", {}
         path, method = scope["path"], scope["method"]
-        methods = ("GET", "HEAD", "POST") if path == LOGIN else ("GET", "HEAD")
+        methods = ("GET", "HEAD", "POST") if path == surface.login else ("GET", "HEAD")
         if method not in methods:
-            return HTTPStatus.METHOD_NOT_ALLOWED, "The console only reads.", {"allow": ", ".join(methods)}
+            return HTTPStatus.METHOD_NOT_ALLOWED, f"{surface.subject} only reads.", {"allow": ", ".join(methods)}
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
             return HTTPStatus.REQUEST_URI_TOO_LONG, "The address is too long.", {}
         client = request.client.host if request.client else ""
         if not self._requests.allows(client) or (method == "POST" and not self._logins.allows(client)):
             return _TOO_MANY
-        room = self._live_room if path == LIVE else self._room
+        room = self._long_room if surface.is_long(request) else self._room
         if not places.enter_context(room.place()):
             sentence = "Too many requests are being answered now; try again in a moment."
             return HTTPStatus.SERVICE_UNAVAILABLE, sentence, {"retry-after": "2"}
-        if path == LOGIN or path.startswith(STATIC):
+        if path.startswith(surface.open_to_all):
             return None
         return self._unknown(request, client)
 
     def _unknown(self, request: HTTPConnection, client: str) -> _Refusal | None:
-        """Returns why the client may not see the pages, None if it may. A wrong token counts as a login attempt."""
+        """Returns why the client may not read the answer, None if it may. A wrong token counts as a login attempt."""
         authorization = request.headers.get("authorization", "")
         tries_token = self._access.needs_token and has_token(authorization)
         if tries_token and not self._logins.would_allow(client):
@@ -146,15 +171,16 @@ class Guard:
             return None
         if tries_token:
             self._logins.allows(client)
-        return HTTPStatus.UNAUTHORIZED, "The console needs a token.", {"www-authenticate": "Bearer"}
+        return HTTPStatus.UNAUTHORIZED, f"{self._surface.subject} needs a token.", {"www-authenticate": "Bearer"}
 
 
-_NAMES = "Use the address that the console printed, or add the name to [console] names."
+def _names(surface: Surface) -> str:
+    return f"Use the address that {surface.name} printed, or add the name to [{surface.section}] names."
 
 
-def bug(error: Exception) -> tuple[HTTPStatus, str]:
-    """Returns the status and the sentence of the page after a bug of ours. The error's own text may hold row values."""
-    sentence = f"The console has a bug ({type(error).__name__}). Its log has the time and the page."
+def bug(surface: Surface, error: Exception) -> tuple[HTTPStatus, str]:
+    """Returns the status and the sentence of the answer after a bug of ours. The error itself may hold row values."""
+    sentence = f"{surface.subject} has a bug ({type(error).__name__}). Its log has the time and the page."
     return HTTPStatus.INTERNAL_SERVER_ERROR, sentence
 
 

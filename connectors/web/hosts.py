@@ -1,7 +1,7 @@
-"""Decides which names of the console a browser may use.
+"""Decides by which names a browser may call an application.
 
-A page of another site can make its own name point to this machine (DNS rebinding), and could then read the console as
-if the console were a part of that site. So the console answers only to names that are certainly its own.
+A page of another site can make its own name point to this machine (DNS rebinding), and could then read our answers as
+if they were a part of that site. So we answer only to names that are certainly our own.
 """
 
 import ipaddress
@@ -14,17 +14,17 @@ _IN_BRACKETS = re.compile(r"\[([^\[\]]*)\](?::[0-9]*)?")
 
 
 class Hosts:
-    """Knows the console's names: the configured `names`, and with `is_loopback` also `localhost` and its addresses."""
+    """Knows our own names: the configured `names`, and with `is_loopback` also `localhost` and its addresses."""
 
     def __init__(self, names: Iterable[str], *, is_loopback: bool) -> None:
         own = LOOPBACK_NAMES if is_loopback else frozenset[str]()
         self._names = own | {_bare(name) for name in names}
 
     def knows(self, host: str, local_address: str | None) -> bool:
-        """Returns whether the header `Host` names the console.
+        """Returns whether the header `Host` has one of our names.
 
-        `local_address` is the address at which the request arrived. It counts as a name of the console, too, because no
-        other site can choose it.
+        `local_address` is the address at which the request arrived. It counts as one of our names, too,
+        because no other site can choose it.
         """
         name = _bare(host)
         return bool(name) and (name in self._names or (_is_address(name) and name == local_address))

@@ -1,0 +1,52 @@
+"""Defines the settings of a section for an application that is served over HTTP."""
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints
+
+from changelog.connectors.config.fields import Section, Text
+
+TOKEN_CHARS_MIN = 16
+"""The fewest characters of a token."""
+
+
+class WebConfig(Section):
+    """Where an application listens, and who may read what it answers.
+
+    Whoever reads the answers sees the values of rows, as the changelog has them. So an address that other machines can
+    reach needs a `token`, or the certificates of clients (`tls_client_ca`). The command checks this, because its
+    options may add them. `names` are the host names in the application's addresses, if they differ from `host`.
+    """
+
+    host: Text = "127.0.0.1"
+    port: int = Field(ge=0, le=65535)
+    names: tuple[Text, ...] = ()
+    token: Annotated[str, StringConstraints(min_length=TOKEN_CHARS_MIN)] | None = Field(default=None, repr=False)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def beside(self, folder: Path) -> Self:
+        """Returns the same settings with relative paths resolved: they are relative to the folder of the file."""
+        paths = {name: value for name in type(self).model_fields if isinstance(value := getattr(self, name), Path)}
+        return self.model_copy(update={name: folder / path for name, path in paths.items()})
+
+
+def web_problems(settings: WebConfig) -> Iterator[tuple[str, str]]:
+    """Yields each problem of the section: the key, and a text that says what is wrong and how to correct it."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        missing, other = ("tls_key", "tls_certificate") if settings.tls_key is None else ("tls_certificate", "tls_key")
+        yield missing, f"is missing; add it, or leave {other} out"
+    if settings.tls_client_ca is not None and settings.tls_certificate is None:
+        yield "tls_client_ca", "needs TLS; add tls_certificate and tls_key"

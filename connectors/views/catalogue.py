@@ -1,0 +1,80 @@
+"""Decides which views there are: those that the configuration serves, or else all entities of the changelog."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from changelog.connectors.config.views import OWN_ADDRESSES, ViewConfig
+from changelog.connectors.views.condition.parse import parse
+from changelog.connectors.views.served import StateEngine
+from changelog.connectors.views.shown import ShownView
+from changelog.envelope.errors import ChangelogError, Kind
+
+ALL = ("*",)
+"""The value of `columns` that means all columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The views that an engine serves: the `declared` ones. If there are none, each entity is a view of its own."""
+
+    engine: StateEngine
+    declared: Mapping[str, ShownView] = field(default_factory=dict)
+
+    def views(self) -> Mapping[str, ShownView]:
+        """Returns the views that can be asked now, by name."""
+        entities = self.engine.entities()
+        if self.declared:
+            return {
+                name: replace(view, key=tuple(entities.get(view.entity, ()))) for name, view in self.declared.items()
+            }
+        return {
+            name: ShownView(name=name, entity=name, served=self.engine.view(name), key=tuple(key))
+            for name, key in entities.items()
+        }
+
+
+def catalogue(engine: StateEngine, views: Mapping[str, ViewConfig]) -> Catalogue:
+    """Returns the catalogue of a configuration's views.
+
+    Raises ChangelogError (USAGE) if a condition cannot be evaluated here, if a view does not fit its entity, so far as
+    the changelog already has it, or if an entity cannot be served under its own name.
+    """
+    declared = {name: _declared(engine, name, view) for name, view in views.items() if view.serve is not None}
+    entities = engine.entities()
+    for name, view in declared.items() if entities else ():
+        if view.entity not in entities:
+            message = f"views.{name}: {engine.where} has no entity {view.entity}"
+            raise ChangelogError(Kind.USAGE, message, hint=f"it has: {', '.join(entities)}")
+        with _naming(name):
+            view.check()
+    clashes = sorted(OWN_ADDRESSES & entities.keys())
+    if not declared and clashes:
+        raise ChangelogError(
+            Kind.USAGE,
+            f"the entity {clashes[0]} cannot be served under its own name, because /{clashes[0]} has another meaning",
+            hint="declare the views: [views.X] with `entity` and `serve = {}`",
+        )
+    return Catalogue(engine, declared)
+
+
+def _declared(engine: StateEngine, name: str, view: ViewConfig) -> ShownView:
+    with _naming(name):
+        condition = None if view.where is None else parse(view.where)
+    return ShownView(
+        name=name,
+        entity=view.entity,
+        served=engine.view(view.entity),
+        columns=None if view.columns == ALL else view.columns,
+        condition=condition,
+        max_lag_s=None if view.serve is None else view.serve.max_lag_seconds,
+    )
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Adds the name of a view to the errors of the block."""
+    try:
+        yield
+    except ChangelogError as error:
+        raise ChangelogError(error.kind, f"views.{name}: {error.message}", hint=error.hint) from error

@@ -1,0 +1,211 @@
+"""The engine over files: folds the changes of a key, the newest first, as far back as its state needs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from heapq import merge
+from itertools import chain, groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from changelog.connectors.sinks.files.layout import log_file
+from changelog.connectors.views.files.archived import ArchivedRows
+from changelog.connectors.views.files.contents import ChangelogFiles, Contents
+from changelog.connectors.views.files.row_groups import READ_COLUMNS
+from changelog.connectors.views.files.tail import ends_row, sequence_and_row
+from changelog.connectors.views.served import Completeness, StateRow
+from changelog.envelope.entity import RESERVED, SCHEMAS, TRUNCATE_KEY
+from changelog.envelope.errors import ChangelogError, Kind
+from changelog.envelope.model import Op
+from changelog.envelope.position import Position
+from changelog.envelope.states.fold import fold_key
+from changelog.envelope.versions import Version
+from changelog.schemas.types import Struct
+
+_GAPS = ('"unavailable":', '"jsonNull":')
+"""A provenance without these texts names no unavailable values and no JSON nulls."""
+
+
+class FileEngine:
+    """The states of the changelog in the folder `path`: a file log, or an archive. Implements `StateEngine`."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = ChangelogFiles(path)
+
+    @property
+    def where(self) -> str:
+        return f"the changelog in {self.files.path}"
+
+    def entities(self) -> Mapping[str, Sequence[str]]:
+        try:
+            contents = self.files.now()
+        except ChangelogError as error:
+            if error.kind is not Kind.PRECONDITION:
+                raise
+            return {}
+        settings = contents.checkpoint.settings if contents.checkpoint else {}
+        names = {*settings, *contents.archive, *contents.tail.runs} - RESERVED
+        return {name: settings.get(name, {}).get("key", ()) for name in sorted(names)}
+
+    def view(self, entity: str, /) -> "FileView":
+        return FileView(self, entity)
+
+    def moment(self, entity: str) -> "FileMoment":
+        """Returns the rows of an entity as the files have them now."""
+        return FileMoment(self, entity, self.files.now())
+
+
+class FileView:
+    """The rows of one entity. Implements `ServedView`."""
+
+    def __init__(self, engine: FileEngine, entity: str) -> None:
+        self._engine, self._entity = engine, entity
+
+    def now(self) -> "FileMoment":
+        return self._engine.moment(self._entity)
+
+    def columns(self) -> Struct | None:
+        version = self._engine.moment(SCHEMAS).get(self._entity)
+        return None if version is None else _columns(version.current)
+
+
+class FileMoment:
+    """The rows of one entity at one moment. Implements `ViewMoment`.
+
+    If an archive replaces the files of the moment, the rest of the rows are those of a later moment.
+    """
+
+    def __init__(self, engine: FileEngine, entity: str, contents: Contents) -> None:
+        self._engine, self._entity, self._contents = engine, entity, contents
+        self.reached: Completeness = contents.reached(entity)
+
+    def get(self, key: str, /) -> StateRow | None:
+        while True:
+            try:
+                return self._folded(key)
+            except ChangelogError:
+                self._move_on()
+
+    def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
+        last: str | None = None
+        while True:
+            try:
+                for key in self._keys_from(begin if last is None else last):
+                    if key != last and key != TRUNCATE_KEY:
+                        yield key, self.get(key)
+                    last = key
+            except ChangelogError:
+                self._move_on()
+            else:
+                return
+
+    def _move_on(self) -> None:
+        """Moves to the present moment if the archive replaced files; otherwise, raises the error that is handled."""
+        if self._engine.files.manifest_number() == self._contents.number:
+            raise  # noqa: PLE0704, the caller handles an error
+        self._contents = self._engine.files.now()
+
+    def _folded(self, key: str) -> StateRow | None:
+        if key == TRUNCATE_KEY:
+            return None
+        newest_place = next(self._contents.tail.of(self._entity).places_of(key), None)
+        if newest_place is not None and ends_row(newest_place):
+            return None
+        changes = self._changes(key)
+        newest = next(changes, None)
+        if newest is None or newest.op == Op.DELETE:
+            return None
+        is_whole = newest.gaps is None and newest.current is not None
+        state = None if is_whole else fold_key(change.folding() for change in chain([newest], changes))
+        return StateRow(
+            key=key,
+            current=(newest.current or "").encode() if state is None else _object(state.values),
+            unavailable=() if state is None else tuple(sorted(state.missing)),
+            position=Position.parse(newest.position),
+            committed_at=newest.committed_at,
+        )
+
+    def _keys_from(self, begin: str) -> Iterator[str]:
+        """Yields the keys that have changes since the last truncate, from `begin` on in their order, each once."""
+        tail = self._contents.tail
+        in_tail = tail.of(self._entity).keys_from(begin)
+        in_archive = iter(()) if self._entity in tail.truncates else self._archived().keys_from(begin)
+        return (key for key, _ in groupby(merge(in_tail, in_archive)))
+
+    def _changes(self, key: str) -> Iterator["_Change"]:
+        """Yields the changes of a key since the last truncate, the newest first."""
+        tail = self._contents.tail
+        for place in tail.of(self._entity).places_of(key):
+            yield self._at(place)
+        if self._entity in tail.truncates:
+            return
+        truncated = self._truncated()
+        pending: list[_Change] = []
+        for batches, end in self._archived().batches_of(key):
+            pending += filter(
+                lambda change: change.position > truncated, chain.from_iterable(map(_changes_in, batches))
+            )
+            pending.sort(key=_position)
+            while pending and pending[-1].position > end:
+                yield pending.pop()
+        yield from reversed(pending)
+
+    def _at(self, place: int) -> "_Change":
+        """Returns the change at a place of the tail."""
+        sequence, row = sequence_and_row(place)
+        file = log_file(self._engine.files.path, sequence)
+        footer = self._contents.groups.footer(file)
+        group = 0
+        while row >= footer.row_group(group).num_rows:
+            row -= footer.row_group(group).num_rows
+            group += 1
+        return next(_changes_in(self._contents.groups.read(file, group).slice(row, 1)))
+
+    def _archived(self) -> ArchivedRows:
+        contents, engine = self._contents, self._engine
+        files = contents.archive.get(self._entity, ())
+        return ArchivedRows(path=engine.files.path, files=files, groups=contents.groups)
+
+    def _truncated(self) -> str:
+        """Returns the position of the last truncate in the archive; an empty text if there is none."""
+        batches = (batch for batches, _ in self._archived().batches_of(TRUNCATE_KEY) for batch in batches)
+        return max((change.position for batch in batches for change in _changes_in(batch)), default="")
+
+
+class _Change(NamedTuple):
+    """One change, with the columns `READ_COLUMNS` except its key."""
+
+    position: str
+    op: str
+    committed_at: datetime
+    provenance: str
+    current: str | None
+
+    @property
+    def gaps(self) -> str | None:
+        return self.provenance if any(text in self.provenance for text in _GAPS) else None
+
+    def folding(self) -> tuple[str, str, str | None, str | None]:
+        return self.position, self.op, self.current, self.gaps
+
+
+def _changes_in(rows: pa.RecordBatch) -> Iterator[_Change]:
+    columns = (rows.column(name).to_pylist() for name in READ_COLUMNS[1:])
+    return map(_Change._make, zip(*columns, strict=True))
+
+
+def _position(change: _Change) -> str:
+    return change.position
+
+
+def _object(values: Mapping[str, bytes]) -> bytes:
+    """Returns a JSON object with these members, whose values are JSON."""
+    return b"{%b}" % b",".join(b"%b:%b" % (msgspec.json.encode(name), value) for name, value in values.items())
+
+
+@lru_cache(maxsize=256)
+def _columns(version: bytes) -> Struct:
+    return Version.parse(version).columns

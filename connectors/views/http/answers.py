@@ -1,0 +1,87 @@
+"""Makes answers: rows and errors as JSON, with headers that say how new they are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+from msgspec import Raw
+from starlette.responses import Response
+
+from changelog.connectors.views.served import Completeness, StateRow
+from changelog.envelope.codec.json_codec import time_text
+
+POSITION = "x-position"
+STALENESS = "x-staleness"
+
+
+class RefusalError(Exception):
+    """Raised for a request that gets no rows: the status, what is wrong, what to do, and headers for the answer."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.hint, self.headers = status, message, hint, headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPage:
+    """A part of a view's rows, and the address of the rows after it; None if there are no more."""
+
+    rows: Sequence[StateRow]
+    next_address: str | None
+
+
+def row_answer(row: StateRow, reached: Completeness, *, now_s: float, definition: int, known_tag: str) -> Response:
+    """Returns the answer with one row; without its content if the client has it already (`known_tag`)."""
+    tag = f'"{row.position}-{definition:08x}"'
+    headers = {**headers_of(reached, now_s), "etag": tag, "cache-control": "private, no-cache"}
+    if tag in known_tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return _json(HTTPStatus.OK, _row(row), headers)
+
+
+def page_answer(page: RowPage, reached: Completeness, *, now_s: float) -> Response:
+    """Returns the answer with a page of rows."""
+    content = {"rows": [_row(row) for row in page.rows], "next": page.next_address}
+    return _json(HTTPStatus.OK, content, headers_of(reached, now_s))
+
+
+def error_answer(
+    status: HTTPStatus, message: str, hint: str | None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Returns the answer with an error."""
+    retry = {"retry-after": "1"} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return _json(status, {"status": int(status), "error": message, "hint": hint}, {**retry, **(headers or {})})
+
+
+def headers_of(reached: Completeness, now_s: float) -> dict[str, str]:
+    """Returns the headers that say how far states are complete, so far as it is known. `now_s` is the present time, in
+    seconds since 1970.
+    """
+    headers = {}
+    if reached.position is not None:
+        headers[POSITION] = str(reached.position)
+    if reached.at_s is not None:
+        headers[STALENESS] = f"{staleness(reached.at_s, now_s):.3f}"
+    return headers
+
+
+def staleness(at_s: float, now_s: float) -> float:
+    """Returns for how many seconds nothing was stored. Clocks may step back; the result is never negative."""
+    return max(now_s - at_s, 0.0)
+
+
+def _row(row: StateRow) -> Mapping[str, object]:
+    return {
+        "key": row.key,
+        "position": str(row.position),
+        "committedAt": time_text(row.committed_at),
+        "current": Raw(row.current),
+        "unavailable": row.unavailable,
+    }
+
+
+def _json(status: HTTPStatus, content: object, headers: Mapping[str, str]) -> Response:
+    return Response(msgspec.json.encode(content) + b"\n", status, headers, media_type="application/json")

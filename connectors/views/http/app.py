@@ -1,0 +1,250 @@
+"""Puts the API together: its addresses, what protects them, and its errors."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from changelog.connectors.views.catalogue import Catalogue
+from changelog.connectors.views.http.answers import RefusalError, error_answer, headers_of, page_answer, row_answer
+from changelog.connectors.views.http.metrics import ViewMetrics
+from changelog.connectors.views.http.openapi import openapi
+from changelog.connectors.views.http.page import STYLE, page
+from changelog.connectors.views.http.paging import page_of
+from changelog.connectors.views.http.questions import (
+    FRESHNESS,
+    RANGE,
+    Parameters,
+    freshness,
+    key_of,
+    key_range,
+    refuse_unknown,
+)
+from changelog.connectors.views.http.waiting import WAIT_S, Waiting, age_s
+from changelog.connectors.views.shown import ShownMoment, ShownView
+from changelog.connectors.web.access import Access
+from changelog.connectors.web.guard import Guard, Surface, bug
+from changelog.connectors.web.hosts import Hosts
+from changelog.connectors.web.limits import Rate, Room
+from changelog.envelope.errors import ChangelogError, Kind
+
+HEALTH, READY = "/health", "/ready"
+
+REQUESTS_PER_S, REQUESTS_BURST = 2000.0, 4000
+TOKENS_PER_S, TOKENS_BURST = 1 / 12, 5
+ANSWERED_AT_ONCE = 64
+WAITING_AT_ONCE = 256
+
+READERS = 4
+"""How many requests may read the changelog at the same time; the others wait."""
+
+SURFACE = Surface(
+    name="the API of views",
+    section="serve",
+    open_to_all=(HEALTH, READY),
+    is_long=lambda request: any(name in request.query_params for name in FRESHNESS),
+)
+
+STATUSES = {
+    Kind.ACCESS: HTTPStatus.SERVICE_UNAVAILABLE,
+    Kind.PRECONDITION: HTTPStatus.SERVICE_UNAVAILABLE,
+    Kind.CONNECTION: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""The statuses of errors by their kind; every other kind, such as a damaged file, is an error of the server."""
+
+Answer = Callable[[ShownMoment], Response]
+"""Makes an answer from the rows as they are now."""
+
+_log = structlog.get_logger("views")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """What the endpoints need. `name` is the name of the service."""
+
+    name: str
+    catalogue: Catalogue
+    waiting: Waiting
+    metrics: ViewMetrics
+    needs_token: bool
+
+    async def row(self, request: Request) -> Response:
+        """Answers `GET /VIEW/KEY`."""
+        path = request.scope["raw_path"].partition(b"?")[0].split(b"/", 2)[2]
+        known_tag = request.headers.get("if-none-match", "")
+
+        def prepare(view: ShownView, _: Parameters) -> Answer:
+            key = key_of(path, view.key)
+
+            def answer(moment: ShownMoment) -> Response:
+                row, now_s = moment.get(key), time.time()
+                if row is not None:
+                    return row_answer(row, moment.reached, now_s=now_s, definition=view.definition, known_tag=known_tag)
+                message = f"{view.name} has no row with this key now"
+                return error_answer(HTTPStatus.NOT_FOUND, message, None, headers_of(moment.reached, now_s))
+
+            return answer
+
+        return await self._answered(request, FRESHNESS, prepare)
+
+    async def rows(self, request: Request) -> Response:
+        """Answers `GET /VIEW`."""
+
+        def prepare(view: ShownView, parameters: Parameters) -> Answer:
+            keys = key_range(parameters, view.key)
+
+            def answer(moment: ShownMoment) -> Response:
+                rows = page_of(moment, keys, f"/{view.name}", parameters)
+                return page_answer(rows, moment.reached, now_s=time.time())
+
+            return answer
+
+        return await self._answered(request, (*RANGE, *FRESHNESS), prepare)
+
+    async def _answered(
+        self, request: Request, known_names: tuple[str, ...], prepare: Callable[[ShownView, Parameters], Answer]
+    ) -> Response:
+        """Returns the answer about the view that a request names.
+
+        `prepare` raises RefusalError for a bad request, which need not wait. It returns the function that makes the
+        answer, which is called in a thread, because it reads files.
+        """
+        view = (await run_sync(self.catalogue.views)).get(request.path_params["view"])
+        if view is None:
+            return await self._no_view()
+        began_s, parameters = time.monotonic(), _parameters(request)
+        try:
+            refuse_unknown(parameters, known_names)
+            answer = prepare(view, parameters)
+            moment = await self.waiting.until(view, freshness(parameters, max_lag_s=view.max_lag_s))
+            self.metrics.staleness.set(age_s(moment.reached, time.time()) or 0.0)
+            response = await run_sync(answer, moment, limiter=self.waiting.readers)
+        except RefusalError as refusal:
+            if refusal.status is HTTPStatus.SERVICE_UNAVAILABLE:
+                self.metrics.expired.labels(view.name).inc()
+            response = error_answer(refusal.status, refusal.message, refusal.hint, refusal.headers)
+        except ChangelogError as error:
+            response = _failed(error)
+        self.metrics.requests.labels(view.name, response.status_code).inc()
+        self.metrics.seconds.labels(view.name).observe(time.monotonic() - began_s)
+        return response
+
+    async def _no_view(self) -> Response:
+        names = ", ".join(await run_sync(self.catalogue.views)) or "none yet"
+        return error_answer(HTTPStatus.NOT_FOUND, "there is no such view", f"there are: {names}")
+
+    async def health(self, _: Request) -> Response:
+        """Answers `/health`: this process runs."""
+        return JSONResponse({"ok": True})
+
+    async def ready(self, _: Request) -> Response:
+        """Answers `/ready`: every view can be read."""
+        try:
+            views = await run_sync(self.catalogue.views)
+            for view in views.values():
+                await run_sync(view.now, limiter=self.waiting.readers)
+        except ChangelogError as error:
+            return JSONResponse({"ok": False, "error": error.message}, HTTPStatus.SERVICE_UNAVAILABLE)
+        is_ready = bool(views)
+        return JSONResponse({"ok": is_ready}, HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def measured(self, _: Request) -> Response:
+        """Answers `/metrics`."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def described(self, _: Request) -> Response:
+        """Answers `/openapi.json`."""
+        views = await run_sync(self.catalogue.views)
+        return JSONResponse(openapi(views.values(), needs_token=self.needs_token))
+
+    async def overview(self, _: Request) -> Response:
+        """Answers `/`."""
+        views = await run_sync(self.catalogue.views)
+        return Response(page(self.name, views.values()), media_type="text/html")
+
+    async def style(self, _: Request) -> Response:
+        """Answers `/api.css`."""
+        return Response(STYLE, media_type="text/css")
+
+
+def views_app(
+    name: str,
+    catalogue: Catalogue,
+    access: Access,
+    *,
+    names: tuple[str, ...],
+    is_loopback: bool,
+    stopping: Callable[[], bool],
+    logs_requests: bool = False,
+    wait_s: float = WAIT_S,
+) -> ASGIApp:
+    """Returns the API as an ASGI application. `name` is the name of the service, and `names` are the host names by
+    which clients may call it. Once `stopping` returns True, no request waits any longer.
+    """
+    waiting = Waiting(readers=anyio.CapacityLimiter(READERS), stopping=stopping, wait_s=wait_s)
+    api = Api(name=name, catalogue=catalogue, waiting=waiting, metrics=ViewMetrics(), needs_token=access.needs_token)
+    addresses: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        "/": api.overview,
+        "/api.css": api.style,
+        "/openapi.json": api.described,
+        HEALTH: api.health,
+        READY: api.ready,
+        "/metrics": api.measured,
+        "/{view}": api.rows,
+        "/{view}/{key:path}": api.row,
+    }
+    routes = [Route(address, endpoint, methods=["GET"]) for address, endpoint in addresses.items()]
+    handlers = {HTTPException: _not_there, ChangelogError: _changelog_error, Exception: _bug}
+    return Guard(
+        Starlette(routes=routes, exception_handlers=handlers),
+        surface=SURFACE,
+        access=access,
+        hosts=Hosts(names, is_loopback=is_loopback),
+        refuse=_refuse,
+        requests=Rate(per_s=REQUESTS_PER_S, burst=REQUESTS_BURST, clock=time.monotonic),
+        logins=Rate(per_s=TOKENS_PER_S, burst=TOKENS_BURST, clock=time.monotonic),
+        room=Room(ANSWERED_AT_ONCE),
+        long_room=Room(WAITING_AT_ONCE),
+        logs_requests=logs_requests,
+    )
+
+
+def _parameters(request: Request) -> Parameters:
+    return {name: request.query_params.getlist(name) for name in request.query_params}
+
+
+def _failed(error: ChangelogError) -> Response:
+    """Returns the answer for an error of the changelog, and logs it unless it ends by itself."""
+    status = STATUSES.get(error.kind, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if status is HTTPStatus.INTERNAL_SERVER_ERROR:
+        _log.error("rows cannot be read", error=str(error))
+    return error_answer(status, error.message, error.hint)
+
+
+async def _changelog_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ChangelogError)
+    return _failed(error)
+
+
+async def _not_there(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return error_answer(HTTPStatus(error.status_code), "there is no such address", "see / for those that there are")
+
+
+async def _bug(_: Request, error: Exception) -> Response:
+    return error_answer(*bug(SURFACE, error), None)
+
+
+def _refuse(_: HTTPConnection, status: HTTPStatus, sentence: str) -> Response:
+    hint = "send it in the header: Authorization: Bearer TOKEN" if status is HTTPStatus.UNAUTHORIZED else None
+    return error_answer(status, sentence, hint)

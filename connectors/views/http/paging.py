@@ -1,0 +1,43 @@
+"""Takes a page of rows from the keys of a range."""
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from changelog.connectors.views.http.answers import RowPage
+from changelog.connectors.views.http.questions import AskedKeys, Parameters
+from changelog.connectors.views.served import StateRow
+from changelog.connectors.views.shown import ShownMoment
+
+PAGE_BYTES = 4 << 20
+"""A page ends after the row with which its states have this many bytes."""
+
+KEYS_MAX = 10_000
+"""A page ends after this many keys, even if few of them have a row that the view shows."""
+
+
+def page_of(moment: ShownMoment, keys: AskedKeys, path: str, parameters: Parameters) -> RowPage:
+    """Returns the rows of a range, in the order of their keys. A page may have fewer rows than its limit, even none,
+    and still name a next page. `path` and `parameters` are those of the request.
+    """
+    rows: list[StateRow] = []
+    size = count = 0
+    for key, row in moment.rows(keys.begin):
+        if keys.is_past(key):
+            break
+        if key == keys.after:
+            continue
+        count += 1
+        if row is not None:
+            rows.append(row)
+            size += len(row.current)
+        if len(rows) == keys.limit or size >= PAGE_BYTES or count == KEYS_MAX:
+            return RowPage(rows=rows, next_address=_after(path, parameters, key))
+    return RowPage(rows=rows, next_address=None)
+
+
+def _after(path: str, parameters: Parameters, key: str) -> str:
+    """Returns the address of the page after a key. It asks for the same range, but not again for a position."""
+    repeated: dict[str, Sequence[str]] = {
+        name: values for name, values in parameters.items() if name not in ("after", "min_position")
+    }
+    return f"{path}?{urlencode({**repeated, 'after': [key]}, doseq=True)}"

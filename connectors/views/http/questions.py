@@ -1,0 +1,168 @@
+"""Reads what a request asks for: a key or a range of keys, and how new the states have to be."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import unquote
+
+import msgspec
+
+from changelog.connectors.views.http.answers import RefusalError
+from changelog.connectors.views.served import Completeness
+from changelog.envelope.key import key_text
+from changelog.envelope.position import Position
+
+LIMIT, LIMIT_MAX = 100, 1000
+"""How many rows a page has by default, and at most."""
+
+FRESHNESS = ("min_position", "max_lag")
+RANGE = ("prefix", "from", "to", "after", "limit")
+REPEATED = frozenset({"prefix", "from", "to"})
+"""The parameters that a request may give several times: once for each column of the key."""
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+
+Parameters = Mapping[str, Sequence[str]]
+"""The values of each parameter of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """How new states have to be. None asks for nothing.
+
+    `commit` is a place in the database's log, which is compared in the epoch that the changelog has now.
+    """
+
+    position: Position | None = None
+    commit: int | None = None
+    max_lag_s: float | None = None
+
+    def shortfall(self, reached: Completeness, staleness_s: float | None) -> str | None:
+        """Returns what states lack, as the predicate of a sentence; None if they are new enough."""
+        at = reached.position
+        end = f"it is complete up to {at or 'an unknown position'}"
+        if self.position is not None and (at is None or at < self.position):
+            return f"has not reached {self.position}: {end}"
+        if self.commit is not None and (at is None or at.commit < self.commit):
+            return f"has not reached this place in the database's log: {end}"
+        if self.max_lag_s is None:
+            return None
+        if staleness_s is None:
+            return "does not say when it was last written, so max_lag cannot be kept"
+        if staleness_s > self.max_lag_s:
+            return f"was last written {staleness_s:.1f} s ago, which is more than the max_lag of {self.max_lag_s:g} s"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedKeys:
+    """The keys from `begin` on that begin with `prefix` and are before `to`, without the key `after`."""
+
+    begin: str = ""
+    prefix: str = ""
+    to: str | None = None
+    after: str | None = None
+    limit: int = LIMIT
+
+    def is_past(self, key: str) -> bool:
+        """Returns whether a key, which is not before `begin`, is past the range."""
+        return not key.startswith(self.prefix) or (self.to is not None and key >= self.to)
+
+
+def refuse_unknown(parameters: Parameters, known_names: Collection[str]) -> None:
+    """Raises RefusalError if a parameter is unknown, or is given more often than it may be."""
+    for name, values in parameters.items():
+        if name not in known_names:
+            raise _bad(f"the parameter {name} is not known", f"known here: {', '.join(known_names)}")
+        if len(values) > 1 and name not in REPEATED:
+            raise _bad(f"the parameter {name} is given {len(values)} times", "give it once")
+
+
+def freshness(parameters: Parameters, *, max_lag_s: float | None) -> Freshness:
+    """Returns how new states have to be; `max_lag_s` is the default. Raises RefusalError."""
+    position, commit = _position(parameters["min_position"][0]) if "min_position" in parameters else (None, None)
+    if "max_lag" in parameters:
+        max_lag_s = _span(parameters["max_lag"][0])
+    return Freshness(position=position, commit=commit, max_lag_s=max_lag_s)
+
+
+def key_of(path: bytes, columns: Sequence[str]) -> str:
+    """Returns the canonical text of the key in the part of an address after the view: its values, divided by slashes.
+
+    `path` is not decoded, so that a slash inside a value can be told apart. `columns` are the columns of the key, none
+    if they are unknown. Raises RefusalError.
+    """
+    try:
+        values = [unquote(part, errors="strict") for part in path.decode("ascii").split("/")]
+    except UnicodeDecodeError:
+        raise _bad("the key is not UTF-8", "write other characters than ASCII as %XX") from None
+    _refuse_count(values, columns, exact=True)
+    return key_text(values)
+
+
+def key_range(parameters: Parameters, columns: Sequence[str]) -> AskedKeys:
+    """Returns the range of keys that a request asks for. Raises RefusalError."""
+    begins = [""]
+    prefix, to = "", None
+    if "prefix" in parameters:
+        prefix = _beginning(parameters["prefix"], columns, is_open=True)
+        begins.append(prefix)
+    if "from" in parameters:
+        begins.append(_beginning(parameters["from"], columns))
+    if "to" in parameters:
+        to = _beginning(parameters["to"], columns)
+    after = parameters["after"][0] if "after" in parameters else None
+    limit = _limit(parameters["limit"][0]) if "limit" in parameters else LIMIT
+    return AskedKeys(begin=max(*begins, after or ""), prefix=prefix, to=to, after=after, limit=limit)
+
+
+def _beginning(values: Sequence[str], columns: Sequence[str], *, is_open: bool = False) -> str:
+    """Returns the text with which keys begin that have these values in their first columns.
+
+    If `is_open`, the last value is only the beginning of a value. A key of several columns is a JSON array of strings,
+    so the text is the beginning of such an array.
+    """
+    _refuse_count(values, columns, exact=False)
+    if len(values) == 1 and len(columns) < 2:
+        return values[0]
+    array = msgspec.json.encode(values).decode()
+    return array[:-2] if is_open else array[:-1]
+
+
+def _refuse_count(values: Sequence[str], columns: Sequence[str], *, exact: bool) -> None:
+    count = len(columns)
+    if columns and (len(values) > count or (exact and len(values) < count)):
+        noun = "column" if count == 1 else "columns"
+        hint = f"give the {'value' if count == 1 else 'values'} of {', '.join(columns)}"
+        raise _bad(f"the key has {count} {noun}, not {len(values)}", f"{hint}{', in this order' if count > 1 else ''}")
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and 1 <= int(text) <= LIMIT_MAX):
+        raise _bad("limit is not a number of rows", f"give 1 to {LIMIT_MAX}")
+    return int(text)
+
+
+def _position(text: str) -> tuple[Position | None, int | None]:
+    """Returns a position, or else the commit of a PostgreSQL LSN, such as `0/1781838`."""
+    if match := _LSN.fullmatch(text):
+        return None, int(match[1], 16) << 32 | int(match[2], 16)
+    try:
+        return Position.parse(text), None
+    except ValueError:
+        hint = "give the X-Position of an answer, such as 00000001/0000000001781838/00000006, or an LSN of PostgreSQL"
+        raise _bad("min_position is not a position", hint) from None
+
+
+def _span(text: str) -> float:
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise _bad("max_lag is not a time span", "give seconds, as in 2s, 500ms or 1m")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def _bad(message: str, hint: str) -> RefusalError:
+    return RefusalError(HTTPStatus.BAD_REQUEST, message, hint)

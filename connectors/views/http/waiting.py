@@ -1,0 +1,60 @@
+"""Waits until states are as new as a request asks for."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import anyio
+from anyio.to_thread import run_sync
+
+from changelog.connectors.views.http.answers import RefusalError, headers_of, staleness
+from changelog.connectors.views.http.questions import Freshness
+from changelog.connectors.views.served import Completeness
+from changelog.connectors.views.shown import ShownMoment, ShownView
+
+WAIT_S = 5.0
+"""How long a request waits until states are new enough, in seconds."""
+
+POLL_S = 0.02
+"""The time between two looks at the changelog, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How requests wait: for at most `wait_s` seconds, and not once `stopping` returns True, because the server ends.
+
+    `readers` limits how many threads read at the same time.
+    """
+
+    readers: anyio.CapacityLimiter
+    stopping: Callable[[], bool]
+    wait_s: float = WAIT_S
+
+    async def until(self, view: ShownView, freshness: Freshness) -> ShownMoment:
+        """Returns the view's rows once they are new enough.
+
+        Raises RefusalError (503) if they are not in time, and the errors of `ShownView.now`.
+        """
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            moment = await run_sync(view.now, limiter=self.readers)
+            shortfall = freshness.shortfall(moment.reached, age_s(moment.reached, time.time()))
+            if shortfall is None:
+                return moment
+            if self.stopping():
+                raise RefusalError(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends", "send the request again")
+            if time.monotonic() >= deadline:
+                raise RefusalError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"the changelog {shortfall}",
+                    f"the request waited {self.wait_s:g} s: try again, or see `changelog status` for the service's lag",
+                    headers_of(moment.reached, time.time()),
+                )
+            await asyncio.sleep(POLL_S)
+
+
+def age_s(reached: Completeness, now_s: float) -> float | None:
+    """Returns the staleness of states, in seconds; None if it is unknown."""
+    return None if reached.at_s is None else staleness(reached.at_s, now_s)

@@ -1,0 +1,88 @@
+"""Defines the interface of engines, which know the last state of every key of an entity.
+
+The states are those that the job `rebuild_view` makes: of a key's changes, the one with the highest position counts. A
+value that the database's log did not send is taken from an earlier change of the key, and is *unavailable* if no
+change has it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from changelog.envelope.position import Position
+from changelog.schemas.types import Struct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRow:
+    """A row of an entity as it is now.
+
+    `current` is a JSON object, as the changelog has it. It lacks the columns that `unavailable` names, in order.
+    `position` and `committed_at` are those of the row's last change.
+    """
+
+    key: str
+    current: bytes
+    unavailable: tuple[str, ...]
+    position: Position
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completeness:
+    """How far states are complete: they have every change up to `position`, None if that is unknown.
+
+    `at_s` is when the engine last knew that, in seconds since 1970: changes that were published later may be missing.
+    """
+
+    position: Position | None
+    at_s: float | None
+
+
+class ViewMoment(Protocol):
+    """The rows of an entity at one moment.
+
+    An engine that cannot hold a moment may return rows as they are at a later one, but never rows that lack a change
+    up to `reached`.
+    """
+
+    @property
+    def reached(self) -> Completeness:
+        """How far the rows are complete."""
+
+    def get(self, key: str, /) -> StateRow | None:
+        """Returns the row of a key, which is a canonical text; None if there is no row."""
+
+    def rows(self, begin: str, /) -> Iterator[tuple[str, StateRow | None]]:
+        """Yields keys from `begin` on, in the order of their texts' code points, each with its row.
+
+        A key whose row is gone may be among them, with None. Reads only as much as the caller takes.
+        """
+
+
+class ServedView(Protocol):
+    """The rows of one entity. Any thread may use it. Every method raises ChangelogError."""
+
+    def now(self) -> ViewMoment:
+        """Returns the rows as they are now. Raises ChangelogError (PRECONDITION) if there is no changelog yet."""
+
+    def columns(self) -> Struct | None:
+        """Returns the entity's columns with their types, None if the changelog does not have them."""
+
+
+class StateEngine(Protocol):
+    """Knows the states of all entities of a changelog. Any thread may use it."""
+
+    @property
+    def where(self) -> str:
+        """The words by which errors name the changelog, as in "the changelog in FOLDER"."""
+
+    def entities(self) -> Mapping[str, Sequence[str]]:
+        """Returns the entities of the changelog, each with the columns of its key; with none if they are unknown.
+
+        The result is empty if there is no changelog yet.
+        """
+
+    def view(self, entity: str, /) -> ServedView:
+        """Returns the rows of an entity, which may also be one that the changelog does not have yet."""

@@ -1,0 +1,63 @@
+"""Serves views at an address, until it is told to stop."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from changelog.connectors.config import Config, FilesConfig
+from changelog.connectors.views.catalogue import catalogue
+from changelog.connectors.views.files.engine import FileEngine
+from changelog.connectors.views.http.app import SURFACE, views_app
+from changelog.connectors.views.http.waiting import WAIT_S
+from changelog.connectors.views.served import StateEngine
+from changelog.connectors.web.access import Access
+from changelog.connectors.web.serving import Serving, served
+from changelog.connectors.wiring.sinks import open_folder
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+@contextlib.contextmanager
+def serving_views(
+    config: Config, *, archive: Path | None = None, logs_requests: bool = False, wait_s: float = WAIT_S
+) -> Iterator[Serving]:
+    """Yields a server of the views of a configuration. `archive` is the folder to read; by default, that of the sink.
+
+    Raises the errors of `open_engine`, of `changelog.connectors.views.catalogue.catalogue` and of
+    `changelog.connectors.web.serving.served`.
+    """
+    settings = config.serve
+    views = catalogue(open_engine(config, archive), config.views)
+
+    def make_app(access: Access, stopping: Callable[[], bool]) -> ASGIApp:
+        return views_app(
+            config.name,
+            views,
+            access,
+            names=(settings.host, *settings.names),
+            is_loopback=settings.is_loopback,
+            stopping=stopping,
+            logs_requests=logs_requests,
+            wait_s=wait_s,
+        )
+
+    with served(settings, SURFACE, make_app) as server:
+        yield server
+
+
+def open_engine(config: Config, archive: Path | None) -> StateEngine:
+    """Returns the engine that reads the folder `archive`, or the configured sink.
+
+    Raises ChangelogError: USAGE if no engine reads this sink, PRECONDITION if there is no changelog in `archive`.
+    """
+    if archive is not None:
+        open_folder(archive)
+        return FileEngine(archive)
+    if isinstance(config.sink, FilesConfig):
+        return FileEngine(config.sink.path)
+    raise ChangelogError(
+        Kind.USAGE,
+        "views are served from a file log or an archive, and [sink] kind is kafka",
+        hint="archive the topics (docs/how-to/archive.md), and name the archive's folder: --archive FOLDER",
+    )

@@ -1,0 +1,115 @@
+"""Applies the `columns` and the `where` of a view to the rows of its entity."""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import msgspec
+
+from changelog.connectors.views.condition.judge import Judge, judge
+from changelog.connectors.views.condition.parse import Condition
+from changelog.connectors.views.served import Completeness, ServedView, StateRow, ViewMoment
+from changelog.envelope.codec.json_codec import members
+from changelog.envelope.errors import ChangelogError, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownView:
+    """A view under its `name`: the `columns` (None for all) of those rows of an entity for which a condition holds.
+
+    `key` are the columns of the entity's key, if they are known. `max_lag_s` is the most staleness, in seconds, that a
+    reader accepts who does not say so.
+    """
+
+    name: str
+    entity: str
+    served: ServedView
+    key: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    condition: Condition | None = None
+    max_lag_s: float | None = None
+
+    @property
+    def definition(self) -> int:
+        """Returns a number that differs if the view shows other rows or columns."""
+        return zlib.crc32(repr((self.entity, self.columns, self.condition)).encode())
+
+    def check(self) -> None:
+        """Raises ChangelogError (USAGE) if the view does not fit the entity's columns, so far as they are known."""
+        columns = self.served.columns()
+        if columns is None:
+            return
+        names = [name for name, _ in columns.fields]
+        unknown_name = next((name for name in self.columns or () if name not in names), None)
+        if unknown_name is not None:
+            message = f"{self.entity} has no column {unknown_name}"
+            raise ChangelogError(Kind.USAGE, message, hint=f"it has: {', '.join(names)}")
+        if self.condition is not None:
+            judge(self.condition, columns)
+
+    def now(self) -> "ShownMoment":
+        """Returns the rows that the view shows now.
+
+        Raises ChangelogError (PRECONDITION) also if the condition cannot be evaluated, because the changelog does not
+        have the types of the columns.
+        """
+        return ShownMoment(view=self, moment=self.served.now(), judge=self._judge())
+
+    def _judge(self) -> Judge | None:
+        if self.condition is None:
+            return None
+        columns = self.served.columns()
+        if columns is None:
+            raise ChangelogError(
+                Kind.PRECONDITION,
+                f"the changelog does not have the columns of {self.entity}, which the view's condition needs",
+                hint="leave `where` out, and filter in the client",
+            )
+        return _judged(self.condition, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownMoment:
+    """The rows that a view shows at one moment. Its methods raise ChangelogError (MALFORMED) for a state that is not a
+    JSON object, and the errors of `moment`.
+    """
+
+    view: ShownView
+    moment: ViewMoment
+    judge: Judge | None
+
+    @property
+    def reached(self) -> Completeness:
+        """How far the rows are complete."""
+        return self.moment.reached
+
+    def get(self, key: str) -> StateRow | None:
+        """Returns the row of a key, as `ViewMoment.get` does."""
+        return self._show(self.moment.get(key))
+
+    def rows(self, begin: str) -> Iterator[tuple[str, StateRow | None]]:
+        """Yields keys with their rows, as `ViewMoment.rows` does; None also for a row that the view does not show."""
+        for key, row in self.moment.rows(begin):
+            yield key, self._show(row)
+
+    def _show(self, row: StateRow | None) -> StateRow | None:
+        if row is None:
+            return None
+        try:
+            values = members(row.current)
+        except ValueError:
+            message = f"the state of a row of {self.view.entity} is not a JSON object"
+            raise ChangelogError(Kind.MALFORMED, message, position=row.position) from None
+        if self.judge is not None and self.judge(values) is not True:
+            return None
+        return row if self.view.columns is None else _with_columns(row, values, self.view.columns)
+
+
+_judged = lru_cache(maxsize=64)(judge)
+
+
+def _with_columns(row: StateRow, values: Mapping[str, bytes], columns: tuple[str, ...]) -> StateRow:
+    parts = [b"%b:%b" % (msgspec.json.encode(name), values[name]) for name in columns if name in values]
+    unavailable = tuple(name for name in row.unavailable if name in columns)
+    return replace(row, current=b"{%b}" % b",".join(parts), unavailable=unavailable)

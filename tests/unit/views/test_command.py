@@ -1,0 +1,132 @@
+"""`changelog views serve`: its options, what it refuses, and how it ends."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from changelog.connectors import cli
+from changelog.envelope.model import Op
+from tests.patience import PROGRAM_S
+from tests.unit.records import record
+from tests.unit.views.running import CONFIG, Api, commit, running, settings
+from tests.unit.views.test_api import keys
+
+KAFKA = CONFIG.replace('sink = {{ path = "log" }}', 'sink = {{ kind = "kafka", bootstrap_servers = "127.0.0.1:9" }}')
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> tuple[int, str]:
+    """Runs the command, which must refuse to serve. Returns its exit code and its error, which is one line."""
+    code = cli.main(["views", "serve", "--config", str(folder / "changelog.toml"), *words])
+    structlog.reset_defaults()
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    return code, error.strip()
+
+
+@pytest.mark.parametrize(
+    ("rest", "problem"),
+    [
+        (
+            '[views.x]\nentity = "order"\nserve = {}\nnested.lines = { entity = "line", on = { order_id = "id" } }',
+            "views.x.serve: a view with nested arrays cannot be served; serve a view of each entity, without `nested`",
+        ),
+        ('[views.ready]\nentity = "order"\nserve = {}', "views.ready.serve: /ready has another meaning"),
+        ('[views.x]\nentity = "order"\nserve = { max_lag_seconds = 0 }', "views.x.serve.max_lag_seconds: should be"),
+        (
+            '[views.x]\nentity = "order"\nserve = {}\nwhere = "status LIKE \'P%\'"',
+            "changelog: views.x: the condition has LIKE after the column status; a served view takes COLUMN = VALUE",
+        ),
+        (
+            '[views.x]\nentity = "order"\nserve = {}\nwhere = "id = \'1\'"',
+            "changelog: views.x: the condition compares the column id, which has the type long, with a text; a served",
+        ),
+        (
+            '[views.x]\nentity = "order"\nserve = {}\ncolumns = ["id", "total"]',
+            "changelog: views.x: order has no column total; it has: id, status, amount, note",
+        ),
+        (
+            '[views.x]\nentity = "guest"\nserve = {}',
+            "log has no entity guest; it has: order, seat",
+        ),
+    ],
+)
+def test_a_view_that_cannot_be_served_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rest: str, problem: str
+) -> None:
+    (tmp_path / "log").symlink_to(folder / "log")
+    (tmp_path / "changelog.toml").write_text(CONFIG.format(rest=rest, serve=""), "utf-8")
+    code, error = refused(capsys, tmp_path)
+    assert code == 2
+    assert problem in error
+
+
+def test_off_loopback_it_needs_a_token(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings(folder)
+    code, error = refused(capsys, folder, "--host", "0.0.0.0")
+    assert code == 2
+    assert "other machines can reach 0.0.0.0, and the API of views would show them every row" in error
+    assert "[serve] token" in error
+    code, error = refused(capsys, folder, "--token-file", "no such file")
+    assert (code, error) == (2, "changelog: no such file cannot be read (No such file or directory)")
+
+
+def test_a_port_that_is_taken_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings(folder)
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        code, error = refused(capsys, folder, "--port", str(other.getsockname()[1]))
+    assert code == 3
+    assert "(Address already in use); choose another port: --port, or [serve] port" in error
+
+
+def test_topics_are_served_from_their_archive(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "changelog.toml").write_text(KAFKA.format(rest="", serve=""), "utf-8")
+    code, error = refused(capsys, tmp_path)
+    assert code == 2
+    assert error.startswith("changelog: views are served from a file log or an archive, and [sink] kind is kafka; ")
+    assert "--archive FOLDER" in error
+    code, error = refused(capsys, tmp_path, "--archive", str(tmp_path))
+    assert (code, error.partition(";")[0]) == (3, f"changelog: there is no changelog in {tmp_path}")
+    with running(settings(tmp_path), archive=folder / "log") as api:
+        assert keys(api.get("/order")) == ["41", "42", "43"]
+
+
+def test_an_entity_whose_name_has_another_meaning_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(tmp_path / "log", [record(Op.CREATE, "{}", entity="health")])
+    settings(tmp_path)
+    code, error = refused(capsys, tmp_path)
+    assert code == 2
+    assert "the entity health cannot be served under its own name" in error
+    with running(settings(tmp_path, '[views.pulse]\nentity = "health"\nserve = {}')) as api:
+        assert keys(api.get("/pulse")) == ["42"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
+def test_it_serves_until_it_is_told_to_stop(folder: Path, number: int, code: int) -> None:
+    settings(folder)
+    words = ["views", "serve", "--config", str(folder / "changelog.toml"), "--port", "0", "--verbose"]
+    command = [sys.executable, "-W", "error", "-m", "changelog", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"views are served at (http://127.0.0.1:\d+/)", process.stdout.readline())
+            assert address is not None
+            assert Api(address[1]).get("/order/41").status == 200
+            process.send_signal(number)
+            output, log = process.communicate(timeout=PROGRAM_S)
+        except BaseException:
+            process.kill()
+            raise
+    assert (process.returncode, output) == (code, "")
+    (event,) = [json.loads(line) for line in log.splitlines()]
+    assert (event["page"], event["status"]) == ("row", 200)
+    assert "41" not in {str(value) for value in event.values()}
